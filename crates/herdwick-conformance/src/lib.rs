@@ -33,6 +33,7 @@ mod behaviours;
 pub mod far;
 mod party;
 pub mod seeded;
+pub mod shared;
 mod stage;
 mod suite;
 

@@ -1,4 +1,7 @@
 //! The stage of a behaviour: two sides, their queue pairs and buffers, and virtual time.
+//!
+//! In a circle with `suite`: a stage is set up by the fixture that is declared there, and the list there
+//! runs each behaviour on a stage.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -320,6 +323,7 @@ pub(crate) fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
         op,
         signaled: true,
         solicited: false,
+        fence: false,
     }
 }
 

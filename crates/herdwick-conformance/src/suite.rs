@@ -1,4 +1,7 @@
 //! The list of behaviours, the macro that turns it into tests, and what a provider must supply.
+//!
+//! In a circle with `stage`: the list runs each behaviour on a stage, and a stage is set up by the fixture
+//! that is declared here.
 
 use crate::{Party, behaviours as b, stage::Stage};
 
@@ -78,6 +81,15 @@ behaviours! { $
         compare_swap_stores_only_if_equal
         atomics_and_cpu_increments_lose_no_count
         misaligned_atomics_are_refused;
+    reads:
+        read_is_byte_exact_at_any_alignment
+        reads_up_to_the_end_of_a_region_succeed_and_beyond_are_refused
+        a_window_of_reads_completes_in_order
+        a_fence_holds_back_what_follows_a_read
+        a_fenced_atomic_does_not_overtake_a_read
+        reads_of_a_revoked_region_fail_and_show_nothing_newer
+        words_of_a_read_are_never_torn
+        words_of_a_read_are_loaded_in_rising_order;
     messages:
         sends_match_recvs_in_order
         immediates_arrive

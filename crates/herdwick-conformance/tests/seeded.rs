@@ -102,6 +102,7 @@ fn send(words: &[u64], to: Option<AddressHandle>) -> SendWr<'_> {
         },
         signaled: true,
         solicited: false,
+        fence: false,
     }
 }
 
@@ -115,6 +116,7 @@ fn write(words: &[u64], to: Remote) -> SendWr<'_> {
         },
         signaled: true,
         solicited: false,
+        fence: false,
     }
 }
 

@@ -223,3 +223,12 @@ fn suite_detects_missing_verbs() {
         );
     }
 }
+
+#[test]
+fn one_memory_is_served_by_several_ports() {
+    let network = SeededNetwork::new(3);
+    let clients = [(); 2].map(|()| network.device());
+    herdwick_conformance::shared::serves_several_ports(&network.device(), clients);
+    let clients = [(); 2].map(|()| network.device());
+    herdwick_conformance::shared::trusted_peers_change_it(&network.device(), clients);
+}

@@ -34,8 +34,18 @@ pub struct Capabilities {
     pub datagram_header_bytes: usize,
     /// Maximum payload bytes of one UD SEND.
     pub datagram_bytes_max: usize,
-    /// Maximum bytes of one RC or UC message.
+    /// Maximum bytes of one RC or UC message: a SEND or a WRITE.
     pub message_bytes_max: usize,
+    /// Maximum bytes of one READ.
+    pub read_bytes_max: usize,
+    /// READs and atomics of one queue pair that can be outstanding on the way to the peer; more may
+    /// be posted, and wait. The two ends of a connection agree on what both support. `usize::MAX`:
+    /// the depth of the send queue is the only limit.
+    pub rd_atomic_max: usize,
+    /// The words of a READ are loaded in order of rising addresses, so that a READ that finds what a
+    /// writer stored last to a lower word finds in all higher words at least what that writer stored
+    /// before. If false, only each aligned 8-byte word is a unit.
+    pub ordered_read: bool,
     /// The provider sends messages of equal length to one peer as a GSO batch, which costs much
     /// less than sending them singly.
     pub gso: bool,

@@ -17,7 +17,7 @@ pub struct PdRoom {
     pub peer_recvs: usize,
 }
 
-/// What a peer needs to join a domain: opaque bytes, and descriptors that travel beside them over a
+/// What a peer needs to join a domain, or to reach shared memory of one: opaque bytes, and descriptors that travel beside them over a
 /// unix socket. Both are empty where peers reach a region by its rkey alone.
 #[derive(Default)]
 pub struct PdTicket {

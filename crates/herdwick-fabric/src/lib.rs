@@ -38,7 +38,8 @@
 //! // Post the WRITE, and poll for its completion.
 //! let to = there.remote(&peer_port, region).unwrap();
 //! let op = SendOp::Write { payload: Payload::Words(&[42]), to, imm: None };
-//! port.post_send(qp, &[SendWr { wr_id: 7, op, signaled: true, solicited: false }]).unwrap();
+//! let wr = SendWr { wr_id: 7, op, signaled: true, solicited: false, fence: false };
+//! port.post_send(qp, &[wr]).unwrap();
 //! let mut done = [Completion::BLANK; 1];
 //! let mut now = Duration::ZERO;
 //! while port.poll(cq, &mut done) == 0 {
@@ -61,6 +62,31 @@
 //! word with `herdwick_mem`'s `Words::load_acquire` and finds the new value finds the rest of the
 //! WRITE too. A provider that cannot promise this clears [`Capabilities::ordered_write`].
 //!
+//! **Contract of the one-sided verbs.** `herdwick-conformance` tests it on each provider:
+//!
+//! - A READ or WRITE accesses exactly its bytes, at any alignment of either end. Bytes beside a WRITE
+//!   that the peer's CPU stores at the same time are kept, except where [`SendOp::Write`] says
+//!   otherwise.
+//! - Each aligned 8-byte word is loaded, or stored, at once, if the remote address is a multiple of 8.
+//!   So a READ beside a writer returns words that were stored, but words of different stores.
+//!   The kernel's `rdma_rxe` on an emulated CPU does not hold to this (`docs/rdma.md`).
+//! - The words of a READ are loaded in rising order only with [`Capabilities::ordered_read`]; those of
+//!   a WRITE are stored in any order but for the last one (above).
+//! - One that touches a byte outside its region, or lacks the right, fails as a whole with
+//!   [`Status::RemoteAccess`], and so does its queue pair; UC drops and counts it instead.
+//! - When [`Device::free_region`] has returned, no peer reads what is stored there afterwards: a READ
+//!   under way fails, or returns what the region held before.
+//! - READs of a queue pair are executed in the order in which they were posted, and so are atomics. A
+//!   later request of another kind may overtake them unless it is fenced ([`SendWr::fence`]).
+//! - An atomic accesses its word at once with respect to other atomics, and to the CPU's own as well
+//!   where [`Capabilities::atomics`] is [`Atomics::Coherent`].
+//! - The result of a READ or atomic is in local memory when its completion, or a later one of its
+//!   queue pair, has been polled; not before. A provider may execute a READ as late as in that poll.
+//!
+//! **Shared memory.** [`Device::allocate_region`] makes memory of one domain. A table that several
+//! cores serve to many clients is [`SharedMemory`], registered in each domain with an rkey of its
+//! own. Peers may only READ it, unless it is made for [`Sharing::TrustedPeers`].
+//!
 //! Without the feature `std` this crate has only the types, for `no_std` engines.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![forbid(unsafe_code)]
@@ -74,6 +100,8 @@ mod error;
 mod handover;
 mod id;
 #[cfg(feature = "std")]
+mod shared;
+#[cfg(feature = "std")]
 mod slab;
 mod spec;
 mod work;
@@ -86,6 +114,8 @@ pub use error::{ConnectError, ControlError, OpenError, PostError};
 #[cfg(feature = "std")]
 pub use handover::{ImportError, PdRoom, PdTicket, PortHealth, Released};
 pub use id::{AddressHandle, CqId, PdId, Psn, QpId, Qpn, RegionId, Rkey};
+#[cfg(feature = "std")]
+pub use shared::{SharedMemory, Sharing};
 #[cfg(feature = "std")]
 pub use slab::{SLOTS_MAX, Slab};
 pub use spec::{Access, CqSpec, PortLimits, QpSpec, QpState, RegionSpec, Scope, Transport};
@@ -142,6 +172,53 @@ pub trait Device {
         pd: PdId,
         spec: &RegionSpec,
     ) -> Result<RegionId, ControlError>;
+
+    /// Allocates zeroed memory of any length that many domains can register, on any ports of devices
+    /// of this provider in this process. It belongs to the caller, not to a port.
+    ///
+    /// # Errors
+    /// Memory is short.
+    fn allocate_shared(&self, len: usize, sharing: Sharing) -> Result<SharedMemory, ControlError> {
+        SharedMemory::anonymous(len, sharing)
+    }
+
+    /// Registers shared memory in a domain, with an rkey of its own. To be exported to the peer
+    /// ([`Device::export_region`]) before the peer uses the rkey.
+    ///
+    /// # Errors
+    /// A limit is reached, or `access` has rights that the memory's [`Sharing`] does not allow.
+    fn register_shared(
+        &self,
+        port: &mut Self::Port,
+        pd: PdId,
+        memory: &SharedMemory,
+        access: Access,
+        scope: Scope,
+    ) -> Result<RegionId, ControlError>;
+
+    /// Returns the ticket by which the peer of its domain reaches `region`, as often as it is asked;
+    /// empty where an rkey is enough.
+    ///
+    /// # Errors
+    /// [`ControlError::Unknown`], or the operating system's refusal.
+    fn export_region(&self, port: &Self::Port, region: RegionId) -> Result<PdTicket, ControlError> {
+        self.remote(port, region).map(|_| PdTicket::default())
+    }
+
+    /// Makes a region that the peer of `pd` has exported reachable through `pd`, until it is freed.
+    /// The ticket is not trusted.
+    ///
+    /// # Errors
+    /// A malformed ticket, or an error of the operating system.
+    fn import_region(
+        &self,
+        port: &mut Self::Port,
+        pd: PdId,
+        ticket: PdTicket,
+    ) -> Result<(), ImportError> {
+        let _ = (port, pd, ticket);
+        Ok(())
+    }
 
     /// Deregisters a region. Its rkey is invalid once the call returns.
     ///

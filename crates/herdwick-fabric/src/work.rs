@@ -76,9 +76,9 @@ pub enum SendOp<'a> {
         to: Option<AddressHandle>,
     },
     /// Writes into the peer's memory. The peer's CPU notices it only by polling the memory, unless
-    /// the WRITE carries an immediate. A provider in software may write part of an aligned 8-byte
-    /// word by reading the word and writing it back: a store of the peer's CPU to the rest of the
-    /// word meanwhile may be lost.
+    /// the WRITE carries an immediate. A provider in software writes part of an aligned 8-byte
+    /// word by a compare-and-swap of the word: a store of the peer's CPU to the rest of it is lost
+    /// only if the word changes many times in a row meanwhile.
     Write {
         /// The payload.
         payload: Payload<'a>,
@@ -128,6 +128,11 @@ pub struct SendWr<'a> {
     /// Whether a receiver that is armed for solicited messages alone wakes for it. A [`crate::Port`] is
     /// never armed so; a peer of another make may be.
     pub solicited: bool,
+    /// RC: whether the request starts only after all earlier READs and atomics of its queue pair have
+    /// completed. Without it, a SEND or WRITE may overtake them: it may change what a READ returns,
+    /// and its payload may be read before their results are in local memory. An atomic may overtake
+    /// a READ, too.
+    pub fence: bool,
 }
 
 /// A receive work request.

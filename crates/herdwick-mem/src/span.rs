@@ -263,6 +263,31 @@ impl Span {
         }
     }
 
+    /// Copies `len` bytes from byte `from_at` of another span to byte `offset` of this one, in rising
+    /// order, by words; the word with the last byte is stored last (release). Each word of `from` is
+    /// loaded once, whatever the alignments. Either span may change meanwhile; they must not overlap.
+    pub fn copy_from(&self, offset: usize, from: &Self, from_at: usize, len: usize) {
+        self.writable();
+        let head = to_word(offset).min(len);
+        let count = (len - head) / WORD;
+        let tail = (len - head) % WORD;
+        let end = from_at.checked_add(len).expect("a range of the span");
+        let mut source = Source::new(from.run(from_at / WORD, end.div_ceil(WORD) - from_at / WORD));
+        source.skip(from_at % WORD);
+        if head > 0 {
+            self.merge(offset, &source.take(head)[..head]);
+        }
+        let to = self.run((offset + head) / WORD, count);
+        if let Some((last, before)) = to.split_last() {
+            source.fill(before, Ordering::Relaxed);
+            source.fill(std::slice::from_ref(last), Ordering::Release);
+        }
+        if tail > 0 {
+            let bytes = source.take(tail);
+            self.merge(offset + len - tail, &bytes[..tail]);
+        }
+    }
+
     /// Changes some bytes of a word and keeps the others.
     fn merge(&self, offset: usize, bytes: &[u8]) {
         let skip = offset % WORD;
@@ -309,6 +334,71 @@ impl Span {
     pub fn prefetch(&self, index: usize) {
         if index < self.words {
             crate::prefetch::line(std::ptr::from_ref(self.word(index)).cast());
+        }
+    }
+}
+
+/// Words as a stream of bytes, each loaded once.
+struct Source<'a> {
+    words: std::slice::Iter<'a, AtomicU64>,
+    /// Bytes of the last word that was loaded and not consumed, in its low end, and how many.
+    held: u64,
+    bytes: usize,
+}
+
+impl<'a> Source<'a> {
+    fn new(words: &'a [AtomicU64]) -> Self {
+        Self {
+            words: words.iter(),
+            held: 0,
+            bytes: 0,
+        }
+    }
+
+    #[inline]
+    fn load(&mut self) -> u64 {
+        let next = self.words.next();
+        next.map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Skips `bytes` of the first word, less than all of it.
+    fn skip(&mut self, bytes: usize) {
+        if bytes > 0 {
+            self.held = self.load() >> (8 * bytes);
+            self.bytes = WORD - bytes;
+        }
+    }
+
+    /// Returns the next `count` bytes, less than a word, at the front.
+    fn take(&mut self, count: usize) -> [u8; WORD] {
+        let mut taken = self.held;
+        if count > self.bytes {
+            let word = self.load();
+            taken |= word << (8 * self.bytes);
+            // `count - bytes` is less than a word, and so is what is left of this one.
+            self.held = word >> (8 * (count - self.bytes));
+            self.bytes += WORD - count;
+        } else {
+            self.held >>= 8 * count;
+            self.bytes -= count;
+        }
+        taken.to_le_bytes()
+    }
+
+    /// Stores the next bytes to `to`.
+    #[inline]
+    fn fill(&mut self, to: &[AtomicU64], order: Ordering) {
+        let shift = 8 * self.bytes;
+        if shift == 0 {
+            for (to, from) in to.iter().zip(self.words.by_ref()) {
+                to.store(from.load(Ordering::Relaxed), order);
+            }
+            return;
+        }
+        for to in to {
+            let word = self.load();
+            to.store(self.held | word << shift, order);
+            self.held = word >> (64 - shift);
         }
     }
 }
@@ -395,6 +485,54 @@ mod tests {
                 prop_assert_eq!(&out[..], &plain[skip..]);
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn copies_between_spans_match_plain_buffers(
+            from_at in 0usize..24, to_at in 0usize..24, len in 0usize..200, salt: u8,
+        ) {
+            let (from, to) = (Span::anonymous(256).unwrap(), Span::anonymous(256).unwrap());
+            let bytes: Vec<u8> = (0..224).map(|n: u8| n.wrapping_mul(7).wrapping_add(salt)).collect();
+            from.write_bytes(0, &bytes);
+            let mut plain = [0xa5; 256];
+            to.write_bytes(0, &plain);
+            to.copy_from(to_at, &from, from_at, len);
+            plain[to_at..to_at + len].copy_from_slice(&bytes[from_at..from_at + len]);
+            let mut out = [0; 256];
+            to.read_bytes(0, &mut out);
+            prop_assert_eq!(&out[..], &plain[..]);
+        }
+    }
+
+    /// Each word of the source holds eight equal bytes at any time; a copy at any alignment never
+    /// mixes two values of one word.
+    #[test]
+    fn copies_load_each_word_once() {
+        let (from, to) = (
+            Span::anonymous(4096).unwrap(),
+            Span::anonymous(4096).unwrap(),
+        );
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut n = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    n = (n + 1) % 255;
+                    (0..32).for_each(|word| from.store(word, n * 0x0101_0101_0101_0101));
+                }
+            });
+            for round in 0..200_000 {
+                let (skip, at) = (round % 8, round / 8 % 8);
+                to.copy_from(at, &from, skip, 256 - skip);
+                let mut out = [0; 256];
+                to.read_bytes(at, &mut out[skip..]);
+                for word in out.as_chunks::<8>().0.iter().skip(1) {
+                    assert_eq!(*word, [word[0]; 8], "round {round}");
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! The only import of atomics and threads, so that a `--cfg loom` build replaces them by loom's.
+//! The only import of atomics, locks and threads, so that a `--cfg loom` build replaces them by loom's.
 
 #[cfg(loom)]
 pub use loom::{
     cell::UnsafeCell,
     hint::spin_loop,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
     thread,
@@ -15,7 +15,7 @@ pub use loom::{
 pub use std::{
     hint::spin_loop,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
     thread,

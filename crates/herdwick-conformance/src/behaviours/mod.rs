@@ -5,6 +5,7 @@ pub(crate) mod messages;
 pub(crate) mod protection;
 pub(crate) mod publication;
 pub(crate) mod queues;
+pub(crate) mod reads;
 pub(crate) mod states;
 pub(crate) mod verbs;
 pub(crate) mod waking;

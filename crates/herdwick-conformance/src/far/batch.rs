@@ -11,6 +11,7 @@ pub(super) struct Owned {
     pub(super) wr_id: u64,
     pub(super) signaled: bool,
     pub(super) solicited: bool,
+    pub(super) fence: bool,
     pub(super) verb: u8,
     pub(super) imm: Option<u32>,
     pub(super) to: Option<AddressHandle>,
@@ -34,6 +35,7 @@ impl Owned {
             wr_id: wr.wr_id,
             signaled: wr.signaled,
             solicited: wr.solicited,
+            fence: wr.fence,
             verb: 0,
             imm: None,
             to: None,
@@ -124,6 +126,7 @@ impl Owned {
             op,
             signaled: self.signaled,
             solicited: self.solicited,
+            fence: self.fence,
         }
     }
 }

@@ -113,7 +113,7 @@ records! {
     Access { remote_read remote_write remote_atomic }
     RegionSpec { len access scope }
     CqSpec { depth }
-    Owned { wr_id signaled solicited verb imm to remote operands bytes words local }
+    Owned { wr_id signaled solicited fence verb imm to remote operands bytes words local }
     QpSpec { pd transport send_cq recv_cq send_depth recv_depth }
     Completion { wr_id status opcode qp byte_len imm source inline }
 }

@@ -4,9 +4,9 @@
 use std::{net::IpAddr, sync::Arc};
 
 use herdwick_fabric::{
-    AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint,
-    OpenError, PdId, PortLimits, QpId, QpSpec, QpState, Qpn, RegionId, RegionSpec, Remote, Rkey,
-    Scope, Source, Status, Transport,
+    Access, AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
+    Endpoint, OpenError, PdId, PortLimits, QpId, QpSpec, QpState, Qpn, RegionId, RegionSpec,
+    Remote, Rkey, Scope, SharedMemory, Source, Status, Transport,
 };
 use herdwick_mem::{Span, WORD};
 use rustix::event::{EventfdFlags, eventfd};
@@ -32,6 +32,41 @@ impl SeededDevice {
             network,
             capabilities,
         }
+    }
+}
+
+impl SeededDevice {
+    fn register(
+        &self,
+        port: &mut SeededPort,
+        pd: PdId,
+        span: Span,
+        spec: &RegionSpec,
+    ) -> Result<RegionId, ControlError> {
+        let mut world = port.network.world();
+        let (rkey, base) = (world.fresh_rkey(), world.fresh_base());
+        let party = &mut world.parties[port.party.0];
+        party.know_pd(pd)?;
+        within("regions", party.regions.len(), party.limits.regions)?;
+        if let Scope::Qp(qp) = spec.scope {
+            let known = party.qps.contains_key(&qp);
+            known
+                .then_some(())
+                .ok_or(ControlError::Unknown("queue pair"))?;
+        }
+        let id = party.fresh_id();
+        port.spans.insert(id, span.clone());
+        let region = Region {
+            pd,
+            len: span.len(),
+            span,
+            access: spec.access,
+            scope: spec.scope,
+            rkey,
+            base,
+        };
+        party.regions.insert(id, region);
+        Ok(RegionId(id))
     }
 }
 
@@ -89,31 +124,22 @@ impl Device for SeededDevice {
         pd: PdId,
         spec: &RegionSpec,
     ) -> Result<RegionId, ControlError> {
-        let mut world = port.network.world();
-        let (rkey, base) = (world.fresh_rkey(), world.fresh_base());
-        let party = &mut world.parties[port.party.0];
-        party.know_pd(pd)?;
-        within("regions", party.regions.len(), party.limits.regions)?;
-        if let Scope::Qp(qp) = spec.scope {
-            let known = party.qps.contains_key(&qp);
-            known
-                .then_some(())
-                .ok_or(ControlError::Unknown("queue pair"))?;
-        }
         let span = anonymous(spec.len)?;
-        let id = party.fresh_id();
-        port.spans.insert(id, span.clone());
-        let region = Region {
-            pd,
-            len: span.len(),
-            span,
-            access: spec.access,
-            scope: spec.scope,
-            rkey,
-            base,
-        };
-        party.regions.insert(id, region);
-        Ok(RegionId(id))
+        self.register(port, pd, span, spec)
+    }
+
+    fn register_shared(
+        &self,
+        port: &mut SeededPort,
+        pd: PdId,
+        memory: &SharedMemory,
+        access: Access,
+        scope: Scope,
+    ) -> Result<RegionId, ControlError> {
+        memory.may_grant(access)?;
+        let len = memory.span().len();
+        let spec = RegionSpec { len, access, scope };
+        self.register(port, pd, memory.span().clone(), &spec)
     }
 
     fn free_region(&self, port: &mut SeededPort, region: RegionId) -> Result<(), ControlError> {

@@ -142,6 +142,8 @@ pub(super) struct SendSide {
     pub(super) entries: VecDeque<SendEntry>,
     /// How many of `entries` have been transmitted.
     pub(super) sent: usize,
+    /// Transmissions that wait at a fence.
+    pub(super) fenced: usize,
     pub(super) next_psn: u64,
     pub(super) timer: Option<EventKey>,
     /// When RC last received anything new.

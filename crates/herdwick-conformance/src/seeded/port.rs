@@ -207,6 +207,7 @@ impl Check<'_> {
         let mut entry = SendEntry {
             wr_id: wr.wr_id,
             signaled: wr.signaled,
+            fence: wr.fence,
             psn: 0,
             verb: Verb::Send,
             imm: None,
@@ -229,7 +230,8 @@ impl Check<'_> {
             }
             SendOp::Read { into, from } => {
                 self.only(self.qp.transport == Transport::Rc && self.capabilities.read)?;
-                self.carries(into.len)?;
+                let fits = into.len <= self.capabilities.read_bytes_max;
+                fits.then_some(()).ok_or(PostError::Bounds)?;
                 entry.verb = Verb::Read(from, into.len);
                 entry.into = Some(self.party.local(self.qp, into)?);
             }

@@ -20,6 +20,7 @@ const NOT_READY_PAUSE: Duration = Duration::from_micros(20);
 pub(super) struct SendEntry {
     pub(super) wr_id: u64,
     pub(super) signaled: bool,
+    pub(super) fence: bool,
     pub(super) psn: u64,
     pub(super) verb: Verb,
     pub(super) imm: Option<u32>,
@@ -74,6 +75,7 @@ impl SendSide {
             quiet: 0,
             entries: VecDeque::new(),
             sent: 0,
+            fenced: 0,
             next_psn: 0,
             timer: None,
             stuck_since: Duration::ZERO,
@@ -83,6 +85,13 @@ impl SendSide {
 }
 
 impl Qp {
+    /// Whether the next request to send is fenced, and an earlier READ or atomic has no answer yet.
+    fn waits_at_fence(&self) -> bool {
+        let entries = &self.send.entries;
+        let fenced = entries.get(self.send.sent).is_some_and(|next| next.fence);
+        fenced && !entries.iter().take(self.send.sent).all(SendEntry::implied)
+    }
+
     fn packet(&self, index: usize) -> Option<Packet> {
         let entry = self.send.entries.get(index)?;
         let oldest = self.send.entries.front().map_or(entry.psn, |e| e.psn);
@@ -106,6 +115,10 @@ impl World {
         let Some(qp) = self.qps.get_mut(&qpn) else {
             return;
         };
+        if qp.waits_at_fence() {
+            qp.send.fenced += 1;
+            return;
+        }
         let Some(packet) = qp.packet(qp.send.sent) else {
             return;
         };
@@ -216,6 +229,17 @@ impl World {
                     self.restart_timer(qpn, self.retry_pause());
                 }
             }
+        }
+        self.pass_fence(qpn);
+    }
+
+    /// Schedules the transmissions that waited at a fence, if it is open now.
+    fn pass_fence(&mut self, qpn: Qpn) {
+        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| !qp.waits_at_fence()) else {
+            return;
+        };
+        for _ in 0..std::mem::take(&mut qp.send.fenced) {
+            self.schedule(self.now, Event::Transmit(qpn));
         }
     }
 
