@@ -10,17 +10,17 @@ use std::{
 };
 
 use herdwick_fabric::{
-    AddressHandle, Atomics, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
-    Endpoint, INLINE_RECEIVE, OpenError, PdId, PortLimits, QpId, QpSpec, QpState, RegionId,
-    RegionSpec, Remote, Source, Transport,
+    Access, AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
+    Endpoint, OpenError, PdId, PortLimits, QpId, QpSpec, QpState, RegionId, RegionSpec, Remote,
+    Scope, SharedMemory, Source, Transport,
 };
 use herdwick_mem::{Span, WORD};
 use herdwick_roce::{
-    Config, DATAGRAM_HEADER_BYTES, Destination, Engine, FlowId, MESSAGE_BYTES_MAX, Mtu, Peer,
-    Peering, RD_ATOMIC_MAX, Secret, agree,
+    Config, Destination, Engine, FlowId, Mtu, Peer, Peering, RD_ATOMIC_MAX, Secret, agree,
 };
 
 use crate::{
+    capabilities::capabilities,
     capture::Capture,
     endpoint::Place,
     gso::{FlowState, Outbox},
@@ -241,33 +241,6 @@ fn socket_of(options: &RoceOptions, address: SocketAddr, shared: bool) -> io::Re
     Ok(socket)
 }
 
-fn capabilities(mtu: Mtu) -> Capabilities {
-    Capabilities {
-        name: "roce",
-        rc: true,
-        uc: true,
-        ud: true,
-        read: true,
-        // The engine performs atomics with the CPU's own instructions.
-        atomics: Atomics::Coherent,
-        ordered_write: true,
-        wakes_on_write: true,
-        lossless: false,
-        acknowledged_sends: true,
-        inline_bytes_max: Config::default().inline_bytes_max,
-        inline_receive_bytes: INLINE_RECEIVE,
-        datagram_header_bytes: DATAGRAM_HEADER_BYTES,
-        datagram_bytes_max: mtu.bytes(),
-        message_bytes_max: MESSAGE_BYTES_MAX,
-        gso: true,
-        senders: 1,
-        postlist_max: 1024,
-        scoped_regions: true,
-        counted_drops: true,
-        virtual_addresses: false,
-    }
-}
-
 /// The path has less room than the packets that both ends agreed on.
 const NARROW: ConnectError = ConnectError::Endpoint(
     "the path to it has no room for the packets that it expects; raise the MTU on the way",
@@ -358,6 +331,22 @@ impl Device for RoceDevice {
         };
         let region = port.engine.register(pd, &spec, ZERO_BASED)?;
         port.regions.insert(region, span);
+        Ok(region)
+    }
+
+    fn register_shared(
+        &self,
+        port: &mut RocePort,
+        pd: PdId,
+        memory: &SharedMemory,
+        access: Access,
+        scope: Scope,
+    ) -> Result<RegionId, ControlError> {
+        memory.may_grant(access)?;
+        let len = memory.span().len();
+        let spec = RegionSpec { len, access, scope };
+        let region = port.engine.register(pd, &spec, ZERO_BASED)?;
+        port.regions.insert(region, memory.span().clone());
         Ok(region)
     }
 
@@ -500,7 +489,7 @@ impl Device for RoceDevice {
 
 #[cfg(test)]
 mod tests {
-    use herdwick_fabric::{Access, Port, Scope};
+    use herdwick_fabric::Port;
 
     use super::*;
 

@@ -7,6 +7,7 @@
 
 mod attended;
 pub mod bare;
+mod capabilities;
 mod capture;
 mod counters;
 mod device;

@@ -181,6 +181,7 @@ fn run(a: &mut End, b: &mut End, op: SendOp<'_>, rounds: usize, takes: bool) {
         op,
         signaled,
         solicited: false,
+        fence: false,
     };
     let mut batch = [wr(false); GSO_BATCH];
     batch[GSO_BATCH - 1].signaled = true;

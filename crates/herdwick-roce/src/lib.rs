@@ -40,4 +40,4 @@ pub use counters::{ConnectionCounters, Counters, Drop, Drops};
 pub use engine::Engine;
 pub use io::{Arrival, FlowId, Memory, Wire, region_index};
 pub use keyed::{Secret, TRAILER_BYTES, agree};
-pub use qp::{DATAGRAM_HEADER_BYTES, MESSAGE_BYTES_MAX};
+pub use qp::{DATAGRAM_HEADER_BYTES, MESSAGE_BYTES_MAX, READ_BYTES_MAX};

@@ -1,4 +1,4 @@
-//! Payloads of work requests, from wherever they lie, and copies between spans.
+//! Payloads of work requests, from wherever they lie.
 
 use herdwick_mem::{LINE, Span, WORD, Words};
 
@@ -43,7 +43,7 @@ impl Bytes<'_> {
     pub(crate) fn write_to(&self, to: &Span, offset: usize, len: usize) {
         match *self {
             Self::Inline(bytes) => to.write_bytes(offset, bytes),
-            Self::Span(from, start, _) => copy(from, start, to, offset, len),
+            Self::Span(from, start, _) => to.copy_from(offset, from, start, len),
             Self::Words(words) if offset.is_multiple_of(WORD) => {
                 to.write_words(offset / WORD, words);
             }
@@ -61,26 +61,6 @@ fn fill(line: &mut [u64; LINE_WORDS], bytes: &[u8]) {
         let mut word = [0; WORD];
         herdwick_mem::copy(&mut word[..bytes.len()], bytes);
         *to = u64::from_le_bytes(word);
-    }
-}
-
-/// Copies `len` bytes between two spans in rising order, the last word last. Either span may change
-/// meanwhile; they must not overlap.
-pub(crate) fn copy(from: &Span, from_at: usize, to: &Span, to_at: usize, len: usize) {
-    let aligned = from_at.is_multiple_of(WORD) && to_at.is_multiple_of(WORD);
-    let mut done = 0;
-    while done < len {
-        let step = (len - done).min(LINE);
-        if aligned && step == LINE {
-            let line: [u64; LINE_WORDS] = from.copy_out((from_at + done) / WORD);
-            to.write_words((to_at + done) / WORD, &line);
-        } else {
-            let mut bytes = [0; LINE];
-            let bytes = &mut bytes[..step];
-            from.read_bytes(from_at + done, bytes);
-            to.write_bytes(to_at + done, bytes);
-        }
-        done += step;
     }
 }
 

@@ -12,9 +12,11 @@ use herdwick_mem::Span;
 use crate::{
     device::PD,
     layout::{QP_READY, QpAddress, REGIONS, Side},
-    pd::{Files, Opened, Outbound, OutboundError, Pd, Shortage},
+    outbound::Outbound,
+    pd::{Files, OutboundError, Pd, Shortage},
     port::ShmPort,
-    qp::{Address, Cq, Peer, Qp, Region},
+    qp::{Address, Cq, OPENED, Peer, Qp, Region},
+    region::Opened,
     ring::{Consumer, Control, Shape},
 };
 
@@ -30,7 +32,7 @@ pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> ControlErr
     move |source| ControlError::System { what, source }
 }
 
-fn short(shortage: Shortage) -> ControlError {
+pub(crate) fn short(shortage: Shortage) -> ControlError {
     match shortage {
         Shortage::Limit(what, limit) => ControlError::Limit { what, limit },
         Shortage::System(what, source) => ControlError::System { what, source },
@@ -69,17 +71,12 @@ pub(crate) fn allocate_region(
     id: PdId,
     spec: &RegionSpec,
 ) -> Result<RegionId, ControlError> {
-    let pd = port.pds.get_mut(id.0).ok_or(ControlError::Unknown(PD))?;
+    port.pds.get(id.0).ok_or(ControlError::Unknown(PD))?;
     if !port.regions.has_room() {
         return Err(limit("regions", port.regions.capacity()));
     }
-    let scope = match spec.scope {
-        Scope::Pd => 0,
-        Scope::Qp(qp) => {
-            let qp = port.qps.get(qp.0).filter(|qp| qp.pd == id.0);
-            qp.ok_or(ControlError::Unknown(QP))?.qpn.0
-        }
-    };
+    let scope = scope(port, id, spec.scope)?;
+    let pd = port.pds.get_mut(id.0).ok_or(ControlError::Unknown(PD))?;
     let random = random()?;
     let region = if spec.access == Access::LOCAL {
         let span = Span::anonymous(spec.len).and_then(|span| trim(&span, spec.len));
@@ -91,6 +88,7 @@ pub(crate) fn allocate_region(
                 source,
             })?,
             place: None,
+            shared: None,
         }
     } else {
         let opened = pd.open_region(spec.len, spec.access, scope, |entry| rkey(random, entry));
@@ -100,12 +98,24 @@ pub(crate) fn allocate_region(
             rkey,
             span,
             place: Some(place),
+            shared: None,
         }
     };
     let inserted = port.regions.insert(region);
     inserted
         .map(RegionId)
         .map_err(|_| limit("regions", port.regions.capacity()))
+}
+
+/// Returns the number of the queue pair that a region entry names; 0: any.
+pub(crate) fn scope(port: &ShmPort, pd: PdId, scope: Scope) -> Result<u32, ControlError> {
+    match scope {
+        Scope::Pd => Ok(0),
+        Scope::Qp(qp) => {
+            let qp = port.qps.get(qp.0).filter(|qp| qp.pd == pd.0);
+            Ok(qp.ok_or(ControlError::Unknown(QP))?.qpn.0)
+        }
+    }
 }
 
 /// Returns the first `len` bytes, rounded up to words.
@@ -115,7 +125,7 @@ fn trim(span: &Span, len: usize) -> io::Result<Span> {
     slice.ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-fn random() -> Result<u32, ControlError> {
+pub(crate) fn random() -> Result<u32, ControlError> {
     getrandom::u32().map_err(|error| ControlError::System {
         what: "drawing a random number",
         source: io::Error::other(error),
@@ -125,7 +135,7 @@ fn random() -> Result<u32, ControlError> {
 /// Makes an rkey: its low bits are the number of its entry in the control area; the others are
 /// random, and not all zero.
 #[expect(clippy::cast_possible_truncation, reason = "entry < REGIONS = 64")]
-fn rkey(random: u32, entry: usize) -> Rkey {
+pub(crate) fn rkey(random: u32, entry: usize) -> Rkey {
     let mask = REGIONS as u32 - 1;
     let drawn = match random & !mask {
         0 => REGIONS as u32,
@@ -260,14 +270,18 @@ fn make_qp(port: &mut ShmPort, id: QpId, spec: &QpSpec) -> Result<Qp, ControlErr
         place,
         inbox: ring.map(|(place, ring, taken)| Consumer::new(ring, taken, place.shape)),
         peer: None,
-        opened: Opened::NOTHING,
+        reads: match spec.transport {
+            Transport::Rc => VecDeque::with_capacity(spec.send_depth),
+            Transport::Uc | Transport::Ud => VecDeque::new(),
+        },
+        opened: [Opened::NOTHING; OPENED],
     })
 }
 
 pub(crate) fn destroy_qp(port: &mut ShmPort, id: QpId) -> Result<(), ControlError> {
     let qp = port.qps.remove(id.0).ok_or(ControlError::Unknown(QP))?;
     for (_, pd) in port.pds.iter_mut() {
-        pd.strike_sender(qp.qpn);
+        pd.strike_sender(qp.qpn, &mut port.outbounds);
     }
     if let Some(pd) = port.pds.get_mut(qp.pd) {
         pd.give_line(qp.line);
@@ -345,11 +359,15 @@ pub(crate) fn create_address(
         .find(|(id, pd)| pd.layout.token == peer.token && (pd.side == Side::Host || *id == qp.pd));
     let elsewhere = ConnectError::Endpoint("it is of a protection domain out of reach");
     let (pd_id, pd) = found.ok_or(elsewhere)?;
+    let outbound = open_outbound(&mut port.outbounds, (pd_id, pd), &peer)?;
+    let index = pd
+        .enrol_sender(qp.qpn, &mut port.outbounds)
+        .map_err(short)?;
     let address = Address {
         qp: id,
         pd: pd_id,
-        outbound: open_outbound(&mut port.outbounds, (pd_id, pd), &peer)?,
-        stamp: Control::stamp(pd.enrol_sender(qp.qpn).map_err(short)?),
+        outbound,
+        stamp: Control::stamp(index),
     };
     let inserted = port.addresses.insert(address);
     let full = |_| limit("address handles", port.addresses.capacity()).into();

@@ -11,20 +11,22 @@ use std::{
 };
 
 use herdwick_fabric::{
-    AddressHandle, Atomics, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
+    Access, AddressHandle, Atomics, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
     Endpoint, INLINE_RECEIVE, ImportError, OpenError, PdId, PdRoom, PdTicket, PortLimits, QpId,
-    QpSpec, QpState, RegionId, RegionSpec, Released, Remote, SLOTS_MAX, Slab, Source,
+    QpSpec, QpState, RegionId, RegionSpec, Released, Remote, SLOTS_MAX, Scope, SharedMemory,
+    Sharing, Slab, Source,
 };
 
 use crate::{
-    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, control, datagram_ring_bytes, discard,
+    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, READ_BYTES_MAX, control,
+    datagram_ring_bytes, discard,
     drops::{Drop, Drops},
     file::{self, Board, Writers},
     layout::{CONTROL_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},
     park::Arming,
     pd::{Files, Parts, Pd, Unclaimed},
     port::{Doorbell, ShmPort},
-    recv, ticket,
+    recv, shared, ticket,
     wakeup::{Wakeup, WakeupSet},
 };
 
@@ -192,6 +194,9 @@ const CAPABILITIES: Capabilities = Capabilities {
     datagram_header_bytes: 0,
     datagram_bytes_max: DATAGRAM_BYTES_MAX,
     message_bytes_max: MESSAGE_BYTES_MAX,
+    read_bytes_max: READ_BYTES_MAX,
+    rd_atomic_max: usize::MAX,
+    ordered_read: true,
     gso: false,
     senders: 1,
     postlist_max: 1024,
@@ -373,6 +378,35 @@ impl Device for ShmDevice {
         spec: &RegionSpec,
     ) -> Result<RegionId, ControlError> {
         control::allocate_region(port, pd, spec)
+    }
+
+    fn allocate_shared(&self, len: usize, sharing: Sharing) -> Result<SharedMemory, ControlError> {
+        shared::allocate(len, sharing)
+    }
+
+    /// On a host only. Its peers reach it once they have imported the region.
+    fn register_shared(
+        &self,
+        port: &mut ShmPort,
+        pd: PdId,
+        memory: &SharedMemory,
+        access: Access,
+        scope: Scope,
+    ) -> Result<RegionId, ControlError> {
+        shared::register(port, pd, memory, access, scope)
+    }
+
+    fn export_region(&self, port: &ShmPort, region: RegionId) -> Result<PdTicket, ControlError> {
+        shared::export(port, region)
+    }
+
+    fn import_region(
+        &self,
+        port: &mut ShmPort,
+        pd: PdId,
+        ticket: PdTicket,
+    ) -> Result<(), ImportError> {
+        shared::import(port, pd, ticket)
     }
 
     fn free_region(&self, port: &mut ShmPort, region: RegionId) -> Result<(), ControlError> {

@@ -18,6 +18,9 @@
 //! lines 5..37   regions: 64 entries of 4 words {rkey | rights | serial, place, length, scope}
 //! lines 37..69  queue pairs: 32 lines {qpn | state, cells taken, long lines taken, 0 ...}
 //! ```
+//!
+//! In a circle with `ring`: the place of a ring has its shape, and a ring's control word has room for the
+//! number of every sender.
 
 use std::ops::Range;
 
@@ -158,7 +161,7 @@ impl PdLayout {
 /// The unit of file lengths and splits.
 pub(crate) const PAGE: usize = 4096;
 
-fn word_of(blob: &[u8], n: usize) -> u64 {
+pub(crate) fn word_of(blob: &[u8], n: usize) -> u64 {
     let bytes = blob.get(n * WORD..(n + 1) * WORD);
     let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(0, u64::from_le_bytes)

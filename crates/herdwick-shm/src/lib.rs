@@ -12,8 +12,9 @@
 //! **No side waits for another.** There is no lock in shared memory and nothing to repair: a peer
 //! that dies at any instant leaves a ring that is no longer read, or no longer filled.
 //!
-//! A WRITE is stores of words, a READ loads of words, an atomic is the CPU's own; a SEND is copied
-//! into the message ring of the receiving queue pair, and is complete when it is there.
+//! A WRITE is stores of words, an atomic is the CPU's own; a SEND is copied into the message ring of
+//! the receiving queue pair, and is complete when it is there. A READ is loads of words by the poll
+//! that completes it; its post only prefetches, so that a window of READs overlaps its cache misses.
 #![forbid(unsafe_code)]
 
 mod area;
@@ -26,13 +27,18 @@ mod file;
 mod layout;
 #[cfg(all(test, loom))]
 mod model;
+mod outbound;
 mod park;
 mod pd;
 mod port;
 mod qp;
+mod read;
 mod recv;
+mod region;
 mod ring;
 mod send;
+mod senders;
+mod shared;
 mod ticket;
 mod wakeup;
 
@@ -40,6 +46,7 @@ pub use device::{PdSize, ShmDevice};
 pub use drops::counters;
 pub use layout::TICKET_BYTES;
 pub use port::ShmPort;
+pub use shared::REGION_TICKET_BYTES;
 pub use ticket::TICKET_FDS;
 
 /// Most bytes of one datagram.
@@ -47,6 +54,8 @@ pub const DATAGRAM_BYTES_MAX: usize = 4096;
 /// Most bytes of one RC or UC message. The ring of a connected queue pair that takes RECVs has room
 /// for one such, at least.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Most bytes of one READ.
+pub const READ_BYTES_MAX: usize = 1 << 31;
 /// Most bytes of an inline payload.
 pub const INLINE_BYTES_MAX: usize = 4096;
 

@@ -3,7 +3,7 @@
 
 use std::{io, ops::Range, os::fd::OwnedFd, sync::Arc};
 
-use herdwick_fabric::{Access, Qpn, Rkey};
+use herdwick_fabric::{Access, Qpn, Rkey, Slab};
 use herdwick_mem::{
     LINE, Mapping, Span, WORD, Words,
     sync::{Ordering, fence},
@@ -16,8 +16,12 @@ use crate::{
         CONTROL_BYTES, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS, Side, qp_word,
         region_word, sender_word,
     },
+    outbound::Outbound,
     park::{Arming, Sleeper},
+    region::{SHARED, entry_word},
     ring::{Producer, Shape},
+    senders::Senders,
+    shared::Imported,
     wakeup::{ClientWakeup, Wakeup},
 };
 
@@ -61,8 +65,10 @@ pub(crate) struct Pd {
     areas: [Area; 2],
     regions_taken: u64,
     lines_taken: u32,
-    senders: [u32; SENDERS],
+    senders: Senders,
     serial: u64,
+    /// What this side, a client, has mapped of the memory that the host shares.
+    pub(crate) shared: Imported,
     /// Number of the port's ring to each of the peer's queue pairs, by line.
     pub(crate) outbound: [Option<u32>; QPS],
     /// What the ticket will take; until then no client can signal.
@@ -78,23 +84,12 @@ pub(crate) struct Unclaimed {
     pub(crate) wakeup: ClientWakeup,
 }
 
-/// The ring to one queue pair of the peer, shared by all senders on this side.
-#[derive(Debug)]
-pub(crate) struct Outbound {
-    pub(crate) qpn: Qpn,
-    /// The domain that it lies in.
-    pub(crate) pd: u32,
-    /// Number of the last batch that put something here.
-    pub(crate) touched: u64,
-    pub(crate) ring: Producer<Span>,
-}
-
 /// Location of a region in the files, and its entry in the control area.
 #[derive(Debug)]
 pub(crate) struct Place {
-    pub(crate) file: File,
-    pub(crate) bytes: Range<usize>,
     entry: usize,
+    /// `None` for shared memory, which has a file of its own.
+    bytes: Option<(File, Range<usize>)>,
 }
 
 /// What is exhausted on this side.
@@ -156,8 +151,9 @@ impl Pd {
             areas: areas.map(Area::new),
             regions_taken: 0,
             lines_taken: 0,
-            senders: [0; SENDERS],
+            senders: Senders::new(),
             serial: 0,
+            shared: Imported::default(),
             outbound: [None; QPS],
             unclaimed: parts.unclaimed,
             ended: false,
@@ -225,13 +221,7 @@ impl Pd {
         scope: u32,
         rkey: impl FnOnce(usize) -> Rkey,
     ) -> Result<(Place, Rkey, Span), Shortage> {
-        let entry = self.regions_taken.trailing_ones() as usize;
-        if entry >= REGIONS {
-            return Err(Shortage::Limit(
-                "remote regions of the protection domain",
-                REGIONS,
-            ));
-        }
+        let entry = self.free_entry()?;
         let read_only = !access.remote_write && !access.remote_atomic;
         let file = if self.side == Side::Host && read_only {
             File::Down
@@ -241,25 +231,54 @@ impl Pd {
         let bytes = self.take(file, len)?;
         let span = self.slice(file, bytes.clone())?;
         clear(&span);
-        self.regions_taken |= 1 << entry;
         let rkey = rkey(entry);
+        let place = bytes.start as u64 | (file as u64) << 63;
+        let shown = [place, span.len() as u64, scope.into()];
+        self.show_region(entry, rkey, access, shown);
+        let bytes = Some((file, bytes));
+        Ok((Place { entry, bytes }, rkey, span))
+    }
+
+    /// Opens `len` bytes of memory with a file of its own under `rkey`.
+    pub(crate) fn open_shared(
+        &mut self,
+        len: usize,
+        access: Access,
+        scope: u32,
+        rkey: impl FnOnce(usize) -> Rkey,
+    ) -> Result<(Place, Rkey), Shortage> {
+        let entry = self.free_entry()?;
+        let rkey = rkey(entry);
+        self.show_region(entry, rkey, access, [SHARED, len as u64, scope.into()]);
+        Ok((Place { entry, bytes: None }, rkey))
+    }
+
+    fn free_entry(&self) -> Result<usize, Shortage> {
+        let entry = self.regions_taken.trailing_ones() as usize;
+        let limit = Shortage::Limit("remote regions of the protection domain", REGIONS);
+        (entry < REGIONS).then_some(entry).ok_or(limit)
+    }
+
+    /// Opens an entry, whose second to fourth word are `shown`.
+    fn show_region(&mut self, entry: usize, rkey: Rkey, access: Access, shown: [u64; 3]) {
+        self.regions_taken |= 1 << entry;
         self.serial = (self.serial + 1) & 0xff_ffff;
         let at = region_word(entry);
-        self.mine
-            .store(at + 1, bytes.start as u64 | (file as u64) << 63);
-        self.mine.store(at + 2, span.len() as u64);
-        self.mine.store(at + 3, scope.into());
+        self.mine.copy_in(at + 1, &shown);
         // The first word opens the entry, so it is stored last.
         self.mine
             .store_release(at, entry_word(rkey, access, self.serial));
-        Ok((Place { file, bytes, entry }, rkey, span))
     }
 
     /// Closes a region: its rkey is invalid from here on.
     pub(crate) fn close_region(&mut self, place: Place) {
         self.mine.store_release(region_word(place.entry), 0);
+        // Before what comes into its memory: a READ looks at the entry again behind its copy.
+        fence(Ordering::Release);
         self.regions_taken &= !(1 << place.entry);
-        self.areas[place.file as usize].give(place.bytes);
+        if let Some((file, bytes)) = place.bytes {
+            self.areas[file as usize].give(bytes);
+        }
     }
 
     fn slice(&self, file: File, bytes: Range<usize>) -> Result<Span, Shortage> {
@@ -350,24 +369,22 @@ impl Pd {
         }
     }
 
-    /// Lists `qp` as a sender of datagrams. Returns the index that its datagrams carry.
-    pub(crate) fn enrol_sender(&mut self, qpn: Qpn) -> Result<usize, Shortage> {
-        let known = self.senders.iter().position(|sender| *sender == qpn.0);
-        let free = || self.senders.iter().position(|sender| *sender == 0);
+    /// Lists `qpn` as a sender of datagrams. Returns the index that its datagrams carry.
+    pub(crate) fn enrol_sender(
+        &mut self,
+        qpn: Qpn,
+        outbounds: &mut Slab<Outbound>,
+    ) -> Result<usize, Shortage> {
         let limit = Shortage::Limit("datagram senders of the protection domain", SENDERS);
-        let index = known.or_else(free).ok_or(limit)?;
-        self.senders[index] = qpn.0;
+        let index = self.senders.add(qpn, outbounds).ok_or(limit)?;
         self.mine.store_release(sender_word(index), qpn.0.into());
         Ok(index)
     }
 
-    /// Removes a datagram sender.
-    pub(crate) fn strike_sender(&mut self, qpn: Qpn) {
-        if let Some(index) = self.senders.iter().position(|sender| *sender == qpn.0) {
-            // The word in the control area stays until the index is reused: messages in rings refer
-            // to it.
-            self.senders[index] = 0;
-        }
+    /// Removes a datagram sender. Its word in the control area stays until the index is reused:
+    /// messages in rings refer to it.
+    pub(crate) fn strike_sender(&mut self, qpn: Qpn, outbounds: &mut Slab<Outbound>) {
+        self.senders.remove(qpn, &self.outbound, outbounds);
     }
 }
 
@@ -387,113 +404,4 @@ fn clear(span: &Span) {
 fn line_bytes(line: usize) -> Range<usize> {
     let start = qp_word(line) * WORD;
     start..start + LINE
-}
-
-const RIGHT_READ: u64 = 1 << 32;
-const RIGHT_WRITE: u64 = 1 << 33;
-const RIGHT_ATOMIC: u64 = 1 << 34;
-
-/// The first word of a region entry; the serial number makes it differ from earlier ones.
-fn entry_word(rkey: Rkey, access: Access, serial: u64) -> u64 {
-    let right = |granted: bool, bit: u64| if granted { bit } else { 0 };
-    u64::from(rkey.0)
-        | right(access.remote_read, RIGHT_READ)
-        | right(access.remote_write, RIGHT_WRITE)
-        | right(access.remote_atomic, RIGHT_ATOMIC)
-        | serial << 40
-}
-
-/// The right that a one-sided verb needs: its bit in an entry's first word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Right(u64);
-
-impl Right {
-    pub(crate) const READ: Self = Self(RIGHT_READ);
-    pub(crate) const WRITE: Self = Self(RIGHT_WRITE);
-    pub(crate) const ATOMIC: Self = Self(RIGHT_ATOMIC);
-}
-
-/// A region of the peer, as this side last read it: copied out of the peer's control area and
-/// checked against the layout, so that a false entry harms only the peer itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Opened {
-    word: u64,
-    file: File,
-    start: usize,
-    len: u64,
-    scope: u32,
-}
-
-impl Opened {
-    pub(crate) const NOTHING: Self = Self {
-        word: 0,
-        file: File::Up,
-        start: 0,
-        len: 0,
-        scope: 0,
-    };
-
-    /// Returns file and offset of the `len` bytes at `addr` of the region under `rkey`, for a queue
-    /// pair connected with `peer`. `None` if rkey, range, right or scope is wrong.
-    #[inline]
-    pub(crate) fn reach(
-        &mut self,
-        pd: &Pd,
-        rkey: Rkey,
-        (addr, len): (u64, usize),
-        right: Right,
-        peer: Qpn,
-    ) -> Option<(File, usize)> {
-        let entry = rkey.0 as usize % REGIONS;
-        let word = pd.theirs.load_acquire(region_word(entry));
-        if word != self.word {
-            *self = Self::check(pd, entry, word)?;
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "the low half is the rkey")]
-        let opens = word as u32 == rkey.0 && rkey.0 != 0 && word & right.0 != 0;
-        let inside = addr
-            .checked_add(len as u64)
-            .is_some_and(|end| end <= self.len);
-        let in_scope = self.scope == 0 || self.scope == peer.0;
-        if !(opens && inside && in_scope) {
-            return None;
-        }
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "within the region, which is mapped"
-        )]
-        Some((self.file, self.start + addr as usize))
-    }
-
-    #[cold]
-    fn check(pd: &Pd, entry: usize, word: u64) -> Option<Self> {
-        // Seqlock: the entry counts only if its first word is the same before and after the copy.
-        let [_, place, len, scope] = pd.theirs.copy_out(region_word(entry));
-        fence(Ordering::Acquire);
-        if pd.theirs.load(region_word(entry)) != word {
-            return None;
-        }
-        let file = if place >> 63 == 0 {
-            File::Up
-        } else {
-            File::Down
-        };
-        let area = match (pd.side, file) {
-            (Side::Host, File::Up) => pd.layout.up_client(),
-            (Side::Host, File::Down) => return None,
-            (Side::Client, File::Up) => pd.layout.up_host(),
-            (Side::Client, File::Down) => pd.layout.down_host(),
-        };
-        let start = usize::try_from(place & !(1 << 63)).ok()?;
-        let end = start.checked_add(usize::try_from(len).ok()?)?;
-        let sound = start >= area.start && end <= area.end && start.is_multiple_of(LINE);
-        let scope = u32::try_from(scope).ok()?;
-        sound.then_some(Self {
-            word,
-            file,
-            start,
-            len,
-            scope,
-        })
-    }
 }

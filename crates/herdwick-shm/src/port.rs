@@ -18,8 +18,9 @@ use herdwick_mem::Span;
 use crate::{
     drops::{Drop, Drops},
     file::Board,
+    outbound::Outbound,
     park::{Arming, settle},
-    pd::{Outbound, Pd},
+    pd::Pd,
     qp::{Address, Cq, Qp, Region, local},
     recv, send,
     wakeup::WakeupSet,

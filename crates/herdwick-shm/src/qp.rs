@@ -3,13 +3,16 @@
 use std::collections::VecDeque;
 
 use herdwick_fabric::{
-    Completion, CqId, Opcode, QpId, QpState, Qpn, RecvWr, RegionId, Slab, Status, Transport,
+    Completion, CqId, Opcode, QpId, QpState, Qpn, RecvWr, RegionId, Rkey, SharedMemory, Slab,
+    Status, Transport,
 };
-use herdwick_mem::Span;
+use herdwick_mem::{Span, Words};
 
 use crate::{
-    layout::RingPlace,
-    pd::{Opened, Place},
+    layout::{QP_READY, RingPlace, qp_word},
+    pd::{Pd, Place},
+    read::{self, Read},
+    region::{Opened, Right},
     ring::{Consumer, Control},
 };
 
@@ -35,9 +38,14 @@ pub(crate) struct Qp {
     pub(crate) inbox: Option<Consumer<Span>>,
     /// The queue pair that it is connected with.
     pub(crate) peer: Option<Peer>,
-    /// The peer's region that it last accessed.
-    pub(crate) opened: Opened,
+    /// READs that were posted and have not been polled, oldest first; at most `send_pending`.
+    pub(crate) reads: VecDeque<Read>,
+    /// The peer's regions that it last accessed, by the low bits of their rkeys.
+    pub(crate) opened: [Opened; OPENED],
 }
+
+/// Regions of its peer that a queue pair remembers.
+pub(crate) const OPENED: usize = 4;
 
 /// The other end of a connected queue pair.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +56,35 @@ pub(crate) struct Peer {
     pub(crate) outbound: Option<u32>,
 }
 
+impl Peer {
+    /// Whether it exists and is ready.
+    #[inline]
+    pub(crate) fn listens(&self, pd: &Pd) -> bool {
+        pd.theirs.load_acquire(qp_word(self.line)) == u64::from(self.qpn.0) | QP_READY
+    }
+}
+
 impl Qp {
+    /// Returns memory and offset of the `len` bytes at `addr` of the peer's region under `rkey`;
+    /// `None` if rkey, range, right or scope is wrong.
+    #[inline]
+    pub(crate) fn reach(
+        &mut self,
+        pd: &Pd,
+        rkey: Rkey,
+        (addr, len): (u64, usize),
+        right: Right,
+    ) -> Option<(&Span, usize)> {
+        let peer = self.peer?.qpn;
+        self.opened[rkey.0 as usize % OPENED].reach(pd, rkey, (addr, len), right, peer)
+    }
+
+    /// Whether the region under `rkey`, just reached, has been open until now.
+    #[inline]
+    pub(crate) fn is_open(&self, pd: &Pd, rkey: Rkey) -> bool {
+        self.opened[rkey.0 as usize % OPENED].is_current(pd, rkey)
+    }
+
     /// Whether a poll would find something to receive.
     pub(crate) fn has_arrivals(&self) -> bool {
         match self.state {
@@ -67,10 +103,12 @@ impl Qp {
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) pd: u32,
-    pub(crate) rkey: herdwick_fabric::Rkey,
+    pub(crate) rkey: Rkey,
     pub(crate) span: Span,
     /// `None` for memory that no peer can access.
     pub(crate) place: Option<Place>,
+    /// Set for memory that other domains share.
+    pub(crate) shared: Option<SharedMemory>,
 }
 
 /// A destination of datagrams.
@@ -85,13 +123,15 @@ pub(crate) struct Address {
     pub(crate) stamp: Control,
 }
 
-/// A completed send.
+/// A send that a poll completes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) wr_id: u64,
     pub(crate) qp: QpId,
     pub(crate) opcode: Opcode,
-    pub(crate) status: Status,
+    pub(crate) signaled: bool,
+    /// `None`: a READ, the oldest one of its queue pair's.
+    pub(crate) status: Option<Status>,
 }
 
 /// A completion queue: completed sends, and the queue pairs whose receives complete here.
@@ -111,29 +151,49 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// Moves finished sends to the front of `out`.
+    /// Moves finished sends to the front of `out`, READs executed on the way.
     #[inline]
-    pub(crate) fn take_sent(&mut self, qps: &mut Slab<Qp>, out: &mut [Completion]) -> usize {
-        if self.sent.is_empty() {
-            return 0;
-        }
-        let count = self.sent.len().min(out.len());
-        for (to, sent) in out.iter_mut().zip(self.sent.drain(..count)) {
-            *to = Completion {
-                wr_id: sent.wr_id,
-                status: sent.status,
-                opcode: sent.opcode,
-                qp: sent.qp,
-                byte_len: 0,
-                imm: None,
-                source: None,
-                inline: None,
-            };
+    pub(crate) fn take_sent(
+        &mut self,
+        qps: &mut Slab<Qp>,
+        (pds, regions): (&Slab<Pd>, &Slab<Region>),
+        out: &mut [Completion],
+    ) -> usize {
+        let (mut count, mut budget) = (0, read::POLL_BYTES);
+        while let (Some(to), Some(sent)) = (out.get_mut(count), self.sent.front().copied()) {
+            let mut status = sent.status;
             if let Some(qp) = qps.get_mut(sent.qp.0) {
+                if let (None, Some(pd)) = (status, pds.get(qp.pd)) {
+                    status = read::poll(qp, pd, regions, &mut budget);
+                    if status.is_none() {
+                        break;
+                    }
+                }
                 qp.send_pending -= 1;
+            }
+            self.sent.pop_front();
+            let status = status.unwrap_or(Status::Flushed);
+            if sent.signaled || status != Status::Success {
+                *to = sent.completed(status);
+                count += 1;
             }
         }
         count
+    }
+}
+
+impl Sent {
+    fn completed(&self, status: Status) -> Completion {
+        Completion {
+            wr_id: self.wr_id,
+            status,
+            opcode: self.opcode,
+            qp: self.qp,
+            byte_len: 0,
+            imm: None,
+            source: None,
+            inline: None,
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn poll(port: &mut ShmPort, cq: CqId, out: &mut [Completion]) -> usiz
     let Some(cq) = port.cqs.get_mut(cq.0) else {
         return 0;
     };
-    let mut count = cq.take_sent(&mut port.qps, out);
+    let mut count = cq.take_sent(&mut port.qps, (&port.pds, &port.regions), out);
     for _ in 0..cq.receivers.len() {
         let room = &mut out[count..];
         if room.is_empty() {

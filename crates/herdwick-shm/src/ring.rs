@@ -10,6 +10,9 @@
 //! time; the producer reads them only when it believes that the ring is full.
 //!
 //! Neither side trusts the other: a consumer bounds every length, a producer bounds the positions.
+//!
+//! In a circle with `layout`: the place of a ring has its shape, and a ring's control word has room for
+//! the number of every sender.
 
 use herdwick_mem::{LINE, WORD, Words};
 
@@ -294,6 +297,17 @@ impl<W: Words> Producer<W> {
         }
     }
 
+    /// Number of messages sent so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.granted - self.free as u64
+    }
+
+    /// Number of messages that the receiver has taken, as far as its counter can be believed.
+    pub(crate) fn received(&mut self) -> u64 {
+        self.check();
+        self.granted - self.shape.cells() as u64
+    }
+
     /// Number of long lines of a message of `len` bytes.
     pub(crate) fn lines_for(len: usize) -> u64 {
         long_lines(len)
@@ -311,7 +325,7 @@ impl<W: Words> Producer<W> {
         let head = self.taken.load_acquire(CELLS_TAKEN);
         let long = self.taken.load_acquire(LONG_TAKEN);
         let cells = self.shape.cells() as u64;
-        let (tail, seen) = (self.granted - self.free as u64, self.granted - cells);
+        let (tail, seen) = (self.sent(), self.granted - cells);
         if (seen..=tail).contains(&head) && (self.long_seen..=self.long_tail).contains(&long) {
             self.free += (head - seen) as usize;
             self.granted = head + cells;

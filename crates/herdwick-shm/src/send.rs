@@ -1,20 +1,21 @@
 //! Sending: the CPU that posts is the RNIC, so a batch is complete when its post returns.
 
 use herdwick_fabric::{
-    Local, Opcode, Payload, PostError, QpId, QpState, Qpn, Remote, SendOp, SendWr, Slab, Status,
+    Local, Opcode, Payload, PostError, QpId, QpState, Remote, SendOp, SendWr, Slab, Status,
     Transport,
 };
 use herdwick_mem::{Span, Words};
 
 use crate::{
-    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX,
-    bytes::{Bytes, copy},
+    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, READ_BYTES_MAX,
+    bytes::Bytes,
     drops::{Drop, Drops},
-    layout::{QP_READY, qp_word},
-    pd::{Pd, Right},
+    pd::Pd,
     port::ShmPort,
     qp::{Address, Cq, Qp, Region, Sent, local},
+    read,
     recv::fail,
+    region::Right,
     ring::{CELL_PAYLOAD, Control, Full, Producer},
 };
 
@@ -62,7 +63,7 @@ fn check(
             },
             Transport::Rc | Transport::Uc,
         ) => check_payload(qp, regions, payload, MESSAGE_BYTES_MAX),
-        (SendOp::Read { into, .. }, Transport::Rc) if into.len <= MESSAGE_BYTES_MAX => {
+        (SendOp::Read { into, .. }, Transport::Rc) if into.len <= READ_BYTES_MAX => {
             check_local(qp, regions, *into)
         }
         (SendOp::FetchAdd { into, .. } | SendOp::CompareSwap { into, .. }, Transport::Rc)
@@ -140,7 +141,7 @@ fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
             }
         }
         if wr.signaled {
-            complete(qp, cqs, wr, Status::Success);
+            complete(qp, cqs, wr, Some(Status::Success));
         }
     }
 }
@@ -195,7 +196,7 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
     let (Some(pd), Some(peer)) = (pds.get(qp.pd), qp.peer) else {
         return Err(PostError::UnknownQp);
     };
-    let listens = pd.theirs.load_acquire(qp_word(peer.line)) == u64::from(peer.qpn.0) | QP_READY;
+    let listens = peer.listens(pd);
     let outbound = peer.outbound.and_then(|ring| outbounds.get_mut(ring));
     let mut ring = outbound.map(|outbound| &mut outbound.ring);
     if let (Transport::Rc, true, Some(ring)) = (qp.transport, listens, &mut ring) {
@@ -207,23 +208,15 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
         regions,
         ring,
         drops,
-        peer: peer.qpn,
         listens,
     };
     for wr in batch {
-        if !wr.signaled && listens && wire.write_words(qp, &wr.op) {
+        if !wr.signaled && !wr.fence && listens && wire.write_words(qp, &wr.op) {
             continue;
         }
-        let status = if qp.state == QpState::Error {
-            Status::Flushed
-        } else {
-            wire.execute(qp, wr)
-        };
-        if wr.signaled || status != Status::Success {
+        let status = wire.perform(qp, wr);
+        if wr.signaled || status != Some(Status::Success) {
             complete(qp, cqs, wr, status);
-        }
-        if status != Status::Success && qp.state != QpState::Error {
-            fail(qp, wire.pd);
         }
     }
     Ok(())
@@ -263,7 +256,6 @@ struct Wire<'a> {
     /// `None`: the peer accepts no messages.
     ring: Option<&'a mut Producer<Span>>,
     drops: &'a mut Drops,
-    peer: Qpn,
     /// Whether the peer's queue pair exists and is ready.
     listens: bool,
 }
@@ -282,13 +274,10 @@ impl Wire<'_> {
             return false;
         };
         let at = (to.addr, words.len() * 8);
-        let reached = qp
-            .opened
-            .reach(self.pd, to.rkey, at, Right::WRITE, self.peer);
-        let Some((file, offset)) = reached.filter(|(_, offset)| offset.is_multiple_of(8)) else {
+        let reached = qp.reach(self.pd, to.rkey, at, Right::WRITE);
+        let Some((span, offset)) = reached.filter(|(_, offset)| offset.is_multiple_of(8)) else {
             return false;
         };
-        let span = self.pd.span(file);
         // A line of constant length is stored without a loop.
         match <&[u64; 8]>::try_from(*words) {
             Ok(line) => span.write_words(offset / 8, line),
@@ -297,7 +286,30 @@ impl Wire<'_> {
         true
     }
 
-    /// Executes one work request. UC does not report a loss to the caller.
+    /// Executes one work request, behind the READs that it may not overtake; returns how it ended.
+    /// `None`: a READ, which is only posted.
+    #[inline(never)]
+    fn perform(&mut self, qp: &mut Qp, wr: &SendWr<'_>) -> Option<Status> {
+        let atomic = matches!(wr.op, SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. });
+        if (wr.fence || atomic) && !qp.reads.is_empty() {
+            read::finish(qp, self.pd, self.regions);
+        }
+        if qp.state == QpState::Error {
+            return Some(Status::Flushed);
+        }
+        if let (SendOp::Read { into, from }, true) = (&wr.op, self.listens) {
+            read::post(qp, self.pd, *into, *from);
+            return None;
+        }
+        let status = self.execute(qp, wr);
+        if status != Status::Success {
+            read::finish(qp, self.pd, self.regions);
+            fail(qp, self.pd);
+        }
+        Some(status)
+    }
+
+    /// Executes any verb but READ. UC does not report a loss to the caller.
     #[inline(never)]
     fn execute(&mut self, qp: &mut Qp, wr: &SendWr<'_>) -> Status {
         if !self.listens {
@@ -318,7 +330,8 @@ impl Wire<'_> {
                 let control = Control::new(payload.len(), *imm);
                 self.message(qp, control, payload)
             }
-            SendOp::Read { into, from } => self.read(qp, *into, *from),
+            // Posted before, to a peer that listens.
+            SendOp::Read { .. } => Status::RetryExceeded,
             SendOp::FetchAdd { into, at, add } => {
                 self.atomic(qp, *into, *at, |span, word| span.fetch_add(word, *add))
             }
@@ -335,15 +348,12 @@ impl Wire<'_> {
 
     fn write(&mut self, qp: &mut Qp, payload: &Payload<'_>, to: Remote) -> Status {
         let len = payload.len();
-        let at = (to.addr, len);
-        let reached = qp
-            .opened
-            .reach(self.pd, to.rkey, at, Right::WRITE, self.peer);
-        let Some((file, offset)) = reached else {
+        let (pd, at) = (qp.pd, (to.addr, len));
+        let Some((span, offset)) = qp.reach(self.pd, to.rkey, at, Right::WRITE) else {
             return self.lost(qp, Drop::Refused, Status::RemoteAccess);
         };
-        let from = bytes_of(payload, self.regions, qp.pd);
-        from.write_to(self.pd.span(file), offset, len);
+        let from = bytes_of(payload, self.regions, pd);
+        from.write_to(span, offset, len);
         Status::Success
     }
 
@@ -357,21 +367,6 @@ impl Wire<'_> {
         }
     }
 
-    fn read(&mut self, qp: &mut Qp, into: Local, from: Remote) -> Status {
-        let at = (from.addr, into.len);
-        let reached = qp
-            .opened
-            .reach(self.pd, from.rkey, at, Right::READ, self.peer);
-        let Some((file, offset)) = reached else {
-            return Status::RemoteAccess;
-        };
-        let Some(to) = local(self.regions, qp.pd, (into.region, into.offset, into.len)) else {
-            return Status::LocalError;
-        };
-        copy(self.pd.span(file), offset, to, into.offset, into.len);
-        Status::Success
-    }
-
     fn atomic(
         &mut self,
         qp: &mut Qp,
@@ -382,17 +377,14 @@ impl Wire<'_> {
         if !at.addr.is_multiple_of(8) {
             return Status::RemoteInvalid;
         }
-        let word = (at.addr, 8);
-        let reached = qp
-            .opened
-            .reach(self.pd, at.rkey, word, Right::ATOMIC, self.peer);
-        let Some((file, offset)) = reached else {
-            return Status::RemoteAccess;
-        };
         let Some(to) = local(self.regions, qp.pd, (into.region, into.offset, 8)) else {
             return Status::LocalError;
         };
-        let old = change(self.pd.span(file), offset / 8);
+        let word = (at.addr, 8);
+        let Some((span, offset)) = qp.reach(self.pd, at.rkey, word, Right::ATOMIC) else {
+            return Status::RemoteAccess;
+        };
+        let old = change(span, offset / 8);
         to.store(into.offset / 8, old);
         Status::Success
     }
@@ -422,8 +414,8 @@ fn bytes_of<'a>(payload: &Payload<'a>, regions: &'a Slab<Region>, pd: u32) -> By
     }
 }
 
-#[cold]
-fn complete(qp: &mut Qp, cqs: &mut Slab<Cq>, wr: &SendWr<'_>, status: Status) {
+#[inline(never)]
+fn complete(qp: &mut Qp, cqs: &mut Slab<Cq>, wr: &SendWr<'_>, status: Option<Status>) {
     let opcode = match wr.op {
         SendOp::Send { .. } => Opcode::Send,
         SendOp::Write { .. } => Opcode::Write,
@@ -437,6 +429,7 @@ fn complete(qp: &mut Qp, cqs: &mut Slab<Cq>, wr: &SendWr<'_>, status: Status) {
             wr_id: wr.wr_id,
             qp: qp.id,
             opcode,
+            signaled: wr.signaled,
             status,
         });
     }

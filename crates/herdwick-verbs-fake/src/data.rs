@@ -23,6 +23,10 @@ pub(crate) unsafe extern "C" fn post_send(
     unsafe {
         let number = (*qp).qp_num;
         while let Some(request) = wr.as_ref() {
+            if request.send_flags & sys::IBV_SEND_FENCE.cast_unsigned() != 0 {
+                // Its payload may be the result of an earlier READ.
+                pump(&mut world, number);
+            }
             let refused = failure("post_send");
             let refused = refused.or_else(|| take_send(&mut world, number, request).err());
             if let Some(errno) = refused {

@@ -1,5 +1,5 @@
-//! Access to memory that other threads use at the same time: stores by words where aligned, loads
-//! by bytes.
+//! Access to memory that other threads use at the same time: by words where
+//! aligned, as an RNIC does.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -31,16 +31,25 @@ pub(crate) unsafe fn store(at: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Copies `len` bytes from `at`.
+/// Copies `len` bytes from `at`, in rising order; each aligned word of 8 bytes at once.
 ///
 /// # Safety
 /// As for [`store`].
 pub(crate) unsafe fn load(at: *mut u8, len: usize) -> Vec<u8> {
-    let byte = |i| {
+    let mut out = Vec::with_capacity(len);
+    while out.len() < len {
         // SAFETY: within the run, by the caller's promise.
-        unsafe { AtomicU8::from_ptr(at.add(i)).load(Ordering::Acquire) }
-    };
-    (0..len).map(byte).collect()
+        unsafe {
+            let from = at.add(out.len());
+            if from.addr().is_multiple_of(8) && len - out.len() >= 8 {
+                let word = AtomicU64::from_ptr(from.cast()).load(Ordering::Acquire);
+                out.extend(word.to_le_bytes());
+            } else {
+                out.push(AtomicU8::from_ptr(from).load(Ordering::Acquire));
+            }
+        }
+    }
+    out
 }
 
 /// Returns the word at `at`, for atomics.

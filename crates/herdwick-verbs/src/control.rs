@@ -64,26 +64,35 @@ pub(crate) fn allocate_region(
     id: PdId,
     spec: &RegionSpec,
 ) -> Result<RegionId, ControlError> {
+    let memory = memory(spec.len).map_err(system("allocating a region"))?;
+    let words = spec.len.next_multiple_of(8);
+    let span = memory.slice(0..words);
+    let span = span.map_err(|_| limit("bytes of a region", memory.len()))?;
+    register(port, id, span, spec.access, spec.scope)
+}
+
+/// Registers memory with the device, in a domain of the port.
+pub(crate) fn register(
+    port: &mut VerbsPort,
+    id: PdId,
+    span: Span,
+    rights: Access,
+    scope: Scope,
+) -> Result<RegionId, ControlError> {
     let pd = Arc::clone(port.pd(id).ok_or(NO_PD)?);
+    let full = limit("regions", port.regions.capacity());
     if !port.regions.has_room() {
-        return Err(limit("regions", port.regions.capacity()));
+        return Err(full);
     }
-    if spec.scope != Scope::Pd {
+    if scope != Scope::Pd {
         return Err(ControlError::Unsupported("rkeys of a single queue pair"));
     }
-    let memory = memory(spec.len).map_err(system("allocating a region"))?;
-    let mr = Mr::new(&pd, &memory, access(spec.access));
+    let mr = Mr::new(&pd, &span, access(rights));
     let mr = mr.map_err(system(
         "registering memory with the RDMA device (is the memlock limit high enough? see `ulimit -l`)",
     ))?;
-    let words = spec.len.next_multiple_of(8);
-    let span = memory
-        .slice(0..words)
-        .map_err(|_| limit("bytes of a region", memory.len()))?;
     let region = Region { mr, span, pd: id.0 };
-    let id = port.regions.insert(region);
-    id.map(RegionId)
-        .map_err(|_| limit("regions", port.regions.capacity()))
+    port.regions.insert(region).map(RegionId).map_err(|_| full)
 }
 
 fn memory(len: usize) -> io::Result<Span> {

@@ -8,9 +8,9 @@ use std::{
 };
 
 use herdwick_fabric::{
-    AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint,
-    OpenError, PdId, PortHealth, PortLimits, QpId, QpSpec, QpState, RegionId, RegionSpec, Remote,
-    Rkey, SLOTS_MAX, Source,
+    Access, AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
+    Endpoint, OpenError, PdId, PortHealth, PortLimits, QpId, QpSpec, QpState, RegionId, RegionSpec,
+    Remote, Rkey, SLOTS_MAX, Scope, SharedMemory, Source,
 };
 
 use crate::{
@@ -31,7 +31,7 @@ const GIDS_MAX: usize = 1024;
 /// Maximum P_Keys of a port that are read.
 const PKEYS_MAX: u16 = 128;
 /// Maximum bytes of a message, whatever the device reports, so that lengths fit 32 bits.
-const MESSAGE_BYTES_MAX: usize = 1 << 30;
+const MESSAGE_BYTES_MAX: usize = 1 << 31;
 
 /// Options of a device.
 #[derive(Clone, Debug)]
@@ -341,6 +341,18 @@ impl Device for VerbsDevice {
         spec: &RegionSpec,
     ) -> Result<RegionId, ControlError> {
         control::allocate_region(port, pd, spec)
+    }
+
+    fn register_shared(
+        &self,
+        port: &mut VerbsPort,
+        pd: PdId,
+        memory: &SharedMemory,
+        access: Access,
+        scope: Scope,
+    ) -> Result<RegionId, ControlError> {
+        memory.may_grant(access)?;
+        control::register(port, pd, memory.span().clone(), access, scope)
     }
 
     fn free_region(&self, port: &mut VerbsPort, region: RegionId) -> Result<(), ControlError> {

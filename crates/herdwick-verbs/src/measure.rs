@@ -129,6 +129,7 @@ impl Fixture {
             },
             signaled: n == BATCH - 1,
             solicited: false,
+            fence: false,
         });
         self.port.post_send(self.qp, &batch).ok()?;
         let mut out = [Completion::BLANK; 1];

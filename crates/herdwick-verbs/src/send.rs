@@ -307,8 +307,9 @@ fn datagram(
         remote_qkey: address.qkey,
     };
     with_imm(&mut entry.wr, *imm, sys::IBV_WR_SEND);
-    carry(payload, inline_max, entry, |from, entry| {
-        refer(qp, port, port.bounds.datagram, from, entry)
+    carry(payload, inline_max, entry, |local, entry| {
+        let bounds = (port.bounds.datagram, port.bounds.copied);
+        refer(qp, port, bounds, local, entry)
     })?;
     Ok(Opcode::Send)
 }
@@ -336,12 +337,20 @@ fn connected(
             entry.wr.wr = target(*to);
             (payload, Opcode::Write)
         }
-        op if qp.transport == Transport::Rc => return fetch(qp, port, op, entry),
+        op if qp.transport == Transport::Rc => {
+            let opcode = fetch(qp, port, op, entry)?;
+            entry.wr.send_flags |= flag(from.fence, sys::IBV_SEND_FENCE);
+            return Ok(opcode);
+        }
         _ => return Err(PostError::Transport(qp.transport)),
     };
-    carry(payload, inline_max, entry, |from, entry| {
-        refer(qp, port, port.bounds.message, from, entry)
+    carry(payload, inline_max, entry, |local, entry| {
+        // Inline bytes are copied now, before what the fence waits for has come.
+        let copied = if from.fence { 0 } else { port.bounds.copied };
+        refer(qp, port, (port.bounds.message, copied), local, entry)
     })?;
+    // A datagram has no READ before it to wait for.
+    entry.wr.send_flags |= flag(from.fence, sys::IBV_SEND_FENCE);
     Ok(opcode)
 }
 
@@ -417,12 +426,12 @@ fn carry(
 }
 
 /// Attaches the range `from` of a region, at most `most` bytes long: by its key for the device to
-/// read later, or, if it is short, inline.
+/// read later, or, up to `copied` bytes, inline.
 #[inline(never)]
 fn refer(
     qp: &Face,
     port: &Post<'_>,
-    most: usize,
+    (most, copied): (usize, usize),
     from: Local,
     Entry { wr, sge }: &mut Entry<sys::SendWr>,
 ) -> Result<(), PostError> {
@@ -431,7 +440,7 @@ fn refer(
         .ok_or(PostError::Bounds)?;
     wr.num_sge = c_int::from(sge.length > 0);
     wr.send_flags = 0;
-    if (1..=port.bounds.copied).contains(&from.len)
+    if (1..=copied).contains(&from.len)
         && let Some(region) = port.regions.get(from.region.0)
     {
         // The driver reads inline data at its virtual address, not at the zero-based address of the

@@ -458,6 +458,7 @@ constants! {
     IBV_WR_RDMA_READ = 4;
     IBV_WR_ATOMIC_CMP_AND_SWP = 5;
     IBV_WR_ATOMIC_FETCH_AND_ADD = 6;
+    IBV_SEND_FENCE = 1 << 0;
     IBV_SEND_SIGNALED = 1 << 1;
     IBV_SEND_SOLICITED = 1 << 2;
     IBV_SEND_INLINE = 1 << 3;

@@ -135,6 +135,7 @@ pub(crate) fn signaled(op: SendOp<'_>) -> SendWr<'_> {
         op,
         signaled: true,
         solicited: false,
+        fence: false,
     }
 }
 

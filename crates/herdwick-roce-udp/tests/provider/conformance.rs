@@ -55,3 +55,25 @@ mod keyed {
     use super::*;
     herdwick_conformance::conformance!(Loopback("127.0.0.1:0", true));
 }
+
+/// A server with two ports at one address, and two clients.
+fn server_and_clients() -> (RoceDevice, [RoceDevice; 2]) {
+    let bind = |shards| {
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let options = RoceOptions::new(address);
+        RoceDevice::bind(RoceOptions { shards, ..options }).expect("a port")
+    };
+    (bind(2), [bind(1), bind(1)])
+}
+
+#[test]
+fn one_memory_is_served_by_several_ports() {
+    let (server, clients) = server_and_clients();
+    herdwick_conformance::shared::serves_several_ports(&server, clients);
+}
+
+#[test]
+fn trusted_peers_change_one_memory() {
+    let (server, clients) = server_and_clients();
+    herdwick_conformance::shared::trusted_peers_change_it(&server, clients);
+}

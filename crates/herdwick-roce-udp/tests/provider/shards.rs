@@ -136,6 +136,7 @@ pub(crate) fn write_across(
         op,
         signaled: true,
         solicited: false,
+        fence: false,
     };
     port.post_send(ours, &[write]).expect("room");
     port.progress(Duration::ZERO);

@@ -33,7 +33,7 @@ use crate::{
 ///
 /// A driver's pass: [`Engine::handle_packet`] or [`Engine::handle_batch`] for each arrival,
 /// [`Engine::handle_timeout`], then [`Engine::poll_transmit`]. The driver sleeps until
-/// [`Engine::poll_timeout`] at the latest. Only the mutators that make objects allocate.
+/// [`Engine::poll_timeout`] at the latest. Of the mutators, only the control verbs allocate.
 pub struct Engine {
     pub(crate) shared: Shared,
     qps: Slab<Qp>,

@@ -27,7 +27,7 @@ use crate::{
 };
 
 pub use datagram::DATAGRAM_HEADER_BYTES;
-pub use post::MESSAGE_BYTES_MAX;
+pub use post::{MESSAGE_BYTES_MAX, READ_BYTES_MAX};
 
 pub(crate) use blame::Blame;
 pub(crate) use fragment::class;

@@ -22,6 +22,11 @@ use crate::{
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 const _: () = assert!(MESSAGE_BYTES_MAX / 256 < 1 << 22);
 
+/// Maximum bytes of one READ, the most that a RETH can name in whole words. It is requested in pieces,
+/// so only its own packets are compared with each other.
+pub const READ_BYTES_MAX: usize = 1 << 31;
+const _: () = assert!(READ_BYTES_MAX / 256 <= 1 << 23);
+
 /// Bytes of the word of an atomic.
 pub(super) const WORD: usize = 8;
 
@@ -56,6 +61,8 @@ pub(crate) struct Entry {
     pub(crate) target: Target,
     pub(crate) signaled: bool,
     pub(crate) solicited: bool,
+    /// RC: it waits for all earlier READs and atomics.
+    pub(crate) fence: bool,
     /// The PSN of its first packet, and its number of packets.
     pub(crate) psn: Psn24,
     pub(crate) packets: u32,
@@ -172,7 +179,8 @@ impl Qp {
             }
             SendOp::Read { into, .. } => {
                 self.only(self.may_ask())?;
-                self.carries(shared, Payload::Region(into))
+                let fits = into.len <= READ_BYTES_MAX && shared.regions.holds(self.pd, into);
+                fits.then_some(()).ok_or(PostError::Bounds)
             }
             SendOp::FetchAdd { into, .. } | SendOp::CompareSwap { into, .. } => {
                 self.only(self.may_ask())?;
@@ -211,6 +219,7 @@ impl Qp {
             target,
             signaled: wr.signaled,
             solicited: wr.solicited,
+            fence: wr.fence,
             psn: self.sends.assign,
             packets: self.packets(shared, payload.len()),
         };

@@ -139,6 +139,7 @@ impl Party {
             op,
             signaled: true,
             solicited: false,
+            fence: false,
         }];
         self.engine
             .post_send(qp, &batch, &self.memory, &mut self.wire)

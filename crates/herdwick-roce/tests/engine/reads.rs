@@ -89,3 +89,32 @@ fn read_of_megabytes_does_not_monopolize_a_pass() {
     assert_eq!(answers, LEN / 4096);
     assert_eq!(world.sides[B].engine.poll_timeout(), None);
 }
+
+/// A queue pair has up to 64 READs and atomics outstanding (docs/roce.md), so that GSO batches of
+/// requests are long. The window for responses has to grow first.
+#[test]
+fn sixty_four_short_reads_leave_in_one_pass() {
+    const OUTSTANDING: u64 = 64;
+    let mut world = world(usize::MAX);
+    let qps = world.connected(Transport::Rc);
+    let there = world.sides[B].region(Access::ALL);
+    let from = world.sides[B].remote(there);
+    let into = Local {
+        region: world.sides[A].inbox,
+        offset: 0,
+        len: 8,
+    };
+    let read = |id| signaled(id, SendOp::Read { into, from });
+    for round in 0..2 {
+        let before = world.sent[A];
+        let reads: Vec<_> = (0..OUTSTANDING).map(read).collect();
+        world.sides[A].post(qps[A], &reads);
+        world.step();
+        let sent = world.sent[A] - before;
+        assert!(round == 0 || sent == OUTSTANDING, "{sent}");
+        for id in 0..OUTSTANDING {
+            let done = world.next(A);
+            assert_eq!((done.wr_id, done.status), (id, Status::Success));
+        }
+    }
+}

@@ -13,6 +13,7 @@ pub(crate) fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
         op,
         signaled: true,
         solicited: false,
+        fence: false,
     }
 }
 

@@ -375,6 +375,7 @@ impl Judge {
             op,
             signaled: true,
             solicited: false,
+            fence: false,
         }];
         self.engine
             .post_send(qp, &batch, &self.memory, &mut self.wire)

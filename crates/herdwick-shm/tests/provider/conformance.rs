@@ -41,3 +41,22 @@ mod host_asks {
     }
     herdwick_conformance::conformance!(Shm);
 }
+
+fn host_and_clients() -> (ShmDevice, [ShmDevice; 2]) {
+    (
+        ShmDevice::host(ROOMY),
+        [(); 2].map(|()| ShmDevice::client()),
+    )
+}
+
+#[test]
+fn one_memory_is_served_by_several_ports() {
+    let (host, clients) = host_and_clients();
+    herdwick_conformance::shared::serves_several_ports(&host, clients);
+}
+
+#[test]
+fn trusted_peers_change_one_memory() {
+    let (host, clients) = host_and_clients();
+    herdwick_conformance::shared::trusted_peers_change_it(&host, clients);
+}

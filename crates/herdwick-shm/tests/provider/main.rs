@@ -10,4 +10,5 @@ mod party;
 mod process;
 mod schedules;
 mod seals;
+mod shared;
 mod wire_doc;

@@ -1,6 +1,6 @@
 //! A host's port and a client's port in one process: HERD's verbs, sleeping, and refusals.
 
-use herdwick_fabric::{Access, Armed, Completion, Payload, Port, Status, Transport};
+use herdwick_fabric::{Access, Armed, Completion, Device, Payload, Port, Status, Transport};
 use herdwick_mem::Words;
 use herdwick_shm::DATAGRAM_BYTES_MAX;
 
@@ -131,4 +131,38 @@ fn sleeping_peer_is_woken_once_per_write_and_send() {
         assert!(client.poll().is_empty());
     }
     assert_eq!(client.drops(), 3);
+}
+
+/// A queue pair that takes the index of a sender that has gone gets none of its unread datagrams
+/// ascribed; and an index is free again once they are read.
+#[test]
+fn unread_datagrams_keep_the_number_of_a_sender_that_has_gone() {
+    const SENDERS: usize = 32;
+    let (mut host, mut client) = pair();
+    let g_ud = client.qp(Transport::Ud, 64);
+    let buffers = client.region(64 * 4096, Access::LOCAL);
+    let end = client.endpoint(g_ud);
+    for _ in 0..3 {
+        client.recvs(g_ud, buffers, SENDERS);
+        let mut numbers = Vec::new();
+        for n in 0..SENDERS as u64 {
+            let h_ud = host.qp(Transport::Ud, 0);
+            let to = host.address(h_ud, &end);
+            let word = [n];
+            let batch = [send(Payload::Words(&word), None, Some(to))];
+            host.port.post_send(h_ud, &batch).unwrap();
+            numbers.push(host.device.source(&host.endpoint(h_ud)).unwrap());
+            host.device.destroy_qp(&mut host.port, h_ud).unwrap();
+        }
+        // All indices are those of unread datagrams.
+        let one_more = host.qp(Transport::Ud, 0);
+        let refused = host.device.create_address(&mut host.port, one_more, &end);
+        assert!(refused.is_err());
+        let got = client.poll();
+        let sources: Vec<_> = got.iter().map(|got| got.source.unwrap()).collect();
+        assert_eq!(sources, numbers);
+        host.address(one_more, &end);
+        host.device.destroy_qp(&mut host.port, one_more).unwrap();
+    }
+    assert_eq!((host.drops(), client.drops()), (0, 0));
 }

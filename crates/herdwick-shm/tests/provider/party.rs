@@ -135,6 +135,7 @@ pub(crate) fn write(payload: Payload<'_>, to: Remote) -> SendWr<'_> {
         },
         signaled: false,
         solicited: false,
+        fence: false,
     }
 }
 
@@ -148,6 +149,7 @@ pub(crate) fn send(
         op: SendOp::Send { payload, imm, to },
         signaled: false,
         solicited: false,
+        fence: false,
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use herdwick_fabric::{
     Access, Armed, Device, Endpoint, Local, Payload, PdTicket, Port, QpId, RegionId, RegionSpec,
-    Scope, SendOp, Transport,
+    Scope, SendOp, Sharing, Transport,
 };
 use herdwick_mem::{Access as Rights, Mapping, Span, Words};
 use herdwick_shm::{MESSAGE_BYTES_MAX, PdSize};
@@ -435,5 +435,29 @@ fn parked_words_and_wakeups_match_wire_md() {
         host.port.post_send(qp, &batch).unwrap();
         let rung = client.wakeup.read(&mut [0; 8]).unwrap_or(0);
         assert_eq!(rung, rings, "parked word {parked}");
+    }
+}
+
+#[test]
+fn ticket_of_a_shared_region_is_as_documented() {
+    let mut host = host(PdSize::default());
+    drop(host.domain());
+    for (sharing, number) in [(Sharing::ReadOnly, 0), (Sharing::TrustedPeers, 1)] {
+        let memory = host.device.allocate_shared(5000, sharing).unwrap();
+        let Party {
+            device, port, pd, ..
+        } = &mut host;
+        let region = device.register_shared(port, *pd, &memory, Access::READ, Scope::Pd);
+        let region = region.unwrap();
+        let ticket = device.export_region(port, region).unwrap();
+        let table = drawn("region_ticket");
+        assert_eq!((ticket.fds.len(), ticket.blob.len()), (1, table.bytes));
+        let word = |name: &str| {
+            let bytes = &ticket.blob[table.fields[name].clone()];
+            u64::from_le_bytes(bytes.try_into().unwrap())
+        };
+        assert_eq!(word("magic"), u64::from_le_bytes(*b"hwreg\0\0\x01"));
+        assert_eq!(word("rkey"), u64::from(host.remote(region).rkey.0));
+        assert_eq!((word("bytes"), word("sharing")), (8192, number));
     }
 }

@@ -74,6 +74,10 @@ const RXE_DIFFERS: &[(&str, &str)] = &[
         "short_recv_buffer_receives_nothing",
         "the receiver calls it an inconsistency of its own (IBV_WC_LOC_QP_OP_ERR)",
     ),
+    (
+        "words_of_a_read_are_never_torn",
+        "the kernel copies by memcpy, and an emulated CPU does that a byte at a time",
+    ),
 ];
 
 /// Run by `tests/verbs/run.sh` on the kernel's rdma_rxe.
@@ -107,4 +111,27 @@ fn system_device_passes_conformance() {
         }
     }
     assert!(failed.is_empty(), "not shown: {failed:?}");
+}
+
+fn devices() -> (VerbsDevice, [VerbsDevice; 2]) {
+    let open = || {
+        let options = VerbsOptions {
+            library: Some(fake::path()),
+            ..VerbsOptions::default()
+        };
+        VerbsDevice::open(&options).expect("a device")
+    };
+    (open(), [open(), open()])
+}
+
+#[test]
+fn one_memory_is_served_by_several_ports() {
+    let (server, clients) = devices();
+    herdwick_conformance::shared::serves_several_ports(&server, clients);
+}
+
+#[test]
+fn trusted_peers_change_one_memory() {
+    let (server, clients) = devices();
+    herdwick_conformance::shared::trusted_peers_change_it(&server, clients);
 }

@@ -4,4 +4,5 @@ mod conformance;
 mod cost;
 mod faults;
 mod layout;
+mod schedules;
 mod side;

@@ -176,6 +176,7 @@ impl Reliable {
             op: SendOp::Read { into, from },
             signaled: true,
             solicited: false,
+            fence: false,
         };
         self.port.post_send(self.qp, &[read]).unwrap();
         let mut out = [Completion::BLANK; 1];
@@ -211,5 +212,6 @@ pub(crate) fn signaled(wr_id: u64, to: AddressHandle) -> SendWr<'static> {
         },
         signaled: true,
         solicited: false,
+        fence: false,
     }
 }

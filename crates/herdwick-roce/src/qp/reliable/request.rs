@@ -149,7 +149,7 @@ impl Qp {
         // The oldest packet may be sent whatever the windows are.
         let open = if under_way <= 0 {
             true
-        } else if requester.probing {
+        } else if requester.probing || entry.fence && self.awaits_answer() {
             false
         } else if entry.is_answered() {
             let more = entry.asked_at_once(self.index_of_next(entry)).cast_signed();
@@ -158,6 +158,12 @@ impl Qp {
             under_way < WINDOW
         };
         (open && !requester.resting).then_some(*entry)
+    }
+
+    /// Returns whether a READ or atomic before the next request has not been answered completely.
+    fn awaits_answer(&self) -> bool {
+        let before = self.sends.ring.iter().take(self.requester.cursor);
+        before.into_iter().any(Entry::is_answered)
     }
 
     fn emit_request<M: Memory, W: Wire>(

@@ -133,6 +133,7 @@ fn psns_wrap() {
             op,
             signaled: true,
             solicited: false,
+            fence: false,
         };
         a.post_send(qa, &[wr], &memory, &mut out).expect("room");
         let psn = &out.0[0][9..12];

@@ -1,0 +1,149 @@
+//! Shared memory of many domains: a sealed file of its own, which each client maps once it has the
+//! ticket of the region.
+
+use std::os::fd::OwnedFd;
+
+use herdwick_fabric::{
+    Access, ControlError, ImportError, PdId, PdTicket, RegionId, Rkey, Scope, SharedMemory, Sharing,
+};
+use herdwick_mem::{Span, WORD};
+
+use crate::{
+    control::{self, limit, system},
+    device::PD,
+    file::{self, Writers},
+    layout::{PAGE, REGIONS, Side, word_of},
+    port::ShmPort,
+    qp::Region,
+};
+
+/// Bytes of the blob of a region's ticket: magic and version, rkey, bytes of the file, sharing.
+pub const REGION_TICKET_BYTES: usize = 4 * WORD;
+const MAGIC: u64 = u64::from_le_bytes(*b"hwreg\0\0\x01");
+
+/// Seals that the file has in a mode of sharing.
+fn writers(sharing: Sharing) -> Writers {
+    match sharing {
+        Sharing::ReadOnly => Writers::MakerAlone,
+        Sharing::TrustedPeers => Writers::Everyone,
+    }
+}
+
+pub(crate) fn allocate(len: usize, sharing: Sharing) -> Result<SharedMemory, ControlError> {
+    let bytes = len.max(1).checked_next_multiple_of(PAGE);
+    let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
+    let bytes = bytes.ok_or_else(|| limit("bytes of shared memory", isize::MAX.cast_unsigned()))?;
+    let made = file::make(bytes, writers(sharing));
+    let (fd, mapping) = made.map_err(system("making shared memory"))?;
+    if sharing == Sharing::ReadOnly {
+        mapping.advise_huge();
+    }
+    let populated = mapping.populate(0..bytes);
+    populated.map_err(system("populating shared memory"))?;
+    let words = len.next_multiple_of(WORD);
+    let span = Span::new(mapping).slice(0..words);
+    let span = span.map_err(|_| limit("bytes of shared memory", bytes))?;
+    Ok(SharedMemory::new(span, Some(fd), sharing))
+}
+
+/// Opens an entry for `memory` in the control area of a host's domain.
+pub(crate) fn register(
+    port: &mut ShmPort,
+    id: PdId,
+    memory: &SharedMemory,
+    access: Access,
+    scope: Scope,
+) -> Result<RegionId, ControlError> {
+    memory.may_grant(access)?;
+    if memory.file().is_none() {
+        let foreign = "memory that was not allocated by a device of its own";
+        return Err(ControlError::Unsupported(foreign));
+    }
+    let full = limit("regions", port.regions.capacity());
+    if !port.regions.has_room() {
+        return Err(full);
+    }
+    let scope = control::scope(port, id, scope)?;
+    let random = control::random()?;
+    let pd = port.pds.get_mut(id.0).ok_or(ControlError::Unknown(PD))?;
+    if pd.side == Side::Client {
+        return Err(ControlError::Unsupported("shared memory of a client"));
+    }
+    let rkey = |entry| control::rkey(random, entry);
+    let opened = pd.open_shared(memory.span().len(), access, scope, rkey);
+    let (place, rkey) = opened.map_err(control::short)?;
+    let region = Region {
+        pd: id.0,
+        rkey,
+        span: memory.span().clone(),
+        place: Some(place),
+        shared: Some(memory.clone()),
+    };
+    port.regions.insert(region).map(RegionId).map_err(|_| full)
+}
+
+/// Makes the ticket by which the client of the region's domain maps it; empty for a region that lies
+/// in the domain.
+pub(crate) fn export(port: &ShmPort, region: RegionId) -> Result<PdTicket, ControlError> {
+    let region = port.regions.get(region.0);
+    let region = region.ok_or(ControlError::Unknown("region"))?;
+    let Some((memory, file)) = (region.shared.as_ref()).and_then(|m| Some((m, m.file()?))) else {
+        return Ok(PdTicket::default());
+    };
+    let file = file.try_clone_to_owned();
+    let file = file.map_err(system("duplicating a descriptor"))?;
+    let bytes = memory.span().len().max(1).next_multiple_of(PAGE);
+    let trusted = memory.sharing() == Sharing::TrustedPeers;
+    let words = [MAGIC, region.rkey.0.into(), bytes as u64, trusted.into()];
+    Ok(PdTicket {
+        fds: vec![file],
+        blob: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+    })
+}
+
+/// Maps what [`export`] named, for a client. Trusts nothing in the ticket.
+pub(crate) fn import(port: &mut ShmPort, pd: PdId, ticket: PdTicket) -> Result<(), ImportError> {
+    let pd = port.pds.get_mut(pd.0).ok_or(ControlError::Unknown(PD))?;
+    if ticket.blob.is_empty() && ticket.fds.is_empty() {
+        return Ok(());
+    }
+    let wrong = ImportError::Ticket;
+    let blob: &[u8; REGION_TICKET_BYTES] =
+        (ticket.blob.as_slice().try_into()).map_err(|_| wrong("the blob of a region"))?;
+    let [file] =
+        <[OwnedFd; 1]>::try_from(ticket.fds).map_err(|_| wrong("the descriptors of a region"))?;
+    let sharing = match word_of(blob, 3) {
+        0 => Sharing::ReadOnly,
+        1 => Sharing::TrustedPeers,
+        _ => return Err(wrong("the blob of a region")),
+    };
+    let sizes = (
+        u32::try_from(word_of(blob, 1)),
+        usize::try_from(word_of(blob, 2)),
+    );
+    let (Ok(rkey), Ok(bytes), MAGIC) = (sizes.0, sizes.1, word_of(blob, 0)) else {
+        return Err(wrong("the blob of a region"));
+    };
+    let opened = file::open(file, bytes, writers(sharing));
+    let mapping = opened.map_err(system("mapping shared memory"))?;
+    let mapping = mapping.ok_or(ImportError::Ticket("the file of a region"))?;
+    pd.shared.insert(Rkey(rkey), Span::new(mapping));
+    Ok(())
+}
+
+/// The shared memory that a client has mapped, by region entry.
+#[derive(Debug, Default)]
+pub(crate) struct Imported(Vec<Option<(Rkey, Span)>>);
+
+impl Imported {
+    fn insert(&mut self, rkey: Rkey, span: Span) {
+        self.0.resize(REGIONS, None);
+        self.0[rkey.0 as usize % REGIONS] = Some((rkey, span));
+    }
+
+    /// Returns the memory that was imported under `rkey`.
+    pub(crate) fn get(&self, rkey: Rkey) -> Option<&Span> {
+        let held = self.0.get(rkey.0 as usize % REGIONS)?.as_ref();
+        held.filter(|(of, _)| *of == rkey).map(|(_, span)| span)
+    }
+}
