@@ -1,5 +1,8 @@
 //! The client side of HERD: writes requests into its slots at the workers and matches the replies
 //! to them. A request ends exactly once: with an answer, a timeout or an unknown outcome.
+//!
+//! In a circle with `channel` and `order`: the client holds channels, which take its options and keep
+//! their requests in order, and the order looks at a channel's slots.
 
 mod channel;
 mod order;
@@ -10,15 +13,15 @@ mod timers;
 
 use std::{fmt, time::Duration};
 
+use channel::Channel;
 use herdwick_fabric::{AddressHandle, Completion, CqId, Port, PostError, QpId, RegionId, Remote};
-use herdwick_mica::Request;
+use herdwick_request::Request;
 
 use crate::{
     Announce, ClientCounters,
     server::REPLY_BYTES_MIN,
     wire::{Epoch, LINE_BYTES, ReplyHead, ReplyStatus, Unencodable, WORKERS_MAX, Window},
 };
-use channel::Channel;
 
 /// Fewest and most completions taken in one poll. In between it is half a window: the client
 /// handles one half while the other is in flight, so neither end waits for the other.
@@ -52,8 +55,8 @@ pub struct ClientOptions {
     pub retry_after: Duration,
     /// The longest pause between two attempts.
     pub retry_after_max: Duration,
-    /// A request times out this long after its line was first written, or after the first scan that
-    /// found it held back behind another request for its key.
+    /// A request times out this long after its line was first posted, whether or not the port took
+    /// it, or after the first scan that found it held back behind another request for its key.
     pub deadline: Duration,
 }
 
@@ -104,7 +107,7 @@ impl ClientOptions {
 /// The client half of HERD: one window of slots at each worker.
 ///
 /// - mutators: [`ClientSide::submit`], then [`ClientSide::flush`]; [`ClientSide::probe`];
-///   [`ClientSide::close`]
+///   [`ClientSide::close`], [`ClientSide::forget`]
 /// - the poll loop calls [`ClientSide::poll`], by [`ClientSide::poll_timeout`] at the latest
 /// - getters: [`ClientSide::in_flight`], [`ClientSide::is_broken`], [`ClientSide::counters`]
 ///

@@ -1,6 +1,6 @@
 //! An executor without a store, for measuring everything else.
 
-use herdwick_mica::{Clock, Deadline, Execute, Item, Op, Reply, Request, Second, Sink, Status};
+use herdwick_request::{Clock, Deadline, Execute, Item, Op, Reply, Request, Second, Sink, Status};
 
 /// Answers every GET with the same value and everything else with "not found": a server with the
 /// store taken out, for measuring the rest.

@@ -17,9 +17,10 @@
 //!     ClientEnd, ClientSetup, ClientTerms, Outcome, RequestPath,
 //!     wire::{Epoch, Window},
 //! };
-//! use herdwick_mica::{Get, HashKey, Op, Put, Request};
+//! use herdwick_request::{Get, HashKey, Op, Put, Request};
 //! # use herdwick_herd::{ServerEnd, ServerTerms};
-//! # use herdwick_mica::{Clock, Second, Store, StoreConfig};
+//! # use herdwick_mica::{Store, StoreConfig};
+//! # use herdwick_request::{Clock, Second};
 //! # let network = herdwick_conformance::seeded::SeededNetwork::new(1);
 //! # let (ours, device) = (network.device(), network.device());
 //! # let hash_key = HashKey([1, 2]);
@@ -71,9 +72,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-#[cfg(target_endian = "big")]
-compile_error!("lines and replies are little-endian words, and are used as such in memory");
-
 mod client;
 mod counters;
 mod echo;
@@ -83,7 +81,8 @@ mod path;
 mod server;
 mod setup;
 mod signals;
-pub mod wire;
+
+pub use herdwick_layout::wire;
 
 pub use client::{
     Answer, ClientOptions, ClientSetupError, ClientSide, Destination, Outcome, Refused,

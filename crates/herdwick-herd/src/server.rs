@@ -16,7 +16,7 @@ use std::fmt;
 use arrayvec::ArrayVec;
 use herdwick_fabric::{Completion, CqId, Port, PostError, QpId, RegionId, Status};
 use herdwick_mem::Span;
-use herdwick_mica::{Clock, Execute};
+use herdwick_request::{Clock, Execute};
 
 use crate::{ServerCounters, wire::WORKERS_MAX};
 pub use batch::BATCH;

@@ -3,8 +3,8 @@
 use memchr::memrchr;
 
 use crate::{
-    Arith, Command, Decoded, Delete, FlushAll, Get, KEY_BYTES_MAX, Keys, Oversized, Put, Refusal,
-    Refused, Touch, Verb,
+    Arith, Command, Decoded, Delete, Extent, FlushAll, Get, KEY_BYTES_MAX, Keys, Oversized, Put,
+    Refusal, Refused, Touch, Verb,
     line::{Block, Line, WORDS_MAX, whole_block},
     number,
 };
@@ -13,8 +13,8 @@ use crate::{
 #[inline]
 pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> Decoded<'a> {
     match command {
-        b"get" => line.just(get(words, false)),
-        b"gets" => line.just(get(words, true)),
+        b"get" => line.just(retrieve(line, words, false, None)),
+        b"gets" => line.just(retrieve(line, words, true, None)),
         b"set" => put(line, words, Verb::Set),
         b"add" => put(line, words, Verb::Add),
         b"replace" => put(line, words, Verb::Replace),
@@ -25,8 +25,8 @@ pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> De
         b"incr" => line.just(arith(words, false)),
         b"decr" => line.just(arith(words, true)),
         b"touch" => line.just(touch(words)),
-        b"gat" => line.just(gat(words, false)),
-        b"gats" => line.just(gat(words, true)),
+        b"gat" => line.just(gat(line, words, false)),
+        b"gats" => line.just(gat(line, words, true)),
         b"stats" => line.just(Command::Stats(words)),
         b"version" => line.just(Command::Version),
         b"quit" => line.just(Command::Quit),
@@ -181,26 +181,29 @@ fn put_line(source: Keys<'_>, verb: Verb) -> Result<(Put<'_>, usize), (Refused, 
     Ok((put, bytes))
 }
 
-fn get(keys: Keys<'_>, with_cas: bool) -> Command<'_> {
-    retrieve(keys, with_cas, None)
-}
-
-fn gat(mut words: Keys<'_>, with_cas: bool) -> Command<'_> {
+fn gat<'a>(line: &Line<'a>, mut words: Keys<'a>, with_cas: bool) -> Command<'a> {
     let exptime = words.next().unwrap_or_default();
     match number::exptime(exptime) {
-        None if words.clone().next().is_some() => refused(Refusal::Exptime, false),
+        None if !words.is_done() => refused(Refusal::Exptime, false),
         None => refused(Refusal::Format, false),
-        exptime => retrieve(words, with_cas, exptime),
+        exptime => retrieve(line, words, with_cas, exptime),
     }
 }
 
-/// Decodes a retrieval. One key that is too long makes the whole command invalid (t/issue_152.t).
-fn retrieve(keys: Keys<'_>, with_cas: bool, touch: Option<u32>) -> Command<'_> {
-    if keys.clone().next().is_none() || has_long_word(keys.rest()) {
+/// Decodes a retrieval; `keys` are the end of `line`. One key that is too long makes the whole
+/// command invalid (t/issue_152.t).
+#[inline]
+fn retrieve<'a>(
+    line: &Line<'a>,
+    keys: Keys<'a>,
+    with_cas: bool,
+    touch: Option<u32>,
+) -> Command<'a> {
+    if keys.is_done() || has_long_word(keys.rest()) {
         return refused(Refusal::Format, false);
     }
     Command::Get(Get {
-        keys,
+        keys: Extent::behind(line.text, line.text.len() - keys.rest().len()),
         with_cas,
         touch,
     })

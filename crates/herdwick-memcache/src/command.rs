@@ -8,7 +8,7 @@ use crate::{binary::Packet, meta::Meta};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// `get`, `gets`, `gat`, `gats`.
-    Get(Get<'a>),
+    Get(Get),
     /// `set`, `add`, `replace`, `append`, `prepend`, `cas`, with their data.
     Put(Put<'a>),
     /// A storage command with data beyond the maximum item size. The data is not here: the decoder
@@ -64,13 +64,53 @@ pub enum Command<'a> {
 
 /// `get KEY+`, `gets KEY+`, `gat EXPTIME KEY+`, `gats EXPTIME KEY+`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Get<'a> {
-    /// The keys, at least one, each of 1 to 250 bytes.
-    pub keys: Keys<'a>,
+pub struct Get {
+    /// Where the keys are: at least one, each of 1 to 250 bytes.
+    pub keys: Extent,
     /// Return the CAS unique.
     pub with_cas: bool,
     /// New exptime.
     pub touch: Option<u32>,
+}
+
+/// A run of bytes of the input that a command was decoded from, counted from the command's first
+/// byte. It borrows nothing, so it can be kept while the input moves. A line is shorter than 2^32
+/// bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    at: u32,
+    end: u32,
+}
+
+impl Extent {
+    /// Returns the bytes of `line` from `at` on.
+    pub(crate) fn behind(line: &[u8], at: usize) -> Self {
+        Self {
+            at: at as u32,
+            end: line.len() as u32,
+        }
+    }
+
+    /// Returns the bytes, of the input from the command's first byte on; none if it ends before
+    /// them.
+    #[inline]
+    #[must_use]
+    pub fn of(self, input: &[u8]) -> &[u8] {
+        input
+            .get(self.at as usize..self.end as usize)
+            .unwrap_or_default()
+    }
+
+    /// Returns the last `count` bytes of it, or all if it has fewer.
+    #[inline]
+    #[must_use]
+    pub fn last(self, count: usize) -> Self {
+        let count = (count as u32).min(self.end - self.at);
+        Self {
+            at: self.end - count,
+            end: self.end,
+        }
+    }
 }
 
 /// An iterator over the words of a line, separated by spaces.
@@ -87,9 +127,17 @@ impl<'a> Keys<'a> {
     }
 
     /// Returns the unread rest. Its length is enough to resume later.
+    #[inline]
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
+    }
+
+    /// Returns whether no word is left. It reads spaces only, no word.
+    #[inline]
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.rest.iter().all(|&byte| byte == b' ')
     }
 }
 

@@ -18,8 +18,8 @@ pub mod reply;
 pub mod text;
 
 pub use command::{
-    Arith, Command, Delete, FlushAll, Get, Keys, Mode, Oversized, Put, Refusal, Refused, Touch,
-    Verb,
+    Arith, Command, Delete, Extent, FlushAll, Get, Keys, Mode, Oversized, Put, Refusal, Refused,
+    Touch, Verb,
 };
 pub use decode::{ANNOUNCED_BYTES, Decoded, Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 pub use line::is_noreply;

@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 
-use herdwick_mica::HashKey;
+use herdwick_request::HashKey;
 
 use crate::{
     Address, Cause, DialError, Options, Tls,

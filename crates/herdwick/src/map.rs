@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use herdwick_mica::{
+use herdwick_request::{
     Clock, Deadline, EXPTIME_PAST, Execute, Item, Mode, Op, Reply, Request, Second, Sink, Status,
 };
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use herdwick_mica::EXPTIME_PAST;
-pub use herdwick_mica::Mode;
+use herdwick_request::EXPTIME_PAST;
+pub use herdwick_request::Mode;
 
 use crate::Usage;
 
@@ -17,7 +17,7 @@ impl<'a> Key<'a> {
     /// # Errors
     /// [`Usage::KeyLength`], [`Usage::KeyByte`].
     pub fn new(bytes: &'a [u8]) -> Result<Self, Usage> {
-        if !(1..=herdwick_mica::KEY_BYTES_MAX).contains(&bytes.len()) {
+        if !(1..=herdwick_request::KEY_BYTES_MAX).contains(&bytes.len()) {
             return Err(Usage::KeyLength(bytes.len()));
         }
         match bytes.iter().find(|&&byte| byte <= b' ' || byte == 0x7f) {
@@ -131,7 +131,7 @@ impl Ttl {
 
 #[cfg(test)]
 mod tests {
-    use herdwick_mica::{Clock, Deadline, Second};
+    use herdwick_request::{Clock, Deadline, Second};
 
     use super::*;
 

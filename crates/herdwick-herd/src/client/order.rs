@@ -3,8 +3,11 @@
 //!
 //! Slots are independent, and a lost line is written again later, so only a line that is not yet
 //! written is certain to arrive later. Reads may overtake reads.
+//!
+//! In a circle with `client` and `channel`: the client holds channels, which take its options and keep
+//! their requests in order, and the order looks at a channel's slots.
 
-use herdwick_mica::KeyHash;
+use herdwick_request::KeyHash;
 
 use super::channel::{Channel, State};
 use crate::wire::{LINE_BYTES, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Stamp};

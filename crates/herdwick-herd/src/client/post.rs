@@ -188,6 +188,7 @@ fn write(payload: Payload<'_>, to: Remote, imm: Option<u32>) -> SendWr<'_> {
         op: SendOp::Write { payload, to, imm },
         signaled: false,
         solicited: false,
+        fence: false,
     }
 }
 
@@ -202,5 +203,6 @@ fn send(payload: Payload<'_>, to: AddressHandle) -> SendWr<'_> {
         },
         signaled: false,
         solicited: false,
+        fence: false,
     }
 }

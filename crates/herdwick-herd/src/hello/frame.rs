@@ -162,7 +162,8 @@ pub enum Refusal {
     /// Wrong, expired or used token.
     #[error("the token is not valid (any more); say hello again")]
     Token,
-    /// The server has no room for another lease, by number or by memory.
+    /// No room for another lease, by number or by memory: of all clients, or of this one's owner; or
+    /// too many grants of that owner lie unread.
     #[error("the server has as many leases as its memory is for; `herdwick serve -m` takes more")]
     Full,
     /// A frame was malformed.

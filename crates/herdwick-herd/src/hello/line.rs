@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use herdwick_mica::HashKey;
+use herdwick_request::HashKey;
 
 use crate::{RequestPath, wire};
 
@@ -70,7 +70,7 @@ pub struct Hello {
 pub struct Offer {
     /// Workers, which is also partitions, at most 256; where there is a lease to be had, at most
     /// [`WORKERS_MAX`](super::WORKERS_MAX). A key's partition is
-    /// [`herdwick_mica::KeyHash::partition`] of this.
+    /// [`herdwick_request::KeyHash::partition`] of this.
     pub workers: usize,
     /// The key of the locator hash.
     pub hash_key: HashKey,

@@ -3,7 +3,7 @@
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::{AddressHandle, SendOp, SendWr};
-use herdwick_mica::{Clock, Execute, Get, Op, Reply, Request};
+use herdwick_request::{Clock, Execute, Get, Op, Reply, Request};
 
 use super::{replies::Replies, roster::Roster};
 use crate::{
@@ -160,6 +160,7 @@ impl Batch {
                 },
                 signaled: false,
                 solicited: false,
+                fence: false,
             });
         }
     }

@@ -3,7 +3,7 @@
 
 use herdwick_fabric::{INLINE_RECEIVE, Local, Payload, RegionId};
 use herdwick_mem::Span;
-use herdwick_mica::{Item, Reply, Status};
+use herdwick_request::{Item, Reply, Status};
 use zerocopy::IntoBytes;
 
 use super::{

@@ -8,7 +8,7 @@ use herdwick_fabric::{
     QpId, QpState, RegionId, RegionSpec, Remote, Rkey, Scope, Source, Transport,
 };
 use herdwick_mem::Span;
-use herdwick_mica::{Clock, Execute};
+use herdwick_request::{Clock, Execute};
 
 use super::{QueuePair, SetupError, local_memory};
 use crate::{

@@ -10,7 +10,7 @@ use herdwick_herd::{
     RequestPath::{self, RcWrite, UcWrite, UdSend},
     wire::ReplyStatus,
 };
-use herdwick_mica::{Get, Op, Put};
+use herdwick_request::{Get, Op, Put};
 
 use crate::{
     fixture::{Fixture, capabilities},

@@ -14,7 +14,7 @@ use herdwick_herd::{
     wire::{CONTROL_WORD, LINE_WORDS, ReplyStatus, Sequence, Window, imm, split_imm},
 };
 use herdwick_mem::{Span, Words};
-use herdwick_mica::{Arith, Op};
+use herdwick_request::{Arith, Op};
 
 use crate::{
     fixture::{CLOCK, Fixture, request},

@@ -13,7 +13,7 @@ use herdwick_herd::{
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 use herdwick_mem::Span;
-use herdwick_mica::{Clock, Execute, HashKey, Op, Request, Second};
+use herdwick_request::{Clock, Execute, HashKey, Op, Request, Second};
 
 pub(crate) const HASH_KEY: HashKey = HashKey([0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]);
 pub(crate) const CLOCK: Clock = Clock {

@@ -6,7 +6,7 @@ use herdwick_herd::{
     wire::{LINE_WORDS, ReplyStatus},
 };
 use herdwick_mem::Words;
-use herdwick_mica::{Arith, Get, Op};
+use herdwick_request::{Arith, Get, Op};
 
 use crate::{
     fixture::{Client, Fixture, request},

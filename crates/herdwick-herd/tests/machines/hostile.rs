@@ -20,7 +20,9 @@ use herdwick_herd::{
     },
 };
 use herdwick_mem::{Span, Words};
-use herdwick_mica::{Arith, Clock, Execute, Get, KeyHash, Op, Put, Reply, Request, Sink, Status};
+use herdwick_request::{
+    Arith, Clock, Execute, Get, KeyHash, Op, Put, Reply, Request, Sink, Status,
+};
 
 use crate::{
     fixture::{Fixture, HASH_KEY, Worker, request},
@@ -523,6 +525,7 @@ fn r12_write_into_another_clients_lines_is_refused() {
         },
         signaled: false,
         solicited: false,
+        fence: false,
     };
     let requests = attacker.channels[0].requests;
     attacker.port.post_send(requests, &[write]).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use herdwick_herd::{Answer, Outcome, wire::ReplyStatus};
-use herdwick_mica::{Arith, Delete, EXPTIME_PAST, Get, Mode, Op, Put};
+use herdwick_request::{Arith, Delete, EXPTIME_PAST, Get, Mode, Op, Put};
 
 use crate::{fixture::REPLY_BYTES_MAX, model::Stored};
 

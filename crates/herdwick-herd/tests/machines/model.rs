@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use herdwick_mica::{
+use herdwick_request::{
     Arith, Clock, Deadline, Delete, EXPTIME_PAST, Execute, Item, Mode, Op, Put, Reply, Request,
     Second, Sink, Status,
 };

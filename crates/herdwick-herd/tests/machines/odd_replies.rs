@@ -5,7 +5,7 @@ use herdwick_herd::{
     ClientCounters, Outcome,
     wire::{Epoch, ReplyHead, ReplyStatus, Sequence, imm},
 };
-use herdwick_mica::{Get, Op, Put};
+use herdwick_request::{Get, Op, Put};
 
 use crate::{
     fixture::{Fixture, HASH_KEY, request},
@@ -39,6 +39,7 @@ impl Forger {
             },
             signaled: true,
             solicited: false,
+            fence: false,
         };
         worker.port.post_send(replies, &[send]).unwrap();
         self.fixture.advance();

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use herdwick_conformance::seeded::Faults;
 use herdwick_herd::{Outcome, Refused, RequestPath, wire::ReplyStatus};
-use herdwick_mica::{Arith, Delete, Get, Op, Put};
+use herdwick_request::{Arith, Delete, Get, Op, Put};
 
 use crate::{
     fixture::{Client, Fixture, request},

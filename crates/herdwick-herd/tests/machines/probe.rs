@@ -2,7 +2,7 @@
 
 use herdwick_conformance::seeded::Faults;
 use herdwick_herd::RequestPath;
-use herdwick_mica::{Op, Put};
+use herdwick_request::{Op, Put};
 
 use crate::{fixture::Fixture, model::Model};
 

@@ -1,9 +1,10 @@
 //! Round trips of every operation, on several workers, over every path and with values of every
 //! size.
 
-use crate::{fixture::Fixture, model::Model};
 use herdwick_herd::{Outcome, RECV_BYTES_MIN, RequestPath, wire::ReplyStatus};
-use herdwick_mica::{Arith, Delete, Get, Mode, Op, Put};
+use herdwick_request::{Arith, Delete, Get, Mode, Op, Put};
+
+use crate::{fixture::Fixture, model::Model};
 
 fn fixture(path: RequestPath) -> Fixture<Model> {
     let mut fixture = Fixture::over(path, 1, 8, vec![Model::default(); 3]);

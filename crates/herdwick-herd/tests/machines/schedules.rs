@@ -27,7 +27,7 @@ use std::time::Duration;
 use herdwick_conformance::seeded::{Faults, PartyId};
 use herdwick_fabric::Capabilities;
 use herdwick_herd::{Announce, ClientId, Refused, RequestPath, wire::ReplyStatus};
-use herdwick_mica::{EXPTIME_PAST, Mode};
+use herdwick_request::{EXPTIME_PAST, Mode};
 
 use crate::{
     fixture::{Client, Fixture, capabilities, request},

@@ -9,7 +9,7 @@ use herdwick_herd::{
     SetupError,
     wire::{Epoch, ReplyStatus, Window},
 };
-use herdwick_mica::{Get, Op, Put};
+use herdwick_request::{Get, Op, Put};
 
 use crate::{
     fixture::{CLOCK, request},

@@ -6,7 +6,7 @@ use herdwick_herd::{
     RequestPath::{self, UcWrite, UdSend},
     wire::ReplyStatus,
 };
-use herdwick_mica::{EXPTIME_PAST, Get, Op, Put};
+use herdwick_request::{EXPTIME_PAST, Get, Op, Put};
 
 use crate::{
     fixture::{Fixture, request},

@@ -2,7 +2,7 @@
 
 use herdwick_fabric::Capabilities;
 use herdwick_herd::RequestPath;
-use herdwick_mica::{Get, Op};
+use herdwick_request::{Get, Op};
 
 use crate::{
     fixture::{Fixture, capabilities, request},

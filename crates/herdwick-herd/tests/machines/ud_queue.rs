@@ -10,7 +10,7 @@ use herdwick_herd::{
         Unencodable, encode,
     },
 };
-use herdwick_mica::{Arith, Get, Op, Put};
+use herdwick_request::{Arith, Get, Op, Put};
 
 use crate::{
     fixture::{Client, Fixture, request},
@@ -86,6 +86,7 @@ impl Post {
             },
             signaled: true,
             solicited: false,
+            fence: false,
         };
         hostile
             .port

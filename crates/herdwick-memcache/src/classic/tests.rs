@@ -72,11 +72,16 @@ fn partial_block_reports_the_missing_bytes() {
 
 #[test]
 fn get_iterates_over_its_keys() {
-    let Command::Get(get) = command(b"gats 5  a bb   ccc \r\n") else {
+    const LINE: &[u8] = b"gats 5  a bb   ccc \r\n";
+    let Command::Get(get) = command(LINE) else {
         panic!("no get");
     };
-    assert_eq!(get.keys.collect::<Vec<_>>(), [&b"a"[..], b"bb", b"ccc"]);
+    let mut keys = Keys::new(get.keys.of(LINE));
+    assert_eq!(keys.next(), Some(&b"a"[..]));
+    let rest = get.keys.last(keys.rest().len()).of(LINE);
+    assert_eq!(Keys::new(rest).collect::<Vec<_>>(), [&b"bb"[..], b"ccc"]);
     assert_eq!((get.with_cas, get.touch), (true, Some(5)));
+    assert_eq!(get.keys.of(&LINE[..8]), b"", "of a shorter input");
 }
 
 #[test]

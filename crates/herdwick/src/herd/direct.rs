@@ -6,7 +6,7 @@ use std::time::Duration;
 use herdwick_fabric::Port;
 use herdwick_herd::{ClientSide, Outcome, Refused};
 use herdwick_mem::OwnProcess;
-use herdwick_mica::{HashKey, Request};
+use herdwick_request::{HashKey, Request};
 
 use super::lease::Lease;
 

@@ -18,7 +18,7 @@ use std::{
 use herdwick_fabric::{Armed, CqId, Port};
 use herdwick_herd::{ClientEnd, ClientSide, Outcome, Refused, wire::ReplyStatus};
 use herdwick_mem::OwnProcess;
-use herdwick_mica::{HashKey, Request};
+use herdwick_request::{HashKey, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use self::direct::Direct;

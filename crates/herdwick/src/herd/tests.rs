@@ -6,7 +6,7 @@ use herdwick_conformance::seeded::{Faults, PartyId, SeededNetwork, SeededPort};
 use herdwick_fabric::Device;
 use herdwick_herd::wire::Window;
 use herdwick_herd::{ClientSetup, ClientTerms, RequestPath, ServerEnd, ServerTerms, wire::Epoch};
-use herdwick_mica::{Clock, Second};
+use herdwick_request::{Clock, Second};
 
 use super::*;
 use crate::{Address, Lost, Mode, Options, Put, Ttl, map::Map, stream::Stream};

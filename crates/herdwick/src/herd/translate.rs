@@ -1,7 +1,7 @@
 //! Translation between the client's operations and answers and those of the store.
 
 use herdwick_herd::{Outcome, wire::ReplyStatus};
-use herdwick_mica::{self as mica, Arith, Delete, Get};
+use herdwick_request::{self as request, Arith, Delete, Get};
 
 use crate::{Answer, Cause, Hit, Lost, Op, Put, Refusal};
 
@@ -32,32 +32,34 @@ impl From<&Op<'_>> for Kind {
     }
 }
 
-/// Returns `op` as an operation of the store; `unix` is the current time in seconds.
-pub(super) fn store_op<'a>(op: &Op<'a>, unix: u64) -> mica::Op<'a> {
+/// Returns `op` in the request language; `unix` is the current time in seconds.
+pub(super) fn store_op<'a>(op: &Op<'a>, unix: u64) -> request::Op<'a> {
     let put = |mode, put: &Put<'a>, compare| {
-        mica::Op::Put(mica::Put {
+        // Taken apart whole: a new option has to be encoded here.
+        let Put { value, flags, ttl } = *put;
+        request::Op::Put(request::Put {
             mode,
-            value: put.value,
-            flags: put.flags,
-            exptime: put.ttl.exptime(unix),
+            value,
+            flags,
+            exptime: ttl.exptime(unix),
             compare,
-            ..mica::Put::default()
+            ..request::Put::default()
         })
     };
     match op {
-        Op::Get => mica::Op::Get(Get::default()),
-        Op::Touch(ttl) => mica::Op::Get(Get {
+        Op::Get => request::Op::Get(Get::default()),
+        Op::Touch(ttl) => request::Op::Get(Get {
             touch: Some(ttl.exptime(unix)),
             ..Get::default()
         }),
         Op::Store(mode, value) => put(*mode, value, None),
-        Op::Cas(version, value) => put(mica::Mode::Set, value, Some(*version)),
-        Op::Delete => mica::Op::Delete(Delete::default()),
-        Op::Incr(delta) => mica::Op::Arith(Arith {
+        Op::Cas(version, value) => put(request::Mode::Set, value, Some(*version)),
+        Op::Delete => request::Op::Delete(Delete::default()),
+        Op::Incr(delta) => request::Op::Arith(Arith {
             delta: *delta,
             ..Arith::default()
         }),
-        Op::Decr(delta) => mica::Op::Arith(Arith {
+        Op::Decr(delta) => request::Op::Arith(Arith {
             delta: *delta,
             decrement: true,
             ..Arith::default()

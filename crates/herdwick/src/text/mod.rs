@@ -226,13 +226,15 @@ fn store(
 ) -> Kind {
     out.push(verb.as_bytes());
     out.push(key);
-    out.push_number(put.flags.into());
-    push_exptime(out, put.ttl.exptime(unix));
-    out.push_number(put.value.len() as u64);
+    // Taken apart whole: a new option has to be encoded here.
+    let Put { value, flags, ttl } = *put;
+    out.push_number(flags.into());
+    push_exptime(out, ttl.exptime(unix));
+    out.push_number(value.len() as u64);
     if let Some(version) = compare {
         out.push_number(version);
     }
-    for part in [b"\r\n", put.value, b"\r\n"] {
+    for part in [b"\r\n", value, b"\r\n"] {
         out.push(part);
     }
     Kind::Store

@@ -254,7 +254,7 @@ impl Keys {
 
     fn push(&mut self, key: &[u8]) {
         debug_assert!(
-            key.len() <= herdwick_mica::KEY_BYTES_MAX,
+            key.len() <= herdwick_request::KEY_BYTES_MAX,
             "Key::new checks it"
         );
         self.bytes.push(key.len() as u8);

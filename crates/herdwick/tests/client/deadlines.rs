@@ -13,7 +13,7 @@ use std::{
 
 use herdwick::{Client, DialError, Error, Fabric, Fallback, Key, Op, Options, Session};
 use herdwick_herd::hello::{FabricOffer, Offer, Token};
-use herdwick_mica::HashKey;
+use herdwick_request::HashKey;
 use herdwick_server::{Config, ListenOptions, spawn};
 use rustix::{
     fd::OwnedFd,

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use herdwick_mica::Mode;
+use herdwick_request::Mode;
 
 use crate::map::{Map, Record};
 

@@ -21,8 +21,8 @@ use herdwick_herd::{
     Admitted, ClientSetup, ClientTerms, RequestPath, ServerEnd, ServerTerms,
     wire::{Epoch, Window},
 };
-use herdwick_mica::{Clock, HashKey, Second};
 use herdwick_providers::AnyPort;
+use herdwick_request::{Clock, HashKey, Second};
 
 use super::store::{Chance, Store, answered, begin};
 use crate::{
