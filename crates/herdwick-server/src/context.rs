@@ -1,27 +1,29 @@
-//! State that all workers share: settings, limits, users, certificates, and the output of `stats`.
+//! State that all workers share: settings, limits, users and certificates.
 //! The settings are fixed at the start; the rest is atomic or locked only outside the data path.
 
 use std::{
-    fmt::Display,
-    ops::Deref,
+    path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
-use herdwick_memcache::Keys;
-use herdwick_mica::{Clock, Second};
+use herdwick_request::{Clock, Second};
 
 use crate::{
-    accept::{Opened, Source},
-    auth::Auth,
-    config::{Config, Listen, StartError},
-    counters::Snapshot,
-    hot::{self, HotKey, KEYS_MAX as HOT_KEYS_MAX},
-    lease::{Arrival, Host, LeaseCounters},
-    stats::{self, View},
-    tcp::{Encoder, Topic},
-    tls::Certificates,
-    tuning::{Limits, MemoryLimit, Tunables},
-    udp, watch,
+    herd::lease::LeaseCounters,
+    net::{
+        accept::{Opened, Source},
+        auth::Auth,
+        tls::Certificates,
+        udp,
+    },
+    settings::{
+        config::{Config, Offers, Protocol, ShutdownHook},
+        error::StartError,
+        listen::Listen,
+        tuning::{Limits, MemoryLimit, Tunables},
+    },
+    telemetry::watch,
 };
 
 /// The memcached version whose protocols the server implements. Clients select features by it, and
@@ -48,23 +50,55 @@ pub(crate) struct Context {
     pub(crate) udp: udp::Refused,
     /// The topics and counters of `watch`.
     pub(crate) watch: Arc<watch::Shared>,
-    host: Host,
+    /// The lease manager's counters, if there is one.
+    pub(crate) leases: Option<Arc<LeaseCounters>>,
 }
 
-/// The settings that are fixed at the start: the configuration, and what the server made of it.
+/// The settings that are fixed at the start: of the configuration those that do not change while the
+/// server runs, and what the server made of it. [`Tunables`] and [`Limits`] have the others.
 pub(crate) struct Settings {
-    config: Config,
+    pub(crate) listen: Listen,
+    pub(crate) item_bytes_max: usize,
+    /// The memory that is reserved at the start; `cache_memlimit` may have lowered the limit since.
+    pub(crate) memory_bytes: usize,
+    pub(crate) spin: Duration,
+    pub(crate) backlog: i32,
+    pub(crate) refuse_at_once: bool,
+    pub(crate) turn_requests: usize,
+    pub(crate) offers: Offers,
+    pub(crate) protocol: Protocol,
+    pub(crate) hot_keys: usize,
+    pub(crate) metrics_hot_keys: bool,
+    pub(crate) lossless: bool,
+    pub(crate) memory_file: Option<PathBuf>,
+    pub(crate) shutdown: Option<ShutdownHook>,
     pub(crate) workers: usize,
     pub(crate) port: u16,
     /// 0: no UDP.
     pub(crate) udp_port: u16,
 }
 
-impl Deref for Settings {
-    type Target = Config;
-
-    fn deref(&self) -> &Config {
-        &self.config
+impl Settings {
+    fn new(config: &Config, workers: usize, (port, udp_port): (u16, u16)) -> Self {
+        Self {
+            listen: config.listen.clone(),
+            item_bytes_max: config.item_bytes_max,
+            memory_bytes: config.memory_bytes,
+            spin: config.spin,
+            backlog: config.backlog,
+            refuse_at_once: config.refuse_at_once,
+            turn_requests: config.turn_requests,
+            offers: config.offers,
+            protocol: config.protocol,
+            hot_keys: config.hot_keys,
+            metrics_hot_keys: config.metrics_hot_keys,
+            lossless: config.lossless,
+            memory_file: config.memory_file.clone(),
+            shutdown: config.shutdown.clone(),
+            workers,
+            port,
+            udp_port,
+        }
     }
 }
 
@@ -101,126 +135,35 @@ impl Context {
         (workers, memory): (usize, MemoryLimit),
         opened: &Opened,
         credentials: Credentials,
-        host: Host,
+        leases: Option<Arc<LeaseCounters>>,
         clock: Clock,
     ) -> Self {
-        let (port, udp_port) = opened.ports();
         let Credentials { auth, certificates } = credentials;
         if let Some(certificates) = &certificates {
             certificates.read_at.store(clock.second.0, Relaxed);
         }
         Self {
             started: clock.second,
-            settings: Settings {
-                config: config.clone(),
-                workers,
-                port,
-                udp_port,
-            },
-            tunables: Tunables::new(&config.tuning(), memory),
+            settings: Settings::new(config, workers, opened.ports()),
+            tunables: Tunables::new(config, memory),
             limits: Limits::new(config.connections_max),
             auth,
             certificates,
             sources: opened.sources(),
             udp: udp::Refused::default(),
             watch: Arc::default(),
-            host,
+            leases,
         }
     }
 
-    /// Writes the reply to a hello into `out`; `false`: the line is no hello.
-    pub(crate) fn greet(&self, line: &[u8], out: &mut Vec<u8>) -> bool {
-        let Some(reply) = self.host.greet(line) else {
-            return false;
-        };
-        out.extend_from_slice(reply.as_bytes());
-        true
-    }
-
-    /// Returns whether a connection that begins with a claim is handed to the lease manager.
-    pub(crate) fn takes_claims(&self) -> bool {
-        self.host.takes_claims()
-    }
-
-    /// Hands a connection that began with a claim to the lease manager.
-    pub(crate) fn pass_on(&self, arrival: Arrival) {
-        self.host.pass_on(arrival);
-    }
-
-    /// Writes the statistics of `topic`, summed over the workers' snapshots where the topic is not
-    /// per worker.
-    pub(crate) fn say(
-        &self,
-        topic: Topic,
-        encoder: Encoder,
-        clock: Clock,
-        parts: &[Snapshot],
-        out: &mut Vec<u8>,
-    ) {
-        let sum = &Snapshot::sum(parts);
-        let view = &View::new(self, clock, sum);
-        let mut say = |name: &str, value: &dyn Display| encoder.stat(out, name, value);
-        let mut stats = Stats(&mut say);
-        match topic {
-            Topic::General => stats::general(view, &mut stats),
-            Topic::Items => stats::items(view, &mut stats),
-            Topic::Slabs => stats::slabs(view, &mut stats),
-            Topic::HotKeys if self.settings.offers.dump => {
-                stats::hot_keys(&self.hot_keys(sum, HOT_KEYS_MAX), &mut stats);
-            }
-            Topic::HotKeys => {
-                encoder.no_topic(out);
-                return;
-            }
-            Topic::Workers => stats::workers(view, parts, &mut stats),
-            Topic::Reset => {
-                encoder.reset(out);
-                return;
-            }
+    /// Zeroes the counters that no worker counts alone, but those of unix sockets, fabrics and
+    /// leases.
+    pub(crate) fn reset_counters(&self) {
+        self.limits.reset();
+        self.udp.reset();
+        self.watch.reset();
+        if let Some(certificates) = &self.certificates {
+            certificates.counters.reset();
         }
-        encoder.end(out);
-    }
-
-    /// Returns the hottest keys, at most `most`; an empty list if clients may not see keys.
-    pub(crate) fn hot_keys(&self, sum: &Snapshot, most: usize) -> Vec<HotKey> {
-        let mut keys = sum.hot.clone();
-        let shown = if self.settings.offers.dump {
-            most.min(self.settings.hot_keys)
-        } else {
-            0
-        };
-        hot::shorten(&mut keys, shown);
-        keys
-    }
-
-    /// Returns the lease manager's counters, if there is one.
-    pub(crate) fn leases(&self) -> Option<&LeaseCounters> {
-        self.host.counters()
-    }
-
-    /// Writes the topics that need no other worker.
-    pub(crate) fn say_settings(&self, mut words: Keys<'_>, encoder: Encoder, out: &mut Vec<u8>) {
-        let mut say = |name: &str, value: &dyn Display| encoder.stat(out, name, value);
-        let mut stats = Stats(&mut say);
-        match words.next() {
-            // memcached accepts any prefix of the word.
-            Some(word) if b"settings".starts_with(word) => stats::settings(self, &mut stats),
-            Some(word) if encoder.is_text() && b"extstore".starts_with(word) => {}
-            Some(b"sizes") => stats.say("sizes_status", "disabled"),
-            _ => {
-                encoder.no_topic(out);
-                return;
-            }
-        }
-        encoder.end(out);
-    }
-}
-
-/// The receiver of statistics: a name and a value each.
-pub(crate) struct Stats<'a>(pub(crate) &'a mut dyn FnMut(&str, &dyn Display));
-
-impl Stats<'_> {
-    pub(crate) fn say(&mut self, name: &str, value: impl Display) {
-        (self.0)(name, &value);
     }
 }

@@ -1,10 +1,10 @@
 //! What clients reach the server by: listeners, the metrics address, users and certificates.
 
 use crate::{
-    accept::{self, Opened},
-    config::{Config, StartError},
     context::Credentials,
-    metrics::Gauges,
+    net::accept::{self, Opened},
+    settings::{config::Config, error::StartError},
+    telemetry::metrics::Gauges,
 };
 
 /// Open listeners, and what clients are admitted by.

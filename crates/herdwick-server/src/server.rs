@@ -3,7 +3,6 @@
 
 use std::{
     collections::VecDeque,
-    io,
     net::SocketAddr,
     sync::{
         Arc,
@@ -15,39 +14,54 @@ use std::{
 
 use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc;
-use herdwick_mica::{HashKey, Store};
+use herdwick_mica::Store;
 use herdwick_providers::Fabric;
+use herdwick_request::HashKey;
 use mio::{Events, Poll, Waker};
 
 use crate::{
-    accept::{self, Acceptor, Porch, WAKE},
-    auth::{Auth, AuthError},
-    config::{Address, Config, StartError},
     context::Context,
-    counters::WorkerCounters,
-    cross_core::CrossCore,
     entrances::Entrances,
-    fit::{self, Reduced},
-    front::{Front, Tokens},
-    hot::HotKeys,
-    lease::{Closing, Host, LeaseService, WorkerEnd},
-    memory::{LeaseBounds, Stores, lease_socket, stores},
-    memory_file::{MemoryFile, Restart},
-    metrics::Gauges,
-    parking::WakeupFd,
-    partition::Partition,
-    pin::{allowed_cpus, on_cpu},
-    spin::AdaptiveSpin,
-    stats::PollCounters,
-    stopping::Stopping,
-    tcp::{Lots, Owners, Stream, TcpFront},
-    time::Timer,
-    tls::TlsError,
-    transports::{FabricStatus, Transports},
-    tuning::Tuning,
-    unix::SocketFile,
-    watch::{Asking, EventWriter, Journal},
-    worker::{EVENTS, Worker},
+    herd::{
+        lease::{Closing, Host, LeaseService, WorkerEnd},
+        transports::{FabricStatus, Transports},
+    },
+    memcached::tcp::{Lots, Owners, TcpFront},
+    memory::{
+        file::{MemoryFile, Restart},
+        fit::{self, Reduced},
+        split::{LeaseBounds, Stores, lease_socket, stores},
+    },
+    net::{
+        accept::{self, Acceptor, Porch, WAKE},
+        auth::{Auth, AuthError},
+        stream::Stream,
+        tls::TlsError,
+        unix::SocketFile,
+    },
+    runtime::{
+        cross_core::CrossCore,
+        front::{Front, Tokens},
+        parking::WakeupFd,
+        partition_lock::Partitions,
+        pin::{allowed_cpus, on_cpu},
+        spin::AdaptiveSpin,
+        stopping::Stopping,
+        time::Timer,
+        worker::{EVENTS, Worker},
+    },
+    settings::{
+        config::Config,
+        error::{StartError, refused},
+        listen::Address,
+        tuning::Tuning,
+    },
+    telemetry::{
+        counters::WorkerCounters,
+        metrics::Gauges,
+        stats::PollCounters,
+        watch::{Asking, EventWriter, Journal},
+    },
 };
 
 /// A running server. Dropping it shuts it down.
@@ -91,11 +105,10 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut service = leases.service(&transports, &wakeups, socket)?;
     let observer = gauges.as_ref().map(|gauges| &gauges.wakeup);
     let (cross_cores, observing) = CrossCore::connect(&wakeups, observer);
-    let offer = offer(&config, workers, stores.hash_key);
-    let host = Host::new(offer, config.request_path, service.as_mut(), timer);
+    let host = host(&config, (workers, stores.hash_key), service.as_mut(), timer);
     let clock = timer.clock(timer.now());
     let limits = (workers, stores.memory_limit(&config));
-    let context = Context::new(&config, limits, &opened, admitted, host, clock);
+    let context = Context::new(&config, limits, &opened, admitted, host.counters(), clock);
     let context = Arc::new(context);
     let (accept_poll, acceptor) = poll_with_waker()?;
 
@@ -123,6 +136,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         config: &config,
         transports: &transports,
         context: &context,
+        host: &host,
         pinned: pinned.as_deref(),
         spare_cpus: cpus.len() > workers,
         wakeups: &wakeups,
@@ -153,15 +167,21 @@ fn poll_with_waker() -> Result<(Poll, Waker), StartError> {
     Ok((poll, waker))
 }
 
-/// Returns the part of the hello that is the same for every client.
-fn offer(config: &Config, workers: usize, hash_key: HashKey) -> Offer {
-    Offer {
+/// Creates what answers hellos.
+fn host(
+    config: &Config,
+    (workers, hash_key): (usize, HashKey),
+    service: Option<&mut LeaseService>,
+    timer: Timer,
+) -> Arc<Host> {
+    let offer = Offer {
         workers,
         hash_key,
         item_bytes_max: config.item_bytes_max,
         path: RequestPath::default(),
         fabrics: Vec::new(),
-    }
+    };
+    Arc::new(Host::new(offer, config.request_path, service, timer))
 }
 
 /// Creates each worker's poll and the descriptor that wakes it.
@@ -184,6 +204,7 @@ struct Crew<'a> {
     config: &'a Config,
     transports: &'a Transports,
     context: &'a Arc<Context>,
+    host: &'a Arc<Host>,
     /// The CPU of each worker, if workers are pinned.
     pinned: Option<&'a [usize]>,
     /// Whether there are more CPUs than workers.
@@ -361,8 +382,9 @@ impl Server {
         let mut ends = ends.into_iter();
         let lots = stores.stores.first().map_or(0, Store::staged_max);
         let lots = Lots::new(lots, self.workers);
-        let parts = stores.stores.into_iter().zip(parts).zip(journals);
-        for (index, ((store, (cross_core, poll)), journal)) in parts.enumerate() {
+        let partitions = Partitions::new(stores.stores, journals, crew.config.hot_keys);
+        let partitions = Arc::new(partitions);
+        for (index, (cross_core, poll)) in parts.enumerate() {
             let (intake, taken) = spsc::channel::<Stream>(crew.config.connections_max);
             intakes.push((intake, crew.wakeups[index].clone()));
             let owners = Owners {
@@ -372,6 +394,7 @@ impl Server {
             };
             let mut fronts: Vec<Box<dyn Front + Send>> = vec![Box::new(TcpFront::new(
                 Arc::clone(crew.context),
+                Arc::clone(crew.host),
                 owners,
                 taken,
                 writer.clone(),
@@ -388,7 +411,8 @@ impl Server {
             let worker = Worker {
                 context: Arc::clone(crew.context),
                 unused: 0,
-                partition: Partition::new(store, journal, HotKeys::new(crew.config.hot_keys)),
+                partitions: Arc::clone(&partitions),
+                lots: Arc::clone(&lots),
                 fronts,
                 cross_core,
                 poll,
@@ -473,8 +497,4 @@ impl Drop for Server {
             self.stop();
         }
     }
-}
-
-pub(crate) fn refused(what: &'static str) -> impl Fn(io::Error) -> StartError {
-    move |source| StartError::System { what, source }
 }

@@ -122,6 +122,35 @@ fn stats_reset_keeps_gauges() {
     }
 }
 
+/// A reset also zeroes the connections ever accepted, which no worker counts.
+#[test]
+fn stats_reset_zeroes_the_connections_accepted() {
+    let text = Options {
+        fabric: false,
+        ..Options::default()
+    };
+    let after_reset = |address: &str| {
+        let connect = |_| Client::connect_with(address, text.clone()).unwrap();
+        let mut clients: Vec<_> = (0..3).map(connect).collect();
+        for client in &mut clients {
+            client.version().unwrap();
+        }
+        let total = |client: &mut Client| {
+            let stats = client.stats("").unwrap();
+            let found = stats.iter().find(|(name, _)| name == "total_connections");
+            found.unwrap().1.parse::<u64>().unwrap()
+        };
+        assert!(total(&mut clients[0]) >= 3);
+        clients[0].stats("reset").unwrap();
+        total(&mut clients[0])
+    };
+    let own = after_reset(&tcp(&ours(2)).to_string());
+    assert_eq!(own, 0);
+    if let Some(oracle) = Memcached::start() {
+        assert_eq!(own, after_reset(&oracle.address()));
+    }
+}
+
 /// Every name in a stock memcached's `stats` exists here, with a value of the same type.
 #[test]
 fn stats_have_every_memcached_name() {

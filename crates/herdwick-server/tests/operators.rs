@@ -95,12 +95,138 @@ fn rare_commands_are_answered_as_by_memcached() {
         "stats sizes\r\n",
         "slabs automove\r\n",
         "lru_crawler crawl\r\n",
+        "lru_crawler sleep\r\n",
+        "lru_crawler sleep x\r\n",
+        "lru_crawler sleep 1000001\r\n",
+        "lru_crawler sleep 1000000\r\n",
+        "lru_crawler tocrawl -1\r\n",
+        "lru_crawler tocrawl 10\r\n",
+        "lru_crawler enable\r\n",
+        "lru_crawler crawl 64\r\n",
+        "lru_crawler crawl foo\r\n",
+        "lru_crawler crawl 1,foo\r\n",
+        "lru_crawler crawl 1 2\r\n",
+        "lru_crawler enable now\r\n",
         "cache_memlimit 4\r\n",
         "cache_memlimit 64\r\n",
         "cache_memlimit x\r\n",
     ] {
         assert_eq!(ask(&server, question), ask(&oracle, question), "{question}");
     }
+}
+
+/// Returns the value of a general statistic.
+fn stat(server: &Server, name: &str) -> u64 {
+    let said = ask(server, "stats\r\n");
+    let line = said
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+    line.and_then(|value| value.parse().ok())
+        .unwrap_or_else(|| panic!("no {name} in {said}"))
+}
+
+/// `lru_crawler crawl` removes what has expired, in every partition, and nothing else. Without it
+/// these items stay until the log comes around.
+#[test]
+fn a_crawl_removes_expired_items() {
+    let server = offering(Offers {
+        debug: true,
+        ..Offers::default()
+    });
+    let brief: String = (0..2000)
+        .map(|n| format!("set brief:{n} 0 10 3 noreply\r\nabc\r\n"))
+        .collect();
+    ask(&server, &(sets(3000) + &brief + "debugtime 60\r\n"));
+    assert_eq!(stat(&server, "curr_items"), 5000);
+    assert_eq!(ask(&server, "lru_crawler crawl all\r\n"), "OK\r\n");
+    while stat(&server, "lru_crawler_running") == 1 {
+        std::thread::yield_now();
+    }
+    for (name, expected) in [
+        ("curr_items", 3000),
+        ("lru_crawler_starts", 1),
+        ("crawler_reclaimed", 2000),
+        ("crawler_items_checked", 5000),
+        ("expired_unfetched", 2000),
+        ("reclaimed", 0),
+    ] {
+        assert_eq!(stat(&server, name), expected, "{name}");
+    }
+    let said = ask(&server, "lru_crawler mgdump all\r\n");
+    assert_eq!(keys(&said, "mg a:", '\r').len(), 3000);
+    assert_eq!(
+        ask(&server, "get a:2999\r\n"),
+        "VALUE a:2999 7 3\r\nabc\r\nEND\r\n"
+    );
+}
+
+/// `sleep`, `tocrawl`, `disable` and `enable` have their effects on crawls, and `stats settings`
+/// shows them.
+#[test]
+fn crawls_are_paced_limited_and_ended() {
+    let server = with(Config {
+        workers: Some(1),
+        offers: Offers {
+            debug: true,
+            ..Offers::default()
+        },
+        ..Config::local()
+    });
+    const ITEMS: usize = 100_000;
+    ask(&server, &sets(ITEMS));
+    let settings = |expected: [(&str, &str); 3]| {
+        let said = ask(&server, "stats settings\r\n");
+        for (name, value) in expected {
+            assert!(
+                said.contains(&format!("STAT {name} {value}\r\n")),
+                "{name}: {said}"
+            );
+        }
+    };
+    settings([
+        ("lru_crawler", "yes"),
+        ("lru_crawler_sleep", "100"),
+        ("lru_crawler_tocrawl", "0"),
+    ]);
+    let paced = "lru_crawler sleep 1000000\r\nlru_crawler crawl 1\r\nlru_crawler crawl 1\r\n";
+    const BUSY: &str = "BUSY currently processing crawler request\r\n";
+    assert_eq!(ask(&server, paced), format!("OK\r\nOK\r\n{BUSY}"));
+    // The crawl pauses behind its first thousand items, and ends there.
+    while stat(&server, "crawler_items_checked") == 0 {
+        std::thread::yield_now();
+    }
+    let off = "lru_crawler disable\r\nlru_crawler crawl 1\r\nlru_crawler metadump all\r\n";
+    const DISABLED: &str = "CLIENT_ERROR lru crawler disabled\r\n";
+    assert_eq!(ask(&server, off), format!("OK\r\n{DISABLED}{DISABLED}"));
+    while stat(&server, "lru_crawler_running") == 1 {
+        std::thread::yield_now();
+    }
+    assert!(stat(&server, "crawler_items_checked") < ITEMS as u64);
+    settings([
+        ("lru_crawler", "no"),
+        ("lru_crawler_sleep", "1000000"),
+        ("lru_crawler_tocrawl", "0"),
+    ]);
+    let on = "stats reset\r\nset late 0 10 1\r\nx\r\ndebugtime 60\r\nlru_crawler enable\r\n\
+              lru_crawler sleep 0\r\nlru_crawler tocrawl 10000\r\nlru_crawler crawl 1\r\n";
+    let said = ask(&server, on);
+    assert_eq!(said, "RESET\r\nSTORED\r\nOK\r\nOK\r\nOK\r\nOK\r\nOK\r\n");
+    let end = || {
+        while stat(&server, "lru_crawler_running") == 1 {
+            std::thread::yield_now();
+        }
+    };
+    end();
+    // The last bucket is checked whole.
+    let checked = stat(&server, "crawler_items_checked");
+    assert!((10_000..10_010).contains(&checked), "{checked}");
+    // Each goes on behind the one before it, so that eleven have checked all items.
+    for _ in 0..10 {
+        assert_eq!(ask(&server, "lru_crawler crawl 1\r\n"), "OK\r\n");
+        end();
+    }
+    assert_eq!(stat(&server, "crawler_reclaimed"), 1);
+    assert_eq!(stat(&server, "curr_items"), ITEMS as u64);
 }
 
 /// A setting that cannot change is refused; one that already has the requested value is confirmed.
@@ -275,6 +401,18 @@ fn dumps_of_missing_classes_match_memcacheds() {
         ),
         ("lru_crawler metadump 1 2\r\n", "ERROR\r\n"),
         ("lru_crawler mgdump 1\r\n", "OK\r\nEN\r\n"),
+        ("set a 0 0 1\r\nx\r\n", "STORED\r\n"),
+        ("lru_crawler crawl 7\r\n", "OK\r\n"),
+        (
+            "lru_crawler metadump ,\r\n",
+            "NOTSTARTED no items to crawl\r\n",
+        ),
+        (
+            "lru_crawler mgdump 1,foo\r\n",
+            "BADCLASS invalid class id\r\n",
+        ),
+        ("lru_crawler mgdump 7\r\n", "OK\r\nEN\r\n"),
+        ("lru_crawler mgdump 7,1\r\n", "OK\r\nmg a\r\nEN\r\n"),
     ] {
         assert_eq!(ask(&server, question), answer, "{question}");
     }

@@ -1,6 +1,8 @@
 //! Authentication by SASL (`-S`) in the binary protocol: what may precede it, PLAIN and
 //! SCRAM-SHA-256, and the same conversations beside a memcached with Cyrus SASL.
 
+#[path = "common/tls.rs"]
+mod authority;
 mod common;
 
 use std::{
@@ -12,7 +14,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use common::{Memcached, Peer, connect, oracle, shown, with};
+use authority::Authority;
+use common::{Memcached, Peer, connect, oracle, shown, tcp, with};
 use herdwick_memcache::{
     binary::opcode::{self, GET, GETQ, NOOP, SASL_AUTH, SASL_LIST, SASL_STEP, SET, SETQ, VERSION},
     meta::base64,
@@ -537,6 +540,150 @@ fn the_file_that_memcached_sasl_pwdb_names_is_read() {
     assert!(Client::new(&server).scram("one", "two"));
     assert!(Client::new(&server).scram(&full, "two"));
     assert!(!Client::new(&server).scram("three", "four"));
+}
+
+/// Of several lines for a name the first counts, by either mechanism. In the file of memcached's own
+/// users, a name without a realm is first of all one of the host's realm.
+#[test]
+fn the_first_line_of_a_name_counts_for_every_mechanism() {
+    let folder = Folder::new();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let full = format!("one@{}", host.trim());
+    let lines = format!("one:short\n{full}:first\nsix:seven\n{full}:second\nsix:eight\n");
+    let pwdb = SaslUsers::Pwdb(folder.write("pwdb", &lines));
+    let file = SaslUsers::AuthFile(folder.write("users", &lines));
+    for (users, short) in [(pwdb, "first"), (file, "short")] {
+        let server = with(config(users));
+        for (name, right) in [("one", short), (&full, "first"), ("six", "seven")] {
+            for password in ["short", "first", "second", "seven", "eight"] {
+                let said = ask(&server, &[plain(name, password)]);
+                let expected = password == right;
+                assert_eq!(said == [authenticated()], expected, "{name} {password}");
+                let proven = Client::new(&server).scram(name, password);
+                assert_eq!(proven, expected, "{name} {password} by SCRAM");
+            }
+        }
+    }
+}
+
+/// RFC 4616 and RFC 5802: names and passwords are compared once SASLprep has prepared them, so
+/// lines whose names differ in their bytes only are lines for one name.
+#[test]
+fn names_that_saslprep_makes_the_same_are_one_user() {
+    let folder = Folder::new();
+    let spellings = ["n\u{e9}", "ne\u{301}"];
+    let lines = "n\u{e9}:new\nne\u{301}:old\ntwo:p\u{e9}\n:none\n";
+    let pwdb = SaslUsers::Pwdb(folder.write("pwdb", lines));
+    let file = SaslUsers::AuthFile(folder.write("users", lines));
+    for users in [pwdb, file] {
+        let server = with(config(users));
+        let by_plain = |name, password| ask(&server, &[plain(name, password)]) == [authenticated()];
+        for name in spellings {
+            for password in ["new", "old"] {
+                let right = password == "new";
+                assert_eq!(by_plain(name, password), right, "{name} {password}");
+                let proven = Client::new(&server).scram(name, password);
+                assert_eq!(proven, right, "{name} {password} by SCRAM");
+            }
+        }
+        assert!(by_plain("two", "p\u{e9}") && by_plain("two", "pe\u{301}"));
+        assert!(!by_plain("two", "pe"));
+        // A soft hyphen is prepared to nothing, which is no name.
+        assert!(!by_plain("\u{ad}", "none"));
+        let nothing = auth("SCRAM-SHA-256", "n,,n=\u{ad},r=nonce".as_bytes());
+        assert_eq!(ask(&server, &[nothing]), [refused(SASL_AUTH)]);
+    }
+}
+
+/// Both mechanisms over TLS, with the packets cut at any byte into records.
+#[test]
+fn both_mechanisms_work_over_tls() {
+    let folder = Folder::new();
+    let authority = Authority::new();
+    let server = with(Config {
+        tls: Some(authority.tls()),
+        ..config(SaslUsers::AuthFile(folder.write("users", USERS)))
+    });
+    let session = || Client(authority.client(None).connect(tcp(&server)));
+    for (password, right) in [("two", true), ("too", false)] {
+        assert_eq!(session().scram("one", password), right);
+        let mut plainly = session();
+        let packet = plain("one", password);
+        for byte in &packet[..packet.len() - 1] {
+            plainly.0.write_all(&[*byte]).unwrap();
+        }
+        let said = plainly.round_trip(&packet[packet.len() - 1..]);
+        assert_eq!(said == authenticated(), right, "{said:?}");
+        let expected = if right {
+            response(NOOP, 0, "")
+        } else {
+            refused(NOOP)
+        };
+        assert_eq!(plainly.round_trip(&bare(NOOP)), expected);
+    }
+}
+
+/// The users of one reading of the file: one of two, with one of two passwords.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Reading(usize, usize);
+
+impl Reading {
+    fn line(self) -> String {
+        format!("{}:{}\n", self.name(), self.password())
+    }
+
+    fn name(self) -> &'static str {
+        ["one", "two"][self.0]
+    }
+
+    fn password(self) -> &'static str {
+        ["first", "second"][self.1]
+    }
+}
+
+/// The users are read again at any point of exchanges, of which several are under way: SCRAM is
+/// judged by the users at its challenge, PLAIN by those of its moment.
+#[test]
+fn users_read_again_at_any_point_judge_no_exchange_that_has_begun() {
+    let folder = Folder::new();
+    let mut users = Reading(0, 0);
+    let path = folder.write("users", &users.line());
+    let server = with(config(SaslUsers::AuthFile(path)));
+    let mut random = 0x9e37_79b9_u64;
+    let mut roll = |sides: usize| {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (random >> 33) as usize % sides
+    };
+    let mut exchanges: Vec<(Client<TcpStream>, Pending, bool)> = Vec::new();
+    let (mut proven, mut failed) = (0, 0);
+    for _ in 0..400 {
+        let claimed = Reading(roll(2), roll(2));
+        let (name, password) = (claimed.name(), claimed.password());
+        match roll(5) {
+            0 => {
+                users = claimed;
+                folder.write("users", &users.line());
+                server.reload_users().unwrap();
+            }
+            1 => {
+                let said = ask(&server, &[plain(name, password)]);
+                assert_eq!(said == [authenticated()], claimed == users);
+            }
+            2 | 3 => {
+                let mut client = Client::new(&server);
+                let pending = client.challenge(name, password, "nonce");
+                exchanges.push((client, pending, claimed == users));
+            }
+            _ if exchanges.is_empty() => {}
+            _ => {
+                let at = roll(exchanges.len());
+                let (mut client, pending, right) = exchanges.swap_remove(at);
+                assert_eq!(client.prove(&pending), right);
+                (proven, failed) = (proven + u32::from(right), failed + u32::from(!right));
+            }
+        }
+    }
+    assert!(proven > 5 && failed > 5, "{proven} {failed}");
 }
 
 #[test]

@@ -1,20 +1,23 @@
 //! Timeouts of stalled clients: which connections are closed, when, and which are not. The tests
 //! move the server's clock instead of waiting.
 
+#[path = "common/tls.rs"]
+mod authority;
 mod common;
 
 use std::{
     io::{Read, Write},
-    net::{Shutdown, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     time::Duration,
 };
 
+use authority::Authority;
 use common::{
     Peer, TIMEOUT, connect,
     crowd::{Since, Talk, all_done},
     line, shown, stat, with,
 };
-use herdwick_server::{Config, Offers, Server, Timeouts};
+use herdwick_server::{Address, Config, Interface, Listen, Offers, Server, Timeouts};
 
 /// Returns a server with a stopped clock, which only [`skip`] moves.
 fn debug(timeout: Timeouts) -> Server {
@@ -202,14 +205,34 @@ fn client_that_does_not_read_is_closed_only_when_others_wait_for_its_room() {
 /// only every few seconds: Linux reports that once a third of the send buffer is free.
 #[test]
 fn steady_readers_are_not_cut_when_others_wait_for_their_room() {
+    steady_readers(None);
+}
+
+/// The same over TLS, where a reader takes records of 16 KiB and the session keeps some of them.
+#[test]
+fn steady_readers_over_tls_are_not_cut_when_others_wait_for_their_room() {
+    steady_readers(Some(&Authority::new()));
+}
+
+fn steady_readers(authority: Option<&Authority>) {
     const LEN: usize = 1_000_000;
     /// Bytes that each reads in a turn, at least 16 ms apart: at most 850 KB a second.
     const PIECE: usize = 13_709;
+    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+    let plain = Interface {
+        addresses: vec![loopback],
+        plain: true,
+    };
     let server = with(Config {
         workers: Some(1),
         memory_bytes: 64 << 20,
+        listen: Listen::Tcp(vec![plain, loopback.into()]),
+        tls: authority.map(Authority::tls),
         ..Config::local()
     });
+    let Address::Tcp(address) = server.addresses()[1] else {
+        panic!("listens on TCP");
+    };
     store(&server, "x", LEN);
     let reply = [
         format!("VALUE x 0 {LEN}\r\n").as_bytes(),
@@ -217,11 +240,21 @@ fn steady_readers_are_not_cut_when_others_wait_for_their_room() {
         b"\r\nEND\r\n",
     ]
     .concat();
-    // More than the 6 MB that a send and a receive buffer can grow to hold (tcp(7)).
-    let talk = |_| Talk::new(&server, b"get x\r\n".repeat(8), reply.repeat(8), PIECE);
+    let talk = |_| {
+        // More than the 6 MB that a send and a receive buffer can grow to hold (tcp(7)).
+        let (ask, expected) = (b"get x\r\n".repeat(8), reply.repeat(8));
+        let Some(authority) = authority else {
+            return Talk::new(&server, ask, expected, PIECE);
+        };
+        let mut session = authority.client(None).connect(address);
+        session.conn.complete_io(&mut session.sock).unwrap();
+        session.sock.set_nonblocking(true).unwrap();
+        Talk::over(session, ask, expected, PIECE)
+    };
+    let talks = (0..40).map(talk).collect();
     let begun = Since::now();
     let (mut turns, mut waited) = (0, false);
-    all_done((0..40).map(talk).collect(), || {
+    all_done(talks, || {
         turns += 1;
         while begun.elapsed().as_millis() < turns * 16 {
             std::thread::yield_now();

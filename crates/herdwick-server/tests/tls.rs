@@ -1,133 +1,24 @@
 //! TLS, with rustls as the client: protocols over TLS, client certificates, and the cost of
 //! unfinished or hostile handshakes.
 
+#[path = "common/tls.rs"]
+mod authority;
 mod common;
 
 use std::{
     fs,
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
 };
 
+use authority::{Authority, Client, Session};
 use common::{Peer, TIMEOUT, connect, crowd::Since, shown, stat, tcp, with};
 use herdwick_server::{
     Address, ClientCertificates, Config, Interface, KeyFormat, Listen, Server, StartError, Tls,
-    TlsError, spawn,
+    TlsError, Tuning, spawn,
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::{
-    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-};
-
-/// A certificate authority and the files it has signed.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    folder: PathBuf,
-}
-
-impl Authority {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("herdwick-tls-{}-{count}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir(&folder).unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        fs::write(folder.join("ca.pem"), issuer.pem()).unwrap();
-        Self { issuer, folder }
-    }
-
-    /// Signs a certificate for `localhost`, stored in `NAME.pem` with its key in `NAME.key`.
-    fn sign(&self, name: &str) -> CertificateDer<'static> {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".into()]).unwrap();
-        let signed = params.signed_by(&key, &self.issuer).unwrap();
-        fs::write(self.path(&format!("{name}.pem")), signed.pem()).unwrap();
-        fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
-        fs::write(self.path(&format!("{name}.der")), key.serialize_der()).unwrap();
-        signed.der().clone()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-
-    /// Returns TLS settings with a fresh server certificate.
-    fn tls(&self) -> Tls {
-        self.sign("server");
-        Tls {
-            chain: self.path("server.pem"),
-            key: self.path("server.key"),
-            key_format: KeyFormat::Pem,
-            authorities: Some(self.path("ca.pem")),
-            clients: ClientCertificates::Ignored,
-            only_1_3: false,
-            session_cache: false,
-        }
-    }
-
-    /// Returns a client that trusts this authority and presents a certificate signed by `shown`.
-    fn client(&self, shown: Option<&Self>) -> Client {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.issuer.der().clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots);
-        let config = match shown {
-            None => builder.with_no_client_auth(),
-            Some(other) => {
-                let certificate = other.sign("client");
-                let key = PrivateKeyDer::from_pem_file(other.path("client.key")).unwrap();
-                builder
-                    .with_client_auth_cert(vec![certificate], key)
-                    .unwrap()
-            }
-        };
-        Client(Arc::new(config))
-    }
-}
-
-impl Drop for Authority {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-struct Client(Arc<ClientConfig>);
-
-type Session = StreamOwned<ClientConnection, TcpStream>;
-
-impl Client {
-    fn connect(&self, address: SocketAddr) -> Session {
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        let name = "localhost".try_into().unwrap();
-        let session = ClientConnection::new(Arc::clone(&self.0), name).unwrap();
-        StreamOwned::new(session, stream)
-    }
-
-    /// Returns what the server sends in answer to `input` and close_notify; `None`: the session
-    /// fails.
-    fn say(&self, address: SocketAddr, input: &[u8]) -> Option<Vec<u8>> {
-        let mut session = self.connect(address);
-        session.write_all(input).ok()?;
-        session.conn.send_close_notify();
-        let mut said = Vec::new();
-        session.read_to_end(&mut said).ok()?;
-        Some(said)
-    }
-}
+use rustls::{ClientConfig, RootCertStore};
 
 fn serving(tls: Tls) -> Server {
     with(Config {
@@ -417,6 +308,39 @@ fn sessions_are_resumed_only_with_a_cache() {
         let told = said.contains(&format!("STAT ssl_new_sessions {new_sessions}\r"));
         assert_eq!(told, session_cache, "{said}");
     }
+}
+
+/// More handshakes at a time than the limit of the start has queues for: all are served, and none
+/// waits for another.
+#[test]
+fn handshakes_beyond_the_first_limit_are_served_once_it_is_raised() {
+    const BURST: usize = 60;
+    let authority = Authority::new();
+    let config = Config {
+        workers: Some(2),
+        connections_max: 2,
+        tls: Some(authority.tls()),
+        ..Config::local()
+    };
+    let tuning = config.tuning();
+    let server = with(config);
+    server.tune(&Tuning {
+        connections_max: BURST,
+        ..tuning
+    });
+    let client = authority.client(None);
+    let mut sessions: Vec<Session> = (0..BURST).map(|_| client.connect(tcp(&server))).collect();
+    // Every handshake begins before any is complete, the last ones first.
+    for session in &mut sessions {
+        session.conn.write_tls(&mut session.sock).unwrap();
+    }
+    for (n, session) in sessions.iter_mut().enumerate().rev() {
+        session.write_all(b"mn\r\n").unwrap();
+        let mut said = [0; 4];
+        session.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"MN\r\n", "{n}");
+    }
+    assert_eq!(client.say(tcp(&server), b"mn\r\n"), None, "one too many");
 }
 
 /// Unfinished handshakes count as connections, and a connection beyond `-c` is closed.

@@ -7,7 +7,7 @@ use std::{
     net::TcpStream,
 };
 
-use common::{Peer, connect, line, shown, with};
+use common::{Peer, connect, line, shown, stat, with};
 use herdwick_server::{Config, Offers, Server};
 
 fn server(workers: usize) -> Server {
@@ -240,6 +240,18 @@ fn number_of_watchers_is_limited() {
         shown(&server.say(&[b"watch\r\n"])),
         "CLIENT_ERROR watch commands not allowed\\r\\n"
     );
+}
+
+#[test]
+fn stats_reset_zeroes_the_events() {
+    let server = server(1);
+    let mut watcher = watch(&server, "fetchers");
+    server.say(&[b"get a\r\n"]);
+    seen(&mut watcher, 1);
+    let counters = ["log_worker_written", "log_watcher_sent"];
+    while counters.iter().any(|name| stat(&server, name) == 0) {}
+    assert_eq!(shown(&server.say(&[b"stats reset\r\n"])), "RESET\\r\\n");
+    assert_eq!(counters.map(|name| stat(&server, name)), [0, 0]);
 }
 
 /// Bursts of a few hundred events, as a busy worker has them.

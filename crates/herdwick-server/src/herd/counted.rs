@@ -1,8 +1,11 @@
 //! Counts fabric requests as memcached counts them, while a worker's partition executes them.
 
-use herdwick_mica::{Clock, Execute, Op, Reply, Request, Sink, Status};
+use herdwick_request::{Clock, Execute, Op, Reply, Request, Sink, Status};
 
-use crate::{counters::WorkerCounters, partition::Partition};
+use crate::{
+    runtime::{partition::PassStart, partition_lock::Own},
+    telemetry::counters::WorkerCounters,
+};
 
 herdwick_fabric::counters! {
     /// Counters of a front, which outlive its device.
@@ -14,15 +17,17 @@ herdwick_fabric::counters! {
     }
 }
 
-/// A partition that counts each request by its reply, in memcached's counters.
-pub(super) struct Counted<'a> {
-    pub(super) store: &'a mut Partition,
+/// A worker's partition that counts each request by its reply, in memcached's counters. It is
+/// locked for each batch.
+pub(super) struct Counted<'a, 'p> {
+    pub(super) own: &'a mut Own<'p>,
+    pub(super) start: PassStart,
     pub(super) counters: &'a mut WorkerCounters,
 }
 
-impl Execute for Counted<'_> {
+impl Execute for Counted<'_, '_> {
     #[inline]
-    fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+    fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         let counters = &mut *self.counters;
         // Plain hits are the common case: summed in locals and added once per batch.
         let (mut reads, mut hits, mut written) = (0, 0, 0);
@@ -38,7 +43,10 @@ impl Execute for Counted<'_> {
             }
             sink.reply(index, reply);
         };
-        self.store.execute(clock, batch, &mut count);
+        let mut partition = self.own.lock(self.start);
+        let clock = partition.clock();
+        partition.execute(clock, batch, &mut count);
+        drop(partition);
         self.counters.cmd_get += reads;
         self.counters.get_hits += hits;
         let read: usize = batch.iter().map(bytes).sum();

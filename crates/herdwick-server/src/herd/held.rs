@@ -9,7 +9,7 @@ use herdwick_herd::{
     wire::{Epoch, Window},
 };
 
-use crate::lease::{LeaseId, Terms};
+use crate::herd::lease::{LeaseId, Terms};
 
 /// The leases that one worker holds resources for.
 #[derive(Default)]

@@ -3,6 +3,8 @@
 
 mod counted;
 mod held;
+pub(crate) mod lease;
+pub(crate) mod transports;
 
 use std::{
     io,
@@ -22,8 +24,8 @@ use herdwick_herd::{
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
-    front::{Activity, Front, Pass, Tokens},
-    lease::{Answer, LeaseId, Order, Terms, WorkerEnd},
+    herd::lease::{Answer, LeaseId, Order, Terms, WorkerEnd},
+    runtime::front::{Activity, Front, Pass, Tokens},
 };
 use counted::Counted;
 pub(crate) use counted::FrontCounters;
@@ -302,8 +304,10 @@ impl<D: Device> Front for HerdFront<D> {
                 Activity::Idle
             };
         };
+        let start = pass.start();
         let mut counted = Counted {
-            store: pass.store,
+            own: &mut pass.own,
+            start,
             counters: pass.counters,
         };
         let served = server.round(pass.now, pass.clock, &mut counted);

@@ -2,7 +2,6 @@
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
-    net::TcpStream,
     time::{Duration, Instant},
 };
 
@@ -27,9 +26,14 @@ impl Since {
     }
 }
 
+/// A stream that a client sends to and reads from.
+pub(crate) trait Duplex: Read + Write {}
+
+impl<S: Read + Write> Duplex for S {}
+
 /// What one client sends, and what it expects to receive.
 pub(crate) struct Talk {
-    stream: TcpStream,
+    stream: Box<dyn Duplex>,
     said: Vec<u8>,
     sent: usize,
     expected: Vec<u8>,
@@ -42,8 +46,18 @@ impl Talk {
     pub(crate) fn new(server: &Server, said: Vec<u8>, expected: Vec<u8>, piece: usize) -> Self {
         let stream = connect(server);
         stream.set_nonblocking(true).unwrap();
+        Self::over(stream, said, expected, piece)
+    }
+
+    /// The same over a stream that does not block.
+    pub(crate) fn over(
+        stream: impl Duplex + 'static,
+        said: Vec<u8>,
+        expected: Vec<u8>,
+        piece: usize,
+    ) -> Self {
         Self {
-            stream,
+            stream: Box::new(stream),
             said,
             sent: 0,
             expected,

@@ -1,0 +1,113 @@
+//! The lease manager's record of one socket, from its connection until every worker has revoked its
+//! lease.
+
+use std::{os::fd::OwnedFd, time::Duration};
+
+use herdwick_herd::{
+    handshake::ServerHandshake,
+    hello::{Grant, WorkerGrant},
+};
+use herdwick_providers::Fabric;
+
+use super::{ConnectionSlot, Terms, shares::Owner};
+use crate::net::stream::Stream;
+
+pub(super) struct Client {
+    /// `None` once the lease ends; the record stays until every worker has revoked.
+    pub(super) stream: Option<Stream>,
+    /// Released with the stream.
+    slot: Option<ConnectionSlot>,
+    /// The owner that the lease counts against.
+    pub(super) owner: Owner,
+    pub(super) shake: ServerHandshake,
+    /// Set by the claim.
+    pub(super) terms: Option<Terms>,
+    /// The fabric of the lease, set by the claim.
+    pub(super) fabric: Fabric,
+    /// Bytes that it counts against the limit on all leases.
+    pub(super) bytes: usize,
+    /// A grant was sent, and is not known to have been read.
+    pub(super) may_be_unread: bool,
+    /// Whether every worker has connected it.
+    pub(super) live: bool,
+    /// Workers that have not connected it yet.
+    pub(super) connecting: usize,
+    /// Workers that have not revoked it yet.
+    pub(super) revoking: usize,
+    grants: Vec<Option<(WorkerGrant, Vec<OwnedFd>)>>,
+}
+
+/// All workers' grants, ready to be sent.
+pub(super) struct Grants {
+    pub(super) frame: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+impl Client {
+    pub(super) fn new(
+        stream: Stream,
+        slot: Option<ConnectionSlot>,
+        owner: Owner,
+        now: Duration,
+    ) -> Self {
+        Self {
+            stream: Some(stream),
+            slot,
+            owner,
+            fabric: Fabric::ALL[0],
+            shake: ServerHandshake::new(now),
+            terms: None,
+            bytes: 0,
+            may_be_unread: false,
+            live: false,
+            connecting: 0,
+            revoking: 0,
+            grants: Vec::new(),
+        }
+    }
+
+    /// Returns whether it has claimed nothing yet.
+    pub(super) fn is_silent(&self) -> bool {
+        self.terms.is_none()
+    }
+
+    /// Removes the stream, for the caller to close.
+    pub(super) fn hang_up(&mut self) -> Option<Stream> {
+        self.slot = None;
+        self.stream.take()
+    }
+
+    pub(super) fn claim(&mut self, fabric: Fabric, terms: Terms, bytes: usize, workers: usize) {
+        self.fabric = fabric;
+        self.terms = Some(terms);
+        self.bytes = bytes;
+        self.grants = (0..workers).map(|_| None).collect();
+    }
+
+    /// Records one worker's grant. With the last one, returns the frame that carries all of them.
+    pub(super) fn grant(
+        &mut self,
+        worker: usize,
+        grant: (WorkerGrant, Vec<OwnedFd>),
+    ) -> Option<Grants> {
+        *self.grants.get_mut(worker)? = Some(grant);
+        let terms = self.terms?;
+        if self.grants.iter().any(Option::is_none) {
+            return None;
+        }
+        let (workers, fds): (Vec<_>, Vec<_>) = std::mem::take(&mut self.grants)
+            .into_iter()
+            .flatten()
+            .unzip();
+        let grant = Grant {
+            epoch: terms.epoch,
+            window: terms.window,
+            reply_bytes_max: terms.reply_bytes_max,
+            workers,
+        };
+        Some(Grants {
+            frame: grant.to_frame(),
+            fds: fds.into_iter().flatten().collect(),
+        })
+    }
+}

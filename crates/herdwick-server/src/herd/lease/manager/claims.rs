@@ -1,0 +1,118 @@
+//! Claims: decides whether a lease is granted, and its window and epoch.
+
+use std::{net::IpAddr, sync::atomic::Ordering, time::Duration};
+
+use herdwick_herd::{
+    RECV_BYTES_MIN,
+    hello::{Claim, Refusal},
+    wire::Window,
+};
+
+use super::{
+    super::{Kind, LeaseId, Order, Terms, counters::count, shares::Owner},
+    LeaseManager,
+    unread::{UNREAD_HELD_MAX, is_unread},
+};
+use crate::net::stream::Stream;
+
+impl LeaseManager {
+    pub(super) fn handle_claim(&mut self, id: LeaseId, claim: Claim, now: Duration) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let Some(stream) = client.stream.as_ref() else {
+            return;
+        };
+        let ((local, host), owner) = (whence(stream), client.owner);
+        let kind = self.tokens.redeem(claim.token, now);
+        let kind = kind.filter(|kind| (self.config.is_local)(kind.fabric) == local);
+        let Some(kind) = kind else {
+            count(&self.counters.refused_token);
+            return self.refuse(id, Refusal::Token);
+        };
+        let reads = !self.unread.is_full(owner) && self.leaves_unread(owner) < UNREAD_HELD_MAX;
+        let room = reads.then(|| self.room(kind, owner, claim.window));
+        let Some((window, bytes)) = room.flatten() else {
+            count(&self.counters.refused_full);
+            return self.refuse(id, Refusal::Full);
+        };
+        let Some(epoch) = self.draw_epoch() else {
+            count(&self.counters.refused_full);
+            return self.refuse(id, Refusal::Memory);
+        };
+        let most = self.config.reply_bytes_max.get(kind.fabric.rank());
+        let terms = Terms {
+            epoch,
+            window: window.slots() as u16,
+            reply_bytes_max: claim
+                .reply_bytes_max
+                .max(RECV_BYTES_MIN as u32)
+                .min(most.copied().unwrap_or(0)),
+            path: kind.path,
+            host,
+        };
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.claim(kind.fabric, terms, bytes, self.workers);
+        self.shares.take(owner, bytes);
+        self.show_bytes();
+        self.order(kind.fabric, |_| Order::Grant(id, terms));
+    }
+
+    /// Returns how many leases of `owner` have an unread grant. A grant once seen to be read is not
+    /// checked again.
+    fn leaves_unread(&mut self, owner: Owner) -> usize {
+        let clients = self.clients.values_mut();
+        let granted = clients.filter(|client| client.owner == owner && client.may_be_unread);
+        let unread = granted.filter_map(|client| {
+            client.may_be_unread = is_unread(client.stream.as_ref()?);
+            client.may_be_unread.then_some(())
+        });
+        unread.count()
+    }
+
+    /// Draws an unpredictable epoch that differs from the previous one; `None`: the system has no
+    /// random bytes.
+    fn draw_epoch(&mut self) -> Option<u16> {
+        let mut bytes = [0; 2];
+        (self.random)(&mut bytes).ok()?;
+        let drawn = u16::from_le_bytes(bytes);
+        // 0 is not a valid epoch.
+        let others = [drawn.max(1), drawn.checked_add(1).unwrap_or(1)];
+        self.epoch = others.into_iter().find(|epoch| *epoch != self.epoch)?;
+        Some(self.epoch)
+    }
+
+    /// Returns the window for a client of `owner` that requests `asked` slots, and its bytes;
+    /// `None`: there is no room for any window.
+    ///
+    /// As memory gets scarce, windows shrink: each takes at most half of what is left, so that
+    /// further clients find some too. Only the smallest window may take all of it.
+    fn room(&self, kind: Kind, owner: Owner, asked: u32) -> Option<(Window, usize)> {
+        let left = self.shares.left(owner)?;
+        let asked = (asked as usize).clamp(1, Window::MAX).next_power_of_two();
+        let halves = (0..=asked.ilog2()).map(|halved| asked >> halved);
+        halves
+            .filter_map(Window::new)
+            .map(|window| {
+                (
+                    window,
+                    (self.config.lease_bytes)(kind, window, self.workers),
+                )
+            })
+            .find(|(window, bytes)| bytes * 2 <= left || (window.slots() == 1 && *bytes <= left))
+    }
+
+    pub(super) fn show_bytes(&self) {
+        let bytes = self.shares.bytes() as u64;
+        self.counters.bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether a client is connected by the unix socket; if not, the host it connected from.
+fn whence(stream: &Stream) -> (bool, Option<IpAddr>) {
+    let (_, from) = stream.origin();
+    let local = matches!(stream, Stream::Unix(_));
+    (local, from.map(|from| from.ip().to_canonical()))
+}

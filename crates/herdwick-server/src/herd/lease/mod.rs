@@ -1,0 +1,28 @@
+//! Leases: how a client is given memory, and how the server takes it back.
+//!
+//! The lease manager runs on a thread of its own. Clients connect to it by a unix socket in a
+//! private directory, or by a connection to the memcached port that begins with a claim. It
+//! verifies claims ([`herdwick_herd::hello`]), has every worker allocate memory for the client, and
+//! passes the file descriptors, if there are any. The socket is the lease: when it closes, or no
+//! heartbeat arrives in time, the workers take the memory back at the end of a pass. The lease
+//! manager names no provider; what a worker grants is an opaque ticket.
+
+mod client;
+mod counters;
+mod manager;
+mod orders;
+mod service;
+mod shares;
+mod slot;
+mod socket;
+mod tokens;
+
+pub use counters::LeaseNames;
+pub(crate) use counters::{LEASES, LeaseCounters};
+pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
+pub(crate) use orders::{Answer, Kind, LeaseId, Order, Terms, WorkerEnd};
+pub(crate) use service::{Closing, Host, LeaseService, Offered};
+pub(crate) use slot::{Arrival, ConnectionSlot};
+pub(crate) use socket::LeaseSocket;
+pub use socket::check_lease_directory;
+pub(crate) use tokens::Tokens;

@@ -1,0 +1,74 @@
+//! What the lease manager and the workers tell each other: orders, their answers, and the terms of a
+//! lease.
+
+use std::{
+    net::IpAddr,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender},
+    },
+};
+
+use herdwick_herd::{
+    RequestPath,
+    hello::{Refusal, WorkerAccept, WorkerGrant},
+};
+use herdwick_providers::Fabric;
+use mio::Waker;
+
+/// Identifies a lease for the life of the server; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LeaseId(pub(crate) u64);
+
+/// The fabric and request path of a lease. A token encodes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) fabric: Fabric,
+    pub(crate) path: RequestPath,
+}
+
+/// The terms of a lease, the same at each worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The epoch in every request slot and reply; never 0.
+    pub(crate) epoch: u16,
+    /// Number of slots: a power of two.
+    pub(crate) window: u16,
+    /// Largest reply payload in bytes.
+    pub(crate) reply_bytes_max: u32,
+    pub(crate) path: RequestPath,
+    /// The host that the client connected from; `None`: this host.
+    pub(crate) host: Option<IpAddr>,
+}
+
+/// An order of the lease manager to a worker.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Allocate memory and queue pairs.
+    Grant(LeaseId, Terms),
+    /// Connect them with the client's, and start polling.
+    Connect(LeaseId, WorkerAccept),
+    /// Stop polling and release everything.
+    Revoke(LeaseId),
+}
+
+/// A worker's answer; the channel adds the worker's index.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// To [`Order::Grant`]; `None`: the worker failed, and holds nothing.
+    Granted(LeaseId, Option<Box<(WorkerGrant, Vec<OwnedFd>)>>),
+    /// To [`Order::Connect`]; an error: the endpoints are malformed, or the server failed.
+    Connected(LeaseId, Result<(), Refusal>),
+    /// Unsolicited: the device or queue pair of this lease was lost.
+    Lost(LeaseId),
+    /// To [`Order::Revoke`]: the lease is not served any more, and its memory is released.
+    Revoked(LeaseId),
+}
+
+/// One worker's end of the channels.
+pub(crate) struct WorkerEnd {
+    pub(crate) orders: Receiver<Order>,
+    pub(crate) answers: Sender<(usize, Answer)>,
+    pub(crate) manager: Arc<Waker>,
+}

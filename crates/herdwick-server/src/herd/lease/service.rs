@@ -1,0 +1,266 @@
+//! Creates the lease manager with its channels, and answers hellos.
+
+use std::{
+    fs, io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Sender},
+    },
+    time::Duration,
+};
+
+use herdwick_fabric::Capabilities;
+use herdwick_herd::{
+    RequestPath,
+    hello::{BootId, FabricOffer, Hello, LineError, Offer},
+};
+use herdwick_providers::Fabric;
+use herdwick_request::HashKey;
+use mio::{Poll, Waker};
+
+use super::{
+    Arrival, Kind, LeaseChannels, LeaseConfig, LeaseCounters, LeaseManager, LeaseSocket, Tokens,
+    WAKER, WorkerEnd, WorkerLink,
+};
+use crate::runtime::{parking::WakeupFd, time::Timer};
+
+/// A fabric to offer.
+#[derive(Clone, Debug)]
+pub(crate) struct Offered {
+    pub(crate) fabric: Fabric,
+    pub(crate) has: Capabilities,
+    /// The word of its own in the offer.
+    pub(crate) attribute: Option<(&'static str, &'static str)>,
+}
+
+/// The lease manager before its thread starts, and the workers' ends of its channels.
+pub(crate) struct LeaseService {
+    pub(crate) manager: LeaseManager,
+    /// For each worker, its ends, one per fabric.
+    pub(crate) ends: Vec<Vec<(Fabric, WorkerEnd)>>,
+    pub(crate) closing: Closing,
+    /// Taken by the [`Host`].
+    entrance: Option<Entrance>,
+}
+
+/// What clients need to reach the lease manager.
+struct Entrance {
+    tokens: Arc<Tokens>,
+    counters: Arc<LeaseCounters>,
+    arrivals: Sender<Arrival>,
+    waker: Arc<Waker>,
+    fabrics: Vec<Offered>,
+    /// The path of the lease socket.
+    socket: Option<PathBuf>,
+}
+
+/// Stops the lease manager; removes its socket when dropped.
+pub(crate) struct Closing {
+    stop: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+    _socket: Option<LeaseSocket>,
+}
+
+impl LeaseService {
+    /// Creates a lease manager for `fabrics`, with `socket` for those that pass descriptors.
+    pub(crate) fn open(
+        mut socket: Option<LeaseSocket>,
+        fabrics: Vec<Offered>,
+        config: LeaseConfig,
+        wakeups: &[WakeupFd],
+    ) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let mut key = [0; 16];
+        random(&mut key)?;
+        let (low, high) = key.split_at(8);
+        let word = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte))
+        };
+        let tokens = Arc::new(Tokens::new(HashKey([word(low), word(high)])));
+        let (arrivals, arrived) = mpsc::channel();
+        let (to_manager, answers) = mpsc::channel();
+        let mut links: Vec<Vec<WorkerLink>> = Fabric::ALL.map(|_| Vec::new()).into();
+        let mut ends: Vec<_> = wakeups.iter().map(|_| Vec::new()).collect();
+        for Offered { fabric, .. } in &fabrics {
+            for (wakeup, ends) in wakeups.iter().zip(&mut ends) {
+                let wakeup = wakeup.clone();
+                let (orders, taken) = mpsc::channel();
+                links[fabric.rank()].push(WorkerLink {
+                    orders,
+                    wake: Box::new(move || wakeup.ring()),
+                });
+                let end = WorkerEnd {
+                    orders: taken,
+                    answers: to_manager.clone(),
+                    manager: Arc::clone(&waker),
+                };
+                ends.push((*fabric, end));
+            }
+        }
+        let transports = LeaseChannels {
+            listener: socket.as_mut().and_then(LeaseSocket::take_listener),
+            arrivals: arrived,
+            tokens: Arc::clone(&tokens),
+            links,
+            answers,
+            random,
+        };
+        let manager = LeaseManager::new(poll, config, transports)?;
+        let entrance = Entrance {
+            tokens,
+            counters: manager.counters(),
+            arrivals,
+            waker: Arc::clone(&waker),
+            fabrics,
+            socket: socket.as_ref().map(|socket| socket.path().to_owned()),
+        };
+        let closing = Closing {
+            stop: Arc::default(),
+            waker,
+            _socket: socket,
+        };
+        Ok(Self {
+            manager,
+            ends,
+            closing,
+            entrance: Some(entrance),
+        })
+    }
+}
+
+fn random(bytes: &mut [u8]) -> io::Result<()> {
+    getrandom::fill(bytes).map_err(|_| io::Error::other("no random bytes"))
+}
+
+impl Closing {
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    pub(crate) fn ask(&self) {
+        self.stop.store(true, Ordering::Release);
+        // Fails only when a wakeup is already pending.
+        let _ = self.waker.wake();
+    }
+}
+
+/// Answers hellos on the memcached port.
+pub(crate) struct Host {
+    /// The answer, without the lease offers.
+    offer: Offer,
+    /// The request path of every lease, overriding the clients' choice.
+    path: Option<RequestPath>,
+    entrance: Option<Entrance>,
+    boot: Option<BootId>,
+    timer: Timer,
+}
+
+impl Host {
+    /// Creates the answer for a server with or without a lease service.
+    pub(crate) fn new(
+        offer: Offer,
+        path: Option<RequestPath>,
+        service: Option<&mut LeaseService>,
+        timer: Timer,
+    ) -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        Self {
+            offer,
+            path,
+            entrance: service.and_then(|service| service.entrance.take()),
+            boot: boot.and_then(|text| BootId::parse(&text)),
+            timer,
+        }
+    }
+
+    /// Returns the answer line, with its end; `None`: `line` is no hello.
+    pub(crate) fn greet(&self, line: &[u8]) -> Option<String> {
+        let hello = match Hello::parse(line) {
+            Ok(hello) => hello,
+            // An unknown version is answered with this server's version and no fabric; the client
+            // decides.
+            Err(LineError::Version(_)) => Hello::default(),
+            Err(_) => return None,
+        };
+        let asked = self.path.or(hello.path);
+        let path = asked.unwrap_or_default();
+        let mut offer = Offer {
+            path,
+            ..self.offer.clone()
+        };
+        if let Some(entrance) = &self.entrance {
+            let now = self.timer.now();
+            let same_host = hello.boot.is_some() && hello.boot == self.boot;
+            let usable = |offered: &&Offered| {
+                let fabric = offered.fabric;
+                hello.has(fabric.name()) && (same_host || !fabric.is_local())
+            };
+            let usable = entrance.fabrics.iter().filter(usable);
+            let offers = usable.filter_map(|offered| entrance.offer(offered, asked, now));
+            offer.fabrics = offers.collect();
+        }
+        Some(offer.to_line())
+    }
+
+    /// Returns whether there is a lease manager to send claims to.
+    pub(crate) fn takes_claims(&self) -> bool {
+        self.entrance.is_some()
+    }
+
+    /// Sends a connection that began with a claim to the lease manager.
+    pub(crate) fn pass_on(&self, arrival: Arrival) {
+        if let Some(entrance) = &self.entrance {
+            // Fails only when the lease manager has ended; then the connection is closed here.
+            let _ = entrance.arrivals.send(arrival);
+            let _ = entrance.waker.wake();
+        }
+    }
+
+    /// Returns the lease manager's counters, if there is one.
+    pub(crate) fn counters(&self) -> Option<Arc<LeaseCounters>> {
+        let entrance = self.entrance.as_ref();
+        entrance.map(|entrance| Arc::clone(&entrance.counters))
+    }
+}
+
+impl Entrance {
+    /// Issues a token for a lease over one fabric, if the fabric supports the path that is `asked`
+    /// for. Where that depends on the device, the best path is chosen if none was asked for.
+    fn offer(
+        &self,
+        Offered {
+            fabric,
+            has,
+            attribute,
+        }: &Offered,
+        asked: Option<RequestPath>,
+        now: Duration,
+    ) -> Option<FabricOffer> {
+        let words = fabric.words();
+        let path = if words.own_path {
+            asked.or_else(|| RequestPath::best(has))?
+        } else {
+            asked.unwrap_or_default()
+        };
+        let socket = match words.socket {
+            true => Some(self.socket.clone()?),
+            false => None,
+        };
+        let kind = Kind {
+            fabric: *fabric,
+            path,
+        };
+        path.is_possible(has).then(|| FabricOffer {
+            name: words.name,
+            token: self.tokens.issue(kind, now),
+            socket,
+            path: words.own_path.then_some(path),
+            attribute: *attribute,
+        })
+    }
+}

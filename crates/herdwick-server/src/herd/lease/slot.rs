@@ -1,0 +1,23 @@
+//! A connection that a worker passes to the lease manager, with its place among the `-c`
+//! connections.
+
+use std::sync::Arc;
+
+use crate::{context::Context, net::stream::Stream};
+
+/// A connection to the memcached port that began with a claim.
+pub(crate) struct Arrival {
+    pub(crate) stream: Stream,
+    /// The bytes received so far.
+    pub(crate) input: Vec<u8>,
+    pub(crate) slot: ConnectionSlot,
+}
+
+/// One of the `-c` connections; released when dropped.
+pub(crate) struct ConnectionSlot(pub(crate) Arc<Context>);
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.0.limits.leave();
+    }
+}

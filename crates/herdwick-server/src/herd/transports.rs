@@ -1,0 +1,200 @@
+//! The fabrics that a server offers: their devices, opened from the table of providers.
+
+use std::{io, time::Duration};
+
+use herdwick_fabric::{Counter, Device, OpenError};
+use herdwick_herd::{
+    ServerCounters, ServerEnd, ServerTerms, SetupError, hello::WORKERS_MAX as LEASE_WORKERS_MAX,
+    wire::Window,
+};
+use herdwick_providers::{AnyDevice, AnyPort, Fabric, ListenError, ListenHost, Visit, Wanted};
+
+use crate::{
+    herd::{
+        FrontCounters, HerdConfig, HerdFront,
+        lease::{Kind, Offered},
+    },
+    runtime::{front::Front, time::unix_time},
+    settings::{config::Config, error::StartError},
+};
+
+/// Largest reply over a fabric, in bytes. Clients read larger values over their memcached
+/// connection.
+pub(crate) const REPLY_BYTES_MAX: usize = 4096;
+
+/// Checks that this system supports the fabrics whose leases pass descriptors.
+pub(crate) fn try_local() -> io::Result<()> {
+    let mut local = Fabric::ALL.into_iter().filter(|fabric| fabric.is_local());
+    local.try_for_each(Fabric::probe)
+}
+
+/// What became of a configured fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FabricStatus {
+    /// Not configured.
+    Off,
+    /// No device can be used, for this reason.
+    Absent(String),
+    /// This device, port and address is used.
+    On(String),
+}
+
+/// The devices that the server uses.
+#[derive(Clone)]
+pub(crate) struct Transports {
+    devices: Vec<(Offered, AnyDevice)>,
+    statuses: Vec<(Fabric, FabricStatus)>,
+}
+
+impl Transports {
+    /// Opens the devices that `config` names, for `workers` workers. A device that is optional and
+    /// cannot be used is removed from `config`.
+    pub(crate) fn open(config: &mut Config, workers: usize) -> Result<Self, StartError> {
+        let mut transports = Self {
+            devices: Vec::new(),
+            statuses: Vec::new(),
+        };
+        for fabric in Fabric::ALL {
+            if fabric.is_local() {
+                // Whether it is offered depends on the lease socket.
+                transports.add(fabric, config, workers)?;
+                continue;
+            }
+            let status = match config.fabrics.wanted(fabric) {
+                Wanted::Off => Ok(FabricStatus::Off),
+                Wanted::IfThere if workers > LEASE_WORKERS_MAX => {
+                    let reason = format!("it is for at most {LEASE_WORKERS_MAX} workers");
+                    Ok(FabricStatus::Absent(reason))
+                }
+                Wanted::IfThere => Ok(transports
+                    .add(fabric, config, workers)
+                    .unwrap_or_else(|error| FabricStatus::Absent(error.reason))),
+                Wanted::Needed => transports.add(fabric, config, workers),
+            }?;
+            // With a file of items the partitions must have the same size whether the device is
+            // present or not, so the memory for its leases stays set aside.
+            if matches!(status, FabricStatus::Absent(_)) && config.memory_file.is_none() {
+                config.fabrics.remove(fabric);
+            }
+            transports.statuses.push((fabric, status));
+        }
+        Ok(transports)
+    }
+
+    /// Opens a device of `fabric`, and where it may be lost, a trial server end on it, so that
+    /// missing capabilities are found at the start.
+    fn add(
+        &mut self,
+        fabric: Fabric,
+        config: &Config,
+        workers: usize,
+    ) -> Result<FabricStatus, ListenError> {
+        let host = ListenHost {
+            workers,
+            origin: unix_time(),
+        };
+        let device = fabric.listen(&config.fabrics, &host)?;
+        let described = device.describe();
+        if fabric.may_be_lost() {
+            let terms = ServerTerms {
+                worker: 0,
+                workers,
+                clients_max: config.leases.clone().unwrap_or_default().clients_max,
+                spin: Duration::ZERO,
+                reply_bytes_max: REPLY_BYTES_MAX,
+            };
+            let tried = device.clone().visit(Trial(&terms));
+            tried.map_err(|error| fabric.refused(format!("{}: {error}", described.place)))?;
+        }
+        let offered = Offered {
+            fabric,
+            has: device.capabilities().clone(),
+            attribute: config.fabrics.attribute(fabric),
+        };
+        self.devices.push((offered, device));
+        Ok(FabricStatus::On(described.place + &described.found))
+    }
+
+    /// Returns what became of the configured fabrics, besides those for which there is a lease
+    /// socket.
+    pub(crate) fn statuses(&self) -> &[(Fabric, FabricStatus)] {
+        &self.statuses
+    }
+
+    /// Returns the fabrics to offer; those that pass descriptors, if there is a lease socket.
+    pub(crate) fn offered(&self, lease_socket: bool) -> Vec<Offered> {
+        let offered = self.devices.iter().map(|(offered, _)| offered);
+        let offered = offered.filter(|offered| lease_socket || !offered.fabric.is_local());
+        offered.cloned().collect()
+    }
+
+    /// Creates a HERD front over `fabric`.
+    pub(crate) fn front(
+        &self,
+        fabric: Fabric,
+        config: HerdConfig,
+    ) -> Result<Box<dyn Front + Send>, SetupError> {
+        let mut devices = self.devices.iter();
+        let found = devices.find(|(offered, _)| offered.fabric == fabric);
+        let (_, device) = found.ok_or_else(|| {
+            let source = io::ErrorKind::NotFound.into();
+            let what = "a fabric that is not offered";
+            OpenError::System { what, source }
+        })?;
+        device.clone().visit(MakeFront { fabric, config })
+    }
+}
+
+/// Opens a server end and closes it.
+struct Trial<'a>(&'a ServerTerms);
+
+impl Visit for Trial<'_> {
+    type Output = Result<(), SetupError>;
+
+    fn visit<D>(self, device: D) -> Self::Output
+    where
+        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
+    {
+        ServerEnd::open(&device, self.0).map(drop)
+    }
+}
+
+/// Makes a front, compiled for each provider.
+struct MakeFront {
+    fabric: Fabric,
+    config: HerdConfig,
+}
+
+impl Visit for MakeFront {
+    type Output = Result<Box<dyn Front + Send>, SetupError>;
+
+    fn visit<D>(self, device: D) -> Self::Output
+    where
+        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
+    {
+        let Self { fabric, config } = self;
+        Ok(if fabric.may_be_lost() {
+            Box::new(HerdFront::patient(fabric.name(), device, config))
+        } else {
+            Box::new(HerdFront::new(fabric.name(), device, config)?)
+        })
+    }
+}
+
+/// Returns every counter that a front may report, in the order of `stats`: those of all fronts, the
+/// first provider's, those of a front's own, then the other providers'.
+pub(crate) fn counters() -> Vec<&'static Counter> {
+    let [first, others @ ..] = Fabric::ALL;
+    let shared = ServerCounters::COUNTERS.iter().chain(first.counters());
+    let fronts = shared.chain(FrontCounters::COUNTERS);
+    fronts
+        .chain(others.into_iter().flat_map(Fabric::counters))
+        .collect()
+}
+
+/// Returns the bytes of memory that a lease of `window` holds at all `workers` together: everything
+/// that its client, which may be hostile, can write or fill.
+pub(crate) fn lease_bytes(kind: Kind, window: Window, workers: usize) -> usize {
+    let domain = kind.fabric.pd_bytes(&kind.path.pd_room(window));
+    workers * (domain + kind.path.private_bytes(window))
+}

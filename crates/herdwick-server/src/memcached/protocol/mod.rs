@@ -1,0 +1,327 @@
+//! The three protocols on one request language: conversion of commands to store requests, and
+//! encoding of the replies of a batch, each in the protocol of its request.
+
+pub(super) mod binary;
+pub(super) mod classic;
+pub(super) mod meta;
+mod mode;
+
+use std::fmt::Display;
+
+use arrayvec::ArrayVec;
+use herdwick_memcache::{
+    Command,
+    binary::{Body, Echo, Status},
+    text,
+};
+use herdwick_request::{Clock, Op, Reply, Request, Sink};
+
+use super::keys::KeyRoom;
+use crate::telemetry::counters::WorkerCounters;
+
+/// Output size in bytes from which a connection or a forwarded batch takes no further values. So
+/// each holds at most this much and one item.
+pub(crate) const OUTPUT_BYTES: usize = 64 << 10;
+
+/// Maximum number of requests in a run; a `get` of 100 keys is one batch of the store.
+pub(crate) const RUN_REQUESTS: usize = 128;
+
+/// Something of each request of a batch, on the stack.
+pub(crate) type PerRequest<T> = ArrayVec<T, RUN_REQUESTS>;
+
+/// The mark of a read without room for its reply behind others.
+const DEFERRED: u32 = u32::MAX;
+/// The mark of a read of a large value, for which its connection has to wait for room.
+const DEFERRED_LARGE: u32 = DEFERRED - 1;
+
+/// The position of a reply in the output, decoded from its mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// The offset of the reply's end.
+    End(usize),
+    /// There is no reply; the request is to be executed again.
+    Deferred {
+        /// As soon as there is room for a large value.
+        large: bool,
+    },
+}
+
+impl Mark {
+    pub(crate) fn of(mark: u32) -> Self {
+        match mark {
+            DEFERRED => Self::Deferred { large: false },
+            DEFERRED_LARGE => Self::Deferred { large: true },
+            end => Self::End(end as usize),
+        }
+    }
+
+    pub(crate) fn is_deferred(self) -> bool {
+        matches!(self, Self::Deferred { .. })
+    }
+}
+
+/// A request, and how to encode its reply.
+pub(crate) struct Asked<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) op: Op<'a>,
+    pub(crate) answer: Answer<'a>,
+}
+
+/// The meaning of a command other than `get` for a run.
+pub(crate) enum Read<'a> {
+    /// A request.
+    Request(Asked<'a>),
+    /// A request with a key in base64, for which there is no room to decode it in this run.
+    NoRoom,
+    /// Not a request to one partition.
+    Other,
+}
+
+/// Converts `command`. Keys in base64 are decoded into `room`.
+pub(super) fn read<'a>(command: &Command<'a>, room: &'a KeyRoom) -> Read<'a> {
+    let meta = match command {
+        Command::Meta(meta) => meta,
+        Command::Packet(packet) => {
+            return binary::request(packet).map_or(Read::Other, |(op, answer)| {
+                let answer = Answer::Binary(answer);
+                let key = packet.key;
+                Read::Request(Asked { key, op, answer })
+            });
+        }
+        command => {
+            return classic::request(command).map_or(Read::Other, |(key, op, answer)| {
+                let answer = Answer::Classic(answer);
+                Read::Request(Asked { key, op, answer })
+            });
+        }
+    };
+    let key = if meta.key.base64 {
+        room.decode(meta.key.text)
+    } else {
+        Some(meta.key.text)
+    };
+    let Some(key) = key else {
+        return Read::NoRoom;
+    };
+    let (op, answer) = meta::request(meta);
+    let answer = Answer::Meta(answer);
+    Read::Request(Asked { key, op, answer })
+}
+
+/// How to encode the reply to one request in its protocol.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer<'a> {
+    Classic(classic::Answer),
+    Meta(meta::Answer<'a>),
+    Binary(binary::Answer),
+}
+
+impl<'a> Answer<'a> {
+    /// Returns whether the request may be executed later if there is no room for its reply.
+    pub(crate) fn is_read(&self) -> bool {
+        match self {
+            Self::Classic(answer) => matches!(answer.shape, classic::Shape::Value { .. }),
+            Self::Meta(answer) => {
+                matches!(answer.kind, meta::Kind::Get { .. } | meta::Kind::Debug)
+            }
+            Self::Binary(answer) => answer.kind == binary::Kind::Get,
+        }
+    }
+
+    /// Returns the bytes of the command that the reply repeats.
+    pub(crate) fn opaque(&self) -> &'a [u8] {
+        match self {
+            Self::Classic(_) | Self::Binary(_) => &[],
+            Self::Meta(answer) => answer.opaque(),
+        }
+    }
+
+    /// Returns the same answer with another [`opaque`](Self::opaque).
+    pub(crate) fn with_opaque<'b>(&self, opaque: &'b [u8]) -> Answer<'b> {
+        match *self {
+            Self::Classic(answer) => Answer::Classic(answer),
+            Self::Meta(answer) => Answer::Meta(answer.with_opaque(opaque)),
+            Self::Binary(answer) => Answer::Binary(answer),
+        }
+    }
+
+    /// Returns whether every reply is suppressed, errors included.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self, Self::Classic(answer) if answer.noreply)
+    }
+
+    /// Returns whether it is a refusal, with a request that only removes the item that would have
+    /// been replaced.
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::Classic(answer) => answer.shape == classic::Shape::TooLarge,
+            Self::Meta(answer) => answer.kind == meta::Kind::TooLarge,
+            Self::Binary(answer) => answer.kind == binary::Kind::TooLarge,
+        }
+    }
+
+    /// Returns whether it is the reply to `me`, which memcached does not count as a read.
+    fn is_debug(&self) -> bool {
+        matches!(self, Self::Meta(answer) if answer.kind == meta::Kind::Debug)
+    }
+
+    #[inline]
+    fn say(&self, clock: Clock, request: &Request<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+        match self {
+            Self::Classic(answer) => answer.say(request.key, reply, out),
+            Self::Meta(answer) => answer.say(clock, request, reply, out),
+            Self::Binary(answer) => answer.say(request, reply, out),
+        }
+    }
+}
+
+/// The encoding of a reply to a command that is not a request to one partition.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Encoder {
+    /// Text.
+    Text {
+        /// Suppress the reply unless it is an error.
+        noreply: bool,
+    },
+    /// Packets.
+    Packet(Echo),
+}
+
+impl Encoder {
+    /// Text without `noreply`.
+    pub(crate) const TEXT: Self = Self::Text { noreply: false };
+
+    /// Returns whether it is text; some statistics do not exist in packets.
+    pub(crate) fn is_text(self) -> bool {
+        matches!(self, Self::Text { .. })
+    }
+
+    /// Appends the reply of a command without a result.
+    pub(crate) fn done(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text { noreply: false } => out.extend_from_slice(text::OK),
+            Self::Text { noreply: true } => {}
+            Self::Packet(echo) => echo.done(out, &Body::default()),
+        }
+    }
+
+    /// Appends one statistic.
+    pub(crate) fn stat(self, out: &mut Vec<u8>, name: &str, value: impl Display) {
+        match self {
+            Self::Text { .. } => text::stat(out, name, value),
+            Self::Packet(echo) => echo.stat(out, name, value),
+        }
+    }
+
+    /// Appends the counts by prefix, which are `lines` of text in either protocol.
+    pub(crate) fn detailed(self, out: &mut Vec<u8>, lines: &[u8]) {
+        match self {
+            Self::Text { .. } => out.extend_from_slice(lines),
+            Self::Packet(echo) => {
+                echo.stat(out, "detailed", String::from_utf8_lossy(lines));
+                echo.stat(out, "", "");
+            }
+        }
+    }
+
+    /// Appends the end of the statistics.
+    pub(crate) fn end(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text { .. } => out.extend_from_slice(text::END),
+            Self::Packet(echo) => echo.stat(out, "", ""),
+        }
+    }
+
+    /// Appends the reply to `stats reset`.
+    pub(crate) fn reset(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text { .. } => out.extend_from_slice(text::RESET),
+            Self::Packet(_) => self.end(out),
+        }
+    }
+
+    /// Appends the error for an unknown topic.
+    pub(crate) fn no_topic(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Text { .. } => out.extend_from_slice(text::ERROR),
+            Self::Packet(echo) => echo.error(out, Status::NotFound),
+        }
+    }
+}
+
+/// A sink that encodes the replies of a batch, each in its protocol, into one buffer.
+pub(crate) struct BatchEncoder<'a> {
+    pub(crate) clock: Clock,
+    pub(crate) requests: &'a [Request<'a>],
+    pub(crate) answers: &'a [Answer<'a>],
+    pub(crate) out: &'a mut Vec<u8>,
+    /// The [`Mark`] of each reply in `out`.
+    pub(crate) marks: &'a mut Vec<u32>,
+    /// Whether large values are accepted.
+    pub(crate) large: Large<'a>,
+    /// A large value was deferred.
+    pub(crate) refused_large: bool,
+    pub(crate) counters: &'a mut WorkerCounters,
+}
+
+/// The replies that may be large.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Large<'a> {
+    /// All or none of one connection's. After a deferred one no other read is answered, to keep the
+    /// order of replies.
+    All(bool),
+    /// A flag for each request.
+    Some(&'a [bool]),
+}
+
+impl BatchEncoder<'_> {
+    /// Returns whether a reply was deferred that requires those behind it to be deferred, too.
+    #[inline]
+    fn is_held_up(&self) -> bool {
+        self.refused_large && matches!(self.large, Large::All(_))
+    }
+}
+
+impl Sink for BatchEncoder<'_> {
+    #[inline]
+    fn has_room(&mut self, index: usize) -> bool {
+        let full =
+            (self.out.len() >= OUTPUT_BYTES || self.is_held_up()) && self.answers[index].is_read();
+        if full {
+            self.counters.reads_deferred += 1;
+            self.marks.push(DEFERRED);
+        }
+        !full
+    }
+
+    #[cold]
+    fn has_room_for(&mut self, index: usize, _value_len: usize) -> bool {
+        let may = match self.large {
+            Large::All(all) => all,
+            Large::Some(some) => some.get(index).is_some_and(|may| *may),
+        };
+        let refused = !may && self.answers[index].is_read();
+        if refused {
+            self.refused_large = true;
+            self.counters.reads_deferred += 1;
+            self.marks.push(DEFERRED_LARGE);
+        }
+        !refused
+    }
+
+    #[inline]
+    fn reply(&mut self, index: usize, reply: &Reply<'_>) {
+        let (request, answer) = (&self.requests[index], &self.answers[index]);
+        self.counters.tcp_requests += 1;
+        if answer.is_refusal() {
+            self.counters.store_too_large += 1;
+        } else if answer.is_debug() {
+            self.counters.cmd_meta += 1;
+        } else {
+            self.counters.count(&request.op, reply);
+        }
+        answer.say(self.clock, request, reply, self.out);
+        // At most `OUTPUT_BYTES` and one item of 1 GiB, so no end collides with a deferral's mark.
+        self.marks.push(self.out.len() as u32);
+    }
+}

@@ -1,0 +1,334 @@
+//! Input and output buffers of connections, and a pool of unused ones. An idle connection keeps
+//! little memory.
+
+use std::io::{self, Read, Write};
+
+use herdwick_memcache::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
+
+use crate::memcached::protocol::OUTPUT_BYTES;
+
+/// Values beyond this size in bytes are uploads: an input buffer does not hold them at once.
+pub(super) const UPLOAD_BYTES_MIN: usize = 16 << 10;
+/// Maximum bytes of input that a connection buffers: a line, a value below the size of an upload,
+/// and some more.
+pub(super) const INPUT_BYTES_MAX: usize = 32 << 10;
+const _: () = assert!(LINE_BYTES_MAX + UPLOAD_BYTES_MIN + 2 <= INPUT_BYTES_MAX);
+/// The same for a long `get` line.
+pub(super) const LONG_INPUT_BYTES_MAX: usize = GET_LINE_BYTES_MAX + 1;
+/// Initial size of an input buffer, and so of a read.
+const INPUT_BYTES: usize = 16 << 10;
+/// A rest of input up to this size is copied to a buffer of its own size at the end of a turn, so
+/// that an idle connection keeps little memory.
+const ASIDE_BYTES: usize = 2 << 10;
+/// Bytes of each kind of unused buffers that all workers keep together ...
+const POOL_BYTES: usize = 4 << 20;
+/// ... of which each worker keeps an equal part, within these bounds.
+const WORKER_POOL_BYTES: std::ops::RangeInclusive<usize> = 256 << 10..=1 << 20;
+/// Largest unused input buffer that is kept. A connection that reuses a large one neither clears it
+/// nor copies its data at each doubling.
+const LARGE_BYTES_MAX: usize = 256 << 10;
+
+/// Returns the bytes of unused buffers of one kind that each of `workers` keeps.
+pub(super) fn pool_bytes(workers: usize) -> usize {
+    let (least, most) = WORKER_POOL_BYTES.into_inner();
+    (POOL_BYTES / workers.max(1)).clamp(least, most)
+}
+
+/// The unused buffers of a worker.
+pub(crate) struct Pool {
+    inputs: Kept,
+    large: Kept,
+    outputs: Kept,
+}
+
+/// Unused buffers of one kind, and their bytes of memory.
+struct Kept {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+    most: usize,
+}
+
+impl Kept {
+    fn new(most: usize) -> Self {
+        Self {
+            buffers: Vec::new(),
+            bytes: 0,
+            most,
+        }
+    }
+
+    fn take(&mut self, at: usize) -> Vec<u8> {
+        let buffer = self.buffers.swap_remove(at);
+        self.bytes -= buffer.capacity();
+        buffer
+    }
+
+    fn pop(&mut self) -> Option<Vec<u8>> {
+        let last = self.buffers.len().checked_sub(1)?;
+        Some(self.take(last))
+    }
+
+    /// Keeps the buffer, if there is room for it.
+    fn put(&mut self, buffer: Vec<u8>) {
+        let bytes = self.bytes + buffer.capacity();
+        if bytes <= self.most && buffer.capacity() > 0 {
+            self.bytes = bytes;
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+impl Pool {
+    /// Creates a pool that keeps `most` bytes of each kind.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            inputs: Kept::new(most),
+            large: Kept::new(most),
+            outputs: Kept::new(most),
+        }
+    }
+
+    fn output(&mut self) -> Vec<u8> {
+        self.outputs.pop().unwrap_or_default()
+    }
+
+    /// Returns an output buffer to the pool, unless a large value has made it grow.
+    fn put_output(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= 2 * OUTPUT_BYTES {
+            buffer.clear();
+            self.outputs.put(buffer);
+        }
+    }
+
+    fn input(&mut self) -> Vec<u8> {
+        self.inputs.pop().unwrap_or_else(|| vec![0; INPUT_BYTES])
+    }
+
+    /// Returns an unused input buffer of more than `len` and at most `limit` bytes, if there is
+    /// one.
+    fn larger_input(&mut self, len: usize, limit: usize) -> Option<Vec<u8>> {
+        let fits = |buffer: &Vec<u8>| (len + 1..=limit).contains(&buffer.len());
+        let at = self.large.buffers.iter().position(fits)?;
+        Some(self.large.take(at))
+    }
+
+    fn put_input(&mut self, buffer: Vec<u8>) {
+        match buffer.len() {
+            INPUT_BYTES => self.inputs.put(buffer),
+            len if len > INPUT_BYTES && buffer.capacity() <= LARGE_BYTES_MAX => {
+                self.large.put(buffer);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The received, unused bytes of a connection. The buffer grows only when it is full of them, by
+/// doubling, and never beyond its limit.
+#[derive(Default)]
+pub(crate) struct Input {
+    /// Initialised throughout; the data is `start..end`.
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Returns the bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Removes the first `count` bytes of the data.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.start += count;
+        debug_assert!(self.start <= self.end);
+    }
+
+    /// Reads once. Returns the bytes read, and whether they filled the room: then there may be
+    /// more.
+    pub(crate) fn read(
+        &mut self,
+        source: &mut impl Read,
+        pool: &mut Pool,
+        limit: usize,
+    ) -> io::Result<(usize, bool)> {
+        self.make_room(pool, limit);
+        let room = &mut self.bytes[self.end..];
+        let wanted = room.len();
+        let count = source.read(room)?;
+        self.end += count;
+        Ok((count, count == wanted))
+    }
+
+    fn make_room(&mut self, pool: &mut Pool, limit: usize) {
+        if self.bytes.len() < INPUT_BYTES {
+            self.move_to(pool.input());
+        }
+        if self.end < self.bytes.len() {
+            return;
+        }
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        } else if let Some(larger) = pool.larger_input(self.bytes.len(), limit) {
+            pool.put_input(self.move_to(larger));
+        } else {
+            let larger = (2 * self.bytes.len()).min(limit.max(self.bytes.len() + 1));
+            self.bytes.resize(larger, 0);
+        }
+    }
+
+    /// Moves the data into a buffer with room for it; returns the old buffer.
+    fn move_to(&mut self, mut buffer: Vec<u8>) -> Vec<u8> {
+        let len = self.data().len();
+        buffer[..len].copy_from_slice(self.data());
+        (self.start, self.end) = (0, len);
+        std::mem::replace(&mut self.bytes, buffer)
+    }
+
+    /// Reduces the memory to what the data needs, at the end of a turn.
+    pub(crate) fn rest(&mut self, pool: &mut Pool) {
+        let left = self.end - self.start;
+        if left > ASIDE_BYTES || self.bytes.len() <= ASIDE_BYTES {
+            return;
+        }
+        let aside = self.data().to_vec();
+        pool.put_input(std::mem::replace(&mut self.bytes, aside));
+        self.start = 0;
+        self.end = left;
+    }
+}
+
+/// The replies of a connection that have not been sent yet.
+#[derive(Default)]
+pub(crate) struct Output {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Output {
+    /// Returns the buffer to append replies to.
+    pub(crate) fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
+        if self.bytes.capacity() == 0 {
+            self.bytes = pool.output();
+        }
+        &mut self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// Returns the bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Returns whether further replies have to wait for the peer to read.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() >= OUTPUT_BYTES
+    }
+
+    /// Writes once; returns the bytes written. An empty buffer is returned to the pool.
+    pub(crate) fn write(&mut self, to: &mut impl Write, pool: &mut Pool) -> io::Result<usize> {
+        let count = to.write(&self.bytes[self.sent..])?;
+        self.sent += count;
+        if self.is_empty() {
+            self.sent = 0;
+            pool.put_output(std::mem::take(&mut self.bytes));
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The data is unchanged, whatever the sizes of reads and uses.
+        #[test]
+        fn input_buffer_is_a_byte_queue(steps in prop::collection::vec((0usize..40_000, 0usize..50_000, any::<bool>()), 1..30)) {
+            let (mut pool, mut input) = (Pool::new(1 << 20), Input::default());
+            let (mut fed, mut used) = (0u64, 0u64);
+            for (feed, take, rest) in steps {
+                let chunk: Vec<u8> = (0..feed as u64).map(|i| ((fed + i) % 251) as u8).collect();
+                let (count, _) = input.read(&mut &chunk[..], &mut pool, 1 << 20).unwrap();
+                fed += count as u64;
+                let expected: Vec<u8> = (used..fed).map(|i| (i % 251) as u8).collect();
+                prop_assert_eq!(input.data(), &expected[..]);
+                let take = take.min(expected.len());
+                input.consume(take);
+                used += take as u64;
+                if rest { input.rest(&mut pool); }
+            }
+        }
+    }
+
+    #[test]
+    fn grown_buffer_is_reused_by_the_next_command() {
+        let (mut pool, mut endless) = (Pool::new(1 << 20), io::repeat(7));
+        let mut reads = |input: &mut Input, pool: &mut Pool| {
+            let mut reads = 0;
+            while input.data().len() < 100_000 {
+                input.read(&mut endless, pool, 1 << 20).unwrap();
+                reads += 1;
+            }
+            assert!(input.data().iter().all(|&byte| byte == 7));
+            input.consume(input.data().len());
+            input.rest(pool);
+            reads
+        };
+        let (mut first, mut second) = (Input::default(), Input::default());
+        assert_eq!(reads(&mut first, &mut pool), 4, "16, 32, 64 and 128 KiB");
+        assert_eq!(reads(&mut second, &mut pool), 2);
+        assert_eq!((first.memory(), second.memory()), (0, 0));
+        let mut small = Input::default();
+        small.read(&mut endless, &mut pool, 20_000).unwrap();
+        small.read(&mut endless, &mut pool, 20_000).unwrap();
+        assert_eq!(small.bytes.len(), 20_000, "a limit of its own holds");
+    }
+
+    #[test]
+    fn unused_buffers_are_kept_up_to_a_number_of_bytes() {
+        const MOST: usize = 300_000;
+        let mut pool = Pool::new(MOST);
+        for n in 0..1_000 {
+            pool.put_output(Vec::with_capacity(n * 200));
+            pool.put_input(vec![0; INPUT_BYTES]);
+            pool.put_input(vec![0; INPUT_BYTES + n]);
+        }
+        for kept in [&mut pool.inputs, &mut pool.large, &mut pool.outputs] {
+            let bytes: usize = kept.buffers.iter().map(Vec::capacity).sum();
+            assert!((MOST / 2..=MOST).contains(&bytes), "{bytes}");
+            while kept.pop().is_some() {}
+            assert_eq!(kept.bytes, 0);
+        }
+        for workers in [1, 4, 16] {
+            assert!(pool_bytes(workers) * workers <= POOL_BYTES);
+        }
+    }
+
+    #[test]
+    fn buffer_growth_is_limited_and_released_when_empty() {
+        let (mut pool, mut input) = (Pool::new(1 << 20), Input::default());
+        let limit = 5 * INPUT_BYTES;
+        for _ in 0..10 {
+            let mut endless = io::repeat(7);
+            if input.data().len() < limit {
+                input.read(&mut endless, &mut pool, limit).unwrap();
+            }
+        }
+        assert_eq!(input.bytes.len(), limit);
+        input.consume(limit);
+        input.rest(&mut pool);
+        assert_eq!(input.bytes.capacity(), 0);
+    }
+}

@@ -1,0 +1,345 @@
+//! Collection of the replies of several workers for one connection: in any order of arrival, sent
+//! in the order of the requests.
+
+use std::ops::Range;
+
+use herdwick_memcache::Keys;
+use herdwick_request::Clock;
+
+use super::run::{Cursor, Progress};
+use crate::{
+    memcached::protocol::{Encoder, OUTPUT_BYTES},
+    runtime::{
+        dump::Dump,
+        forward::{ForwardBatch, Order},
+    },
+    telemetry::{counters::Snapshot, prefixes::Prefixes},
+};
+
+/// A round of one connection in which other workers take part, until the last reply has arrived.
+pub(crate) struct Gather {
+    /// Outstanding replies of requests or of workers.
+    pub(crate) outstanding: usize,
+    pub(crate) purpose: Purpose,
+    /// Large values may be among the replies.
+    pub(crate) large: bool,
+}
+
+impl Gather {
+    pub(crate) fn new(outstanding: usize, purpose: Purpose) -> Self {
+        Self {
+            outstanding,
+            purpose,
+            large: true,
+        }
+    }
+
+    /// Creates the gather of a run's replies.
+    pub(crate) fn of_replies(outstanding: usize, replies: Box<Replies>, large: bool) -> Self {
+        Self {
+            outstanding,
+            purpose: Purpose::Replies(replies),
+            large,
+        }
+    }
+
+    /// Returns the bytes of memory that the replies take.
+    pub(crate) fn memory(&self) -> usize {
+        match &self.purpose {
+            Purpose::Replies(replies) => replies.memory(),
+            _ => 0,
+        }
+    }
+}
+
+/// The kind of replies that are gathered.
+pub(crate) enum Purpose {
+    /// The replies to a run.
+    Replies(Box<Replies>),
+    /// Every worker's acknowledgement.
+    Consent { encoder: Encoder },
+    /// A step of a dump: its position, and its output.
+    Dump { dump: Dump, text: Vec<u8> },
+    /// Every worker's counts by prefix.
+    Prefixes {
+        encoder: Encoder,
+        sum: Box<Prefixes>,
+    },
+    /// Every worker's counters.
+    Count {
+        topic: Topic,
+        encoder: Encoder,
+        clock: Clock,
+        parts: Vec<Snapshot>,
+    },
+}
+
+impl Purpose {
+    /// Adds a worker's reply to an order.
+    pub(crate) fn take(&mut self, batch: &mut ForwardBatch) {
+        match self {
+            Self::Count { parts, .. } => parts.extend(batch.snapshot.take().map(|part| *part)),
+            Self::Dump { dump, text } => {
+                if let Order::Dump(stepped) = batch.order {
+                    *dump = stepped;
+                }
+                std::mem::swap(text, batch.text_mut());
+            }
+            Self::Prefixes { sum, .. } => {
+                if let Some(part) = &batch.prefixes {
+                    sum.add(part);
+                }
+            }
+            Self::Replies(_) | Self::Consent { .. } => {}
+        }
+    }
+}
+
+/// The requested statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topic {
+    General,
+    Items,
+    Slabs,
+    /// Each worker separately.
+    Workers,
+    /// The most frequently requested keys.
+    HotKeys,
+    /// No statistics: `stats reset`.
+    Reset,
+}
+
+impl Topic {
+    /// Returns the topic that the arguments of `stats` name, if it needs every worker's counters.
+    pub(crate) fn of(mut words: Keys<'_>) -> Option<Self> {
+        match words.next() {
+            None => Some(Self::General),
+            Some(b"items") => Some(Self::Items),
+            Some(b"slabs") => Some(Self::Slabs),
+            Some(b"hotkeys") => Some(Self::HotKeys),
+            Some(b"workers") => Some(Self::Workers),
+            // As in memcached, any prefix of the word stands for it.
+            Some(word) if b"reset".starts_with(word) => Some(Self::Reset),
+            Some(_) => None,
+        }
+    }
+}
+
+/// Replies that arrive in any order and are sent in the order of their requests.
+#[derive(Default)]
+pub(crate) struct Replies {
+    slots: Vec<Slot>,
+    text: Vec<u8>,
+    points: Vec<Cursor>,
+    /// The connection's progress once all of them are sent.
+    after: Option<Progress>,
+}
+
+#[derive(Clone)]
+enum Slot {
+    Deferred {
+        /// Because the value is large.
+        large: bool,
+    },
+    Said(Range<usize>),
+}
+
+impl Replies {
+    /// Prepares for the replies to the requests at `points`.
+    pub(crate) fn expect(&mut self, points: &[Cursor], after: Progress) {
+        self.slots.clear();
+        self.slots
+            .resize(points.len(), Slot::Deferred { large: false });
+        self.text.clear();
+        self.points.clear();
+        self.points.extend_from_slice(points);
+        self.after = Some(after);
+    }
+
+    /// Stores the reply to request `slot`.
+    pub(crate) fn put(&mut self, slot: usize, text: &[u8]) {
+        let from = self.text.len();
+        self.text.extend_from_slice(text);
+        self.place(slot, from..self.text.len());
+    }
+
+    /// Takes over a whole text by swapping, if there is no text yet; returns whether it did. The
+    /// caller then assigns its parts with [`place`](Self::place).
+    pub(crate) fn adopt(&mut self, text: &mut Vec<u8>) -> bool {
+        let empty = self.text.is_empty();
+        if empty {
+            std::mem::swap(&mut self.text, text);
+        }
+        empty
+    }
+
+    /// Records that the reply to request `slot` is in this part of the text.
+    pub(crate) fn place(&mut self, slot: usize, range: Range<usize>) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            *slot = Slot::Said(range);
+        }
+    }
+
+    /// Records that request `slot` is to be executed again; if `large`, when there is room for a
+    /// large value.
+    pub(crate) fn defer(&mut self, slot: usize, large: bool) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            *slot = Slot::Deferred { large };
+        }
+    }
+
+    /// Appends the replies in order to `out`, up to the first deferred one, from which decoding has
+    /// to resume. Returns the connection's progress.
+    pub(crate) fn say(&mut self, out: &mut Vec<u8>) -> Progress {
+        if out.is_empty() && self.is_in_order() {
+            std::mem::swap(out, &mut self.text);
+            self.slots.clear();
+            return self.finished();
+        }
+        for (at, (slot, point)) in self.slots.iter().zip(&self.points).enumerate() {
+            match slot {
+                Slot::Said(range) => out.extend_from_slice(&self.text[range.clone()]),
+                Slot::Deferred { .. } => {
+                    let back = Progress::to(*point);
+                    self.hold(at);
+                    return back;
+                }
+            }
+        }
+        self.slots.clear();
+        self.finished()
+    }
+
+    /// Keeps the replies from slot `from` on. Their requests have been executed, and some must not
+    /// be executed twice.
+    fn hold(&mut self, from: usize) {
+        self.slots.drain(..from);
+        let mut text = Vec::new();
+        for slot in &mut self.slots {
+            if let Slot::Said(range) = slot {
+                let start = text.len();
+                text.extend_from_slice(&self.text[range.clone()]);
+                *range = start..text.len();
+            }
+        }
+        self.text = text;
+    }
+
+    /// Returns whether it keeps replies behind a deferred one.
+    pub(crate) fn holds(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, Slot::Said(_)))
+    }
+
+    /// Returns the bytes of memory that they take.
+    pub(crate) fn memory(&self) -> usize {
+        self.text.capacity()
+    }
+
+    /// Returns whether the next step needs room for a large value.
+    pub(crate) fn wants_room(&self) -> bool {
+        matches!(self.slots.first(), Some(Slot::Deferred { large: true }))
+    }
+
+    /// Returns the number of expected replies.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns whether the reply to request `slot` is missing.
+    pub(crate) fn lacks(&self, slot: usize) -> bool {
+        matches!(self.slots.get(slot), Some(Slot::Deferred { .. }))
+    }
+
+    /// Continues with the same requests, decoded again, now at `points`.
+    pub(crate) fn go_on(&mut self, points: &[Cursor], after: Progress) {
+        self.slots.truncate(points.len());
+        self.points.clear();
+        self.points.extend_from_slice(points);
+        self.after = Some(after);
+    }
+
+    /// Returns whether the text is exactly all replies in order, as when one worker gave them all.
+    fn is_in_order(&self) -> bool {
+        let mut end = 0;
+        self.slots.iter().all(|slot| match slot {
+            Slot::Said(range) if range.start == end => {
+                end = range.end;
+                true
+            }
+            _ => false,
+        })
+    }
+
+    fn finished(&self) -> Progress {
+        self.after.unwrap_or_else(|| Progress::past(0))
+    }
+
+    /// Frees the memory that large values have made it take.
+    fn shrink(&mut self) {
+        self.text.clear();
+        self.text.shrink_to(OUTPUT_BYTES);
+    }
+}
+
+/// Maximum number of unused lists of replies that a worker keeps.
+const SPARE: usize = 64;
+
+/// Unused lists of replies, and the bytes of their texts.
+pub(super) struct SpareReplies {
+    #[expect(clippy::vec_box, reason = "a connection holds it by pointer")]
+    lists: Vec<Box<Replies>>,
+    bytes: usize,
+    most: usize,
+}
+
+impl SpareReplies {
+    /// Creates the spare lists of a worker that keeps `most` bytes of text in them.
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            lists: Vec::new(),
+            bytes: 0,
+            most,
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Box<Replies> {
+        let replies = self.lists.pop().unwrap_or_default();
+        self.bytes -= replies.memory();
+        replies
+    }
+
+    /// Keeps the list; its text too, if there is room for it.
+    pub(super) fn put(&mut self, mut replies: Box<Replies>) {
+        if self.lists.len() == SPARE {
+            return;
+        }
+        replies.shrink();
+        if self.bytes + replies.memory() > self.most {
+            replies.text = Vec::new();
+        }
+        self.bytes += replies.memory();
+        self.lists.push(replies);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_spare_lists_are_kept_up_to_a_number_of_bytes() {
+        const MOST: usize = 200_000;
+        let mut spare = SpareReplies::new(MOST);
+        for n in 0..200 {
+            let mut replies = Box::<Replies>::default();
+            replies.text.reserve(n * 1_000);
+            spare.put(replies);
+        }
+        let bytes: usize = spare.lists.iter().map(|list| list.memory()).sum();
+        assert!((MOST / 2..=MOST).contains(&bytes), "{bytes}");
+        for _ in 0..200 {
+            spare.take();
+        }
+        assert_eq!((spare.bytes, spare.lists.len()), (0, 0));
+    }
+}

@@ -1,0 +1,423 @@
+//! Commands that are not requests to one partition: they are answered at once, or broadcast to all
+//! workers.
+//!
+//! In a circle with `packets`: a packet has the effect of the command of the same meaning, and is begun
+//! from here, as every command is.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use herdwick_memcache::{Command, Oversized, is_noreply, meta, text};
+use herdwick_request::Second;
+
+use super::{
+    admin::{Admin, CRAWLER_DISABLED, CrawlerOrder},
+    buffer::Output,
+    connection::Connection,
+    gather::{Gather, Purpose, Topic},
+    listing, packets,
+    run::{Progress, Stop},
+    state::{Round, Service},
+    statistics,
+};
+use crate::{
+    context::{Context, VERSION},
+    memcached::protocol::Encoder,
+    runtime::{
+        crawl::NotStarted,
+        dump::{Dump, Format},
+        forward::{Order, Ticket},
+        front::Pass,
+    },
+};
+
+/// The effect of a command, or of what stands in its place in the input.
+pub(super) enum Begun {
+    /// The command is answered; the connection continues behind it.
+    Said { used: usize, swallow: u64 },
+    /// The connection becomes a watcher of these topics.
+    Watch { used: usize, topics: u32 },
+    /// A dump begins, which is produced step by step.
+    Dump { used: usize, dump: Dump },
+    /// The command was sent to all workers.
+    Away { used: usize, gather: Gather },
+    /// A packet of SASL ends the authentication, and is handled as the first one was.
+    Authenticate,
+    /// All forwarded batches to some worker are in use.
+    Starved,
+    /// The command is incomplete.
+    Hungry,
+    /// Close the connection, on a protocol error (`faulty`) or on request.
+    HangUp { faulty: bool },
+}
+
+/// Executes the command at `stop`, or begins to.
+pub(super) fn begin(
+    service: &mut Service,
+    output: &mut Output,
+    stop: Stop<'_>,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let (command, used, swallow) = match stop {
+        Stop::Immediate {
+            command,
+            used,
+            swallow,
+        } => (command, used, swallow),
+        Stop::Close => {
+            pass.counters.closed_not_memcached += 1;
+            return Begun::HangUp { faulty: true };
+        }
+        Stop::NeedMore(_) | Stop::Full | Stop::Swallow(_) | Stop::Upload(_) => {
+            return Begun::Hungry;
+        }
+    };
+    match command {
+        Command::Quit => Begun::HangUp { faulty: false },
+        Command::FlushAll(flush) if service.context.settings.offers.flush => {
+            let noreply = flush.noreply;
+            flush_all(flush.delay, Encoder::Text { noreply }, used, ticket, pass)
+        }
+        Command::Packet(packet) => {
+            packets::begin(service, output, &packet, (used, swallow), ticket, pass)
+        }
+        Command::Shutdown { known, noreply } => shutdown(service, output, known, noreply, used),
+        Command::Unknown(line) if let Some(admin) = Admin::read(line, &service.context) => {
+            let admin = if is_noreply(line) {
+                admin.unheard()
+            } else {
+                admin
+            };
+            administer(service, output, admin, used, ticket, pass)
+        }
+        Command::Stats(words)
+            if let Some(admin) = Admin::read_stats(words, &service.context.settings.offers) =>
+        {
+            administer(service, output, admin, used, ticket, pass)
+        }
+        Command::Stats(words) if let Some(topic) = Topic::of(words) => {
+            stats(topic, Encoder::TEXT, used, ticket, pass)
+        }
+        command => {
+            let out = output.buffer(&mut service.pool);
+            answer(service, command, out, pass);
+            Begun::Said { used, swallow }
+        }
+    }
+}
+
+/// Executes an operator's command, or begins to.
+fn administer(
+    service: &mut Service,
+    output: &mut Output,
+    admin: Admin,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let consent = Purpose::Consent {
+        encoder: Encoder::TEXT,
+    };
+    let (order, purpose) = match admin {
+        Admin::Warp(warp) => (Order::Warp(warp), consent),
+        Admin::Detail(on) => return detail(service, on, Encoder::TEXT, used, ticket, pass),
+        Admin::Prefixes => return prefixes(Encoder::TEXT, used, ticket, pass),
+        Admin::Connections => {
+            let out = output.buffer(&mut service.pool);
+            listing::say_listeners(&service.context, pass.clock, out);
+            let dump = Dump::new(Format::Connections);
+            return Begun::Dump { used, dump };
+        }
+        Admin::Dump(dump) => {
+            let out = output.buffer(&mut service.pool);
+            out.extend_from_slice(dump.opening());
+            return Begun::Dump { used, dump };
+        }
+        Admin::Certificates => {
+            let out = output.buffer(&mut service.pool);
+            reload_certificates(service, pass, out);
+            return Begun::Said { used, swallow: 0 };
+        }
+        Admin::Crawler(order) => {
+            let line = crawler(&service.context, order);
+            output.buffer(&mut service.pool).extend_from_slice(line);
+            return Begun::Said { used, swallow: 0 };
+        }
+        Admin::Watch(topics) => return Begun::Watch { used, topics },
+        Admin::Say(line) => {
+            output.buffer(&mut service.pool).extend_from_slice(line);
+            return Begun::Said { used, swallow: 0 };
+        }
+    };
+    broadcast(order, purpose, used, ticket, pass)
+}
+
+/// Carries out an order of `lru_crawler`; returns the reply.
+fn crawler(context: &Context, order: CrawlerOrder) -> &'static [u8] {
+    let crawler = &context.tunables.crawler;
+    match order {
+        CrawlerOrder::Crawl => match crawler.start(context.settings.workers) {
+            Ok(()) => text::OK,
+            Err(NotStarted::Disabled) => CRAWLER_DISABLED,
+            Err(NotStarted::Busy) => b"BUSY currently processing crawler request\r\n",
+        },
+        CrawlerOrder::Enable(enabled) => {
+            crawler.enable(enabled);
+            text::OK
+        }
+        CrawlerOrder::Sleep(us) if !crawler.set_sleep_us(us) => {
+            b"CLIENT_ERROR sleep must be one second or less\r\n"
+        }
+        CrawlerOrder::Sleep(_) => text::OK,
+        CrawlerOrder::Items(items) => {
+            crawler.set_items_max(items);
+            text::OK
+        }
+    }
+}
+
+/// Turns the counting by prefix on or off at all workers.
+pub(super) fn detail(
+    service: &Service,
+    on: bool,
+    encoder: Encoder,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let purpose = Purpose::Consent { encoder };
+    let begun = broadcast(Order::Detail(on), purpose, used, ticket, pass);
+    if matches!(begun, Begun::Away { .. }) {
+        service.context.tunables.detail.store(on, Relaxed);
+    }
+    begun
+}
+
+/// Requests the counts by prefix from all workers.
+pub(super) fn prefixes(
+    encoder: Encoder,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let purpose = Purpose::Prefixes {
+        encoder,
+        sum: Box::default(),
+    };
+    broadcast(Order::Prefixes, purpose, used, ticket, pass)
+}
+
+/// Reloads the certificates and appends memcached's reply. The worker blocks on the files, as
+/// memcached's does: it is an operator's command, and the files are small.
+#[cold]
+fn reload_certificates(service: &Service, pass: &Pass<'_>, out: &mut Vec<u8>) {
+    let Some(certificates) = &service.context.certificates else {
+        out.extend_from_slice(b"Error TLS not enabled\r\n");
+        return;
+    };
+    match certificates.reload(pass.clock.second.0) {
+        Ok(()) => out.extend_from_slice(text::OK),
+        Err(error) => out.extend_from_slice(format!("Error {error}\r\n").as_bytes()),
+    }
+}
+
+/// Requests the end of the process, if it has registered a hook for that, and closes the connection
+/// without a reply, as memcached does.
+fn shutdown(
+    service: &mut Service,
+    output: &mut Output,
+    known: bool,
+    noreply: bool,
+    used: usize,
+) -> Begun {
+    let line = match &service.context.settings.shutdown {
+        Some(hook) if known => {
+            hook.pull();
+            return Begun::HangUp { faulty: false };
+        }
+        _ if noreply => &[],
+        Some(_) => text::SHUTDOWN_MODE,
+        None => text::SHUTDOWN_REFUSED,
+    };
+    let out = output.buffer(&mut service.pool);
+    out.extend_from_slice(line);
+    Begun::Said { used, swallow: 0 }
+}
+
+pub(super) fn stats(
+    topic: Topic,
+    encoder: Encoder,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let order = if topic == Topic::Reset {
+        Order::Reset
+    } else {
+        Order::Count {
+            hot: topic == Topic::HotKeys,
+        }
+    };
+    let purpose = Purpose::Count {
+        topic,
+        encoder,
+        clock: pass.clock,
+        parts: Vec::new(),
+    };
+    broadcast(order, purpose, used, ticket, pass)
+}
+
+/// Flushes all items one second before the exptime `delay`, as in memcached; 0 is now. An exptime
+/// before the server's start gives second 0, which cancels a pending flush.
+pub(super) fn flush_all(
+    delay: u32,
+    encoder: Encoder,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let at = match delay {
+        0 => pass.clock.second,
+        _ => Second(pass.clock.deadline(delay).0.saturating_sub(1)),
+    };
+    let purpose = Purpose::Consent { encoder };
+    let begun = broadcast(Order::Flush(at), purpose, used, ticket, pass);
+    if matches!(begun, Begun::Away { .. }) {
+        pass.counters.cmd_flush += 1;
+    }
+    begun
+}
+
+/// Sends every worker the same order.
+fn broadcast(
+    order: Order,
+    purpose: Purpose,
+    used: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    match pass.cross_core.broadcast(order, ticket) {
+        Ok(outstanding) => Begun::Away {
+            used,
+            gather: Gather::new(outstanding, purpose),
+        },
+        Err(_) => {
+            pass.counters.forward_batches_exhausted += 1;
+            Begun::Starved
+        }
+    }
+}
+
+/// Appends the reply to a command that needs no partition.
+fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut Pass<'_>) {
+    let line = match command {
+        Command::Version => {
+            out.extend_from_slice(b"VERSION ");
+            out.extend_from_slice(VERSION.as_bytes());
+            b"\r\n"
+        }
+        Command::MetaNoop => meta::NOTHING,
+        Command::Verbosity { level, noreply } => {
+            service.context.tunables.set_verbosity(level);
+            if noreply { &[] } else { text::OK }
+        }
+        Command::MemoryLimit { megabytes, noreply } => {
+            let answer = memory_limit(service, megabytes);
+            if noreply { &[] } else { answer }
+        }
+        Command::FlushAll(flush) if flush.noreply => &[],
+        Command::FlushAll(_) => b"CLIENT_ERROR flush_all not allowed\r\n",
+        Command::Stats(words) => {
+            statistics::local(&service.context, words, Encoder::TEXT, out);
+            &[]
+        }
+        Command::Oversized(put) => too_large(put, pass),
+        Command::Unknown(line) => {
+            if let Some(reply) = service.host.greet(line) {
+                out.extend_from_slice(reply.as_bytes());
+                return;
+            }
+            pass.counters.refused_lines += 1;
+            if is_noreply(line) { &[] } else { text::ERROR }
+        }
+        Command::Refused(refused) => {
+            pass.counters.refused_lines += 1;
+            if refused.noreply {
+                &[]
+            } else {
+                refused.refusal.line()
+            }
+        }
+        // The other commands are requests or handled elsewhere.
+        _ => text::ERROR,
+    };
+    out.extend_from_slice(line);
+}
+
+/// Minimum of `cache_memlimit` in memcached, in megabytes.
+const MEMORY_LIMIT_MEGABYTES: u32 = 8;
+/// A larger number was probably meant as bytes (memcached's bound).
+const MEMORY_LIMIT_MEGABYTES_MAX: u32 = 1_000_000_000;
+
+/// Answers `cache_memlimit`. The memory is reserved at the start, so a limit above it is refused, as
+/// is one below what the partitions need.
+fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
+    let asked = (megabytes as usize).saturating_mul(1 << 20);
+    if megabytes < MEMORY_LIMIT_MEGABYTES {
+        text::MEMORY_LIMIT_TOO_SMALL
+    } else if megabytes > MEMORY_LIMIT_MEGABYTES_MAX {
+        text::MEMORY_LIMIT_IN_BYTES
+    } else if service.context.tunables.memory.set(asked) {
+        text::OK
+    } else {
+        text::MEMORY_LIMIT_FAILED
+    }
+}
+
+fn too_large(put: Oversized<'_>, pass: &mut Pass<'_>) -> &'static [u8] {
+    pass.counters.store_too_large += 1;
+    pass.counters.refused_blocks += 1;
+    if put.noreply { &[] } else { text::TOO_LARGE }
+}
+
+/// Applies the effect to the connection and ends the round.
+pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) -> Round {
+    match begun {
+        Begun::Said { used, swallow } => {
+            connection.advance(Progress {
+                swallow,
+                ..Progress::past(used)
+            });
+            Round::Done
+        }
+        Begun::Away { used, gather } => {
+            connection.advance(Progress::past(used));
+            connection.gather = Some(gather);
+            Round::Away
+        }
+        Begun::Dump { used, dump } => {
+            connection.advance(Progress::past(used));
+            connection.dump = Some(dump);
+            Round::Done
+        }
+        Begun::Watch { used, topics } => {
+            connection.advance(Progress::past(used));
+            connection.watches = Some(topics);
+            Round::Hungry
+        }
+        Begun::Authenticate => {
+            connection.admitted = false;
+            Round::Hungry
+        }
+        Begun::Starved => Round::Starved,
+        Begun::Hungry => {
+            connection.advance(after);
+            Round::Hungry
+        }
+        Begun::HangUp { faulty } => {
+            connection.faulty = faulty;
+            connection.hang_up();
+            Round::Hungry
+        }
+    }
+}

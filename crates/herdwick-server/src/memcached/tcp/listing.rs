@@ -1,0 +1,79 @@
+//! The output of `stats conns`: one block for each connection and each listener.
+
+use herdwick_memcache::text;
+use herdwick_request::Clock;
+use mio::net::TcpStream;
+
+use super::connection::Connection;
+use crate::{context::Context, net::stream::Stream};
+
+/// Appends the addresses, state and idle time of `connection` at second `now`.
+pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
+    let number = connection.stream.number();
+    let of_tcp = |stream: &TcpStream| {
+        (
+            stream.peer_addr().map(|address| format!("tcp:{address}")),
+            stream.local_addr().map(|address| format!("tcp:{address}")),
+        )
+    };
+    let (address, listener) = match &connection.stream {
+        Stream::Tcp(stream) => of_tcp(stream),
+        Stream::Tls(stream) => of_tcp(stream.socket()),
+        Stream::Datagram(exchange) => (
+            Ok(format!("udp:{}", exchange.came_from())),
+            exchange.came_to().map(|address| format!("udp:{address}")),
+        ),
+        Stream::Unix(stream) => {
+            let local = stream.local_addr().map(|address| {
+                let path = address.as_pathname().map(|path| path.display().to_string());
+                format!("unix:{}", path.unwrap_or_default())
+            });
+            (Ok("unix:".to_owned()), local)
+        }
+    };
+    let unknown = |_| "?".to_owned();
+    let mut stat = |name: &str, value: &str| text::stat(out, &format!("{number}:{name}"), value);
+    stat("addr", &address.unwrap_or_else(unknown));
+    stat("listen_addr", &listener.unwrap_or_else(unknown));
+    stat("state", state(connection));
+    let idle = connection.activity.idle(now);
+    stat("secs_since_last_cmd", &idle.to_string());
+}
+
+/// Appends the listeners.
+pub(super) fn say_listeners(context: &Context, clock: Clock, out: &mut Vec<u8>) {
+    for source in &context.sources {
+        let number = source.number;
+        let mut stat = |name: &str, value: &str| {
+            text::stat(out, &format!("{number}:{name}"), value);
+        };
+        if source.udp {
+            stat("UDP", "UDP");
+        }
+        stat("addr", &source.address);
+        stat(
+            "state",
+            if source.udp {
+                "conn_read"
+            } else {
+                "conn_listening"
+            },
+        );
+        stat("secs_since_last_cmd", &context.uptime(clock).to_string());
+    }
+}
+
+/// Returns memcached's name for the state of a connection.
+fn state(connection: &Connection) -> &'static str {
+    if !connection.output.is_empty() {
+        "conn_mwrite"
+    } else if connection.gather.is_some() {
+        "conn_parse_cmd"
+    } else if connection.closing {
+        "conn_closing"
+    } else if connection.is_half_sent() {
+        "conn_nread"
+    } else {
+        "conn_read"
+    }
+}

@@ -1,0 +1,462 @@
+//! Admission of concurrent uploads. Each partition has a number of lots, each for a value of the
+//! maximum size; so the bytes reserved in a log are bounded, and a large value waits no longer than
+//! a small one. Each worker owns an equal share of every partition's lots; the remainder is shared.
+//! The number of lots follows the memory limit: where it falls below those in use, no worker is
+//! granted one, of its own ones neither, until enough are given back.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use super::wait_queue::WaitQueue;
+
+/// The lots of all partitions.
+pub(crate) struct Lots {
+    partitions: Vec<Partition>,
+}
+
+#[derive(Default)]
+struct Partition {
+    /// Number of lots.
+    count: AtomicUsize,
+    /// Lots in use by all workers; more than there are after the number has fallen.
+    used: AtomicUsize,
+    /// Shared lots among those.
+    shared_used: AtomicUsize,
+    /// Number of workers at which a connection waits for a lot.
+    waiting: AtomicUsize,
+}
+
+/// Adds 1 to `used` if it is below `most`.
+fn take_below(used: &AtomicUsize, most: usize) -> bool {
+    let more = |used: usize| (used < most).then_some(used + 1);
+    used.fetch_update(Relaxed, Relaxed, more).is_ok()
+}
+
+impl Lots {
+    /// Creates the lots of `workers` partitions with `count` lots each.
+    pub(crate) fn new(count: usize, workers: usize) -> Arc<Self> {
+        let lots = Self {
+            partitions: (0..workers).map(|_| Partition::default()).collect(),
+        };
+        (0..workers).for_each(|owner| lots.resize(owner, count));
+        Arc::new(lots)
+    }
+
+    /// Sets the number of lots of the partition of worker `owner`. That worker calls it, once its
+    /// store has room for as many.
+    pub(crate) fn resize(&self, owner: usize, count: usize) {
+        self.partitions[owner].count.store(count, Relaxed);
+    }
+
+    fn count(&self, owner: usize) -> usize {
+        self.partitions[owner].count.load(Relaxed)
+    }
+
+    /// Returns how many lots of a partition are shared.
+    fn shared(&self, owner: usize) -> usize {
+        self.count(owner) % self.partitions.len()
+    }
+
+    /// Returns how many lots of a partition each worker owns.
+    fn own(&self, owner: usize) -> usize {
+        self.count(owner) / self.partitions.len()
+    }
+
+    /// Returns how many lots of a partition are in use beyond their number.
+    fn excess(&self, owner: usize) -> usize {
+        let used = self.partitions[owner].used.load(Relaxed);
+        used.saturating_sub(self.count(owner))
+    }
+}
+
+/// A lot, to be [given back](WorkerLots::give_back).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lot {
+    Own,
+    Shared,
+}
+
+/// One worker's lots, and its connections that wait for one, in order of arrival.
+pub(super) struct WorkerLots {
+    lots: Arc<Lots>,
+    /// Own lots in use, for each partition.
+    own_out: Vec<usize>,
+    queues: Vec<WaitQueue>,
+    /// Number of connections that wait, then number of lots in use.
+    waiting: usize,
+    out: usize,
+    /// Shared lots in use, for each partition.
+    shared_out: Vec<usize>,
+}
+
+/// The number of lots of a partition that have to be given back for waiting connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    count: usize,
+    /// Lots among those that serve none: more are in use than there are.
+    excess: usize,
+    /// Own lots that help. Connections that wait at other workers are served by shared ones, and by
+    /// those that this worker does not own any more.
+    own: usize,
+}
+
+impl Wanted {
+    /// Returns whether giving back `lot` would help; then counts it as given back.
+    pub(super) fn take(&mut self, lot: Lot) -> bool {
+        if self.count == 0 || lot == Lot::Own && self.own == 0 {
+            return false;
+        }
+        self.count -= 1;
+        self.own -= usize::from(lot == Lot::Own);
+        true
+    }
+
+    /// Wants nothing where giving back all of `lots`, named with their partitions, would serve no
+    /// connection.
+    pub(super) fn limit(wanted: &mut [Self], lots: impl Iterator<Item = (usize, Lot)>) {
+        let mut rest = wanted.to_vec();
+        for (owner, lot) in lots {
+            rest[owner].take(lot);
+        }
+        for (wanted, rest) in wanted.iter_mut().zip(&rest) {
+            if wanted.count - rest.count <= wanted.excess {
+                wanted.count = 0;
+            }
+        }
+    }
+}
+
+impl WorkerLots {
+    pub(super) fn new(lots: Arc<Lots>) -> Self {
+        let count = lots.partitions.len();
+        Self {
+            own_out: vec![0; count],
+            queues: (0..count).map(|_| WaitQueue::default()).collect(),
+            lots,
+            waiting: 0,
+            out: 0,
+            shared_out: vec![0; count],
+        }
+    }
+
+    /// Takes a lot at partition `owner`. If none is free, or others wait, queues `place` and
+    /// returns `None`.
+    pub(super) fn ask(&mut self, owner: usize, place: u32) -> Option<Lot> {
+        let in_front = &self.lots.partitions[owner].waiting;
+        if self.queues[owner].is_empty()
+            && let Some(lot) = self.take(owner, in_front.load(Relaxed) == 0)
+        {
+            return Some(lot);
+        }
+        if self.queues[owner].is_empty() {
+            self.lots.partitions[owner].waiting.fetch_add(1, Relaxed);
+        }
+        self.queues[owner].push_back(place);
+        self.waiting += 1;
+        None
+    }
+
+    fn take(&mut self, owner: usize, shared: bool) -> Option<Lot> {
+        let (partition, own) = (&self.lots.partitions[owner], self.lots.own(owner));
+        let is_own = self.own_out[owner] < own;
+        // While this worker uses more than it owns now, those stand for shared ones.
+        if !is_own && (!shared || self.own_out[owner] > own)
+            || !take_below(&partition.used, self.lots.count(owner))
+        {
+            return None;
+        }
+        if !is_own && !take_below(&partition.shared_used, self.lots.shared(owner)) {
+            partition.used.fetch_sub(1, Relaxed);
+            return None;
+        }
+        self.out += 1;
+        if is_own {
+            self.own_out[owner] += 1;
+            return Some(Lot::Own);
+        }
+        self.shared_out[owner] += 1;
+        Some(Lot::Shared)
+    }
+
+    pub(super) fn give_back(&mut self, owner: usize, lot: Lot) {
+        let partition = &self.lots.partitions[owner];
+        self.out -= 1;
+        match lot {
+            Lot::Own => self.own_out[owner] -= 1,
+            Lot::Shared => {
+                self.shared_out[owner] -= 1;
+                partition.shared_used.fetch_sub(1, Relaxed);
+            }
+        }
+        partition.used.fetch_sub(1, Relaxed);
+    }
+
+    /// Returns the next connection that gets a lot, and the lot. While other workers wait, too, a
+    /// shared lot is taken only `in_turn`, so that the worker that gives one back does not always
+    /// take it again.
+    pub(super) fn next(&mut self, in_turn: bool) -> Option<(u32, Lot)> {
+        if self.waiting == 0 {
+            return None;
+        }
+        for owner in 0..self.queues.len() {
+            if self.queues[owner].is_empty() {
+                continue;
+            }
+            let alone = self.lots.partitions[owner].waiting.load(Relaxed) <= 1;
+            if let Some(lot) = self.take(owner, alone || in_turn)
+                && let Some(place) = self.queues[owner].pop_front()
+            {
+                self.left(owner);
+                return Some((place, lot));
+            }
+        }
+        None
+    }
+
+    /// Removes `place` from the queue of `owner`.
+    pub(super) fn forget(&mut self, owner: usize, place: u32) {
+        if self.queues[owner].remove(place) {
+            self.left(owner);
+        }
+    }
+
+    fn left(&mut self, owner: usize) {
+        self.waiting -= 1;
+        if self.queues[owner].is_empty() {
+            self.lots.partitions[owner].waiting.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Returns whether a connection of any worker waits for a lot at `owner`.
+    pub(super) fn is_wanted(&self, owner: usize) -> bool {
+        self.lots.partitions[owner].waiting.load(Relaxed) > 0
+    }
+
+    /// Returns how many lots of a partition this worker uses that others could use.
+    fn lendable(&self, owner: usize) -> usize {
+        self.shared_out[owner] + self.not_owned(owner)
+    }
+
+    /// Returns how many of the own lots in use this worker does not own any more.
+    fn not_owned(&self, owner: usize) -> usize {
+        self.own_out[owner].saturating_sub(self.lots.own(owner))
+    }
+
+    /// Returns whether a connection waits that a lot in use by this worker could serve.
+    pub(super) fn any_wanted(&self) -> bool {
+        let wanted = |owner: usize| {
+            !self.queues[owner].is_empty() || self.lendable(owner) > 0 && self.is_wanted(owner)
+        };
+        self.out > 0 && (0..self.queues.len()).any(wanted)
+    }
+
+    /// Returns how many lots of each partition would help: one for each connection that waits here,
+    /// else one for the other workers; and before those the lots that are in use beyond their
+    /// number.
+    pub(super) fn wanted(&self) -> Vec<Wanted> {
+        let wanted = |owner: usize| {
+            let (waits, excess) = (self.queues[owner].len(), self.lots.excess(owner));
+            let (served, own) = match waits {
+                0 => (usize::from(self.is_wanted(owner)), self.not_owned(owner)),
+                waits => (waits, usize::MAX),
+            };
+            Wanted {
+                count: if served > 0 { served + excess } else { 0 },
+                excess,
+                own,
+            }
+        };
+        (0..self.queues.len()).map(wanted).collect()
+    }
+
+    /// Returns the waiting connections by partition, the youngest first.
+    pub(super) fn youngest(&self) -> impl Iterator<Item = u32> {
+        self.queues.iter().flat_map(WaitQueue::youngest)
+    }
+
+    /// Returns whether a connection of this worker waits.
+    pub(super) fn waits(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Returns whether lots of this worker are in use.
+    pub(super) fn is_out(&self) -> bool {
+        self.out > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lots_are_granted_in_turn_and_none_is_lost() {
+        let lots = Lots::new(5, 2);
+        let mut pools = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
+        let mut taken: Vec<Lot> = (0..3).filter_map(|n| pools[0].ask(1, n)).collect();
+        assert_eq!(taken, [Lot::Own, Lot::Own, Lot::Shared]);
+        assert_eq!(pools[0].ask(1, 7), None);
+        assert_eq!(pools[0].ask(0, 8), Some(Lot::Own), "another partition");
+        assert!(pools[1].is_wanted(1) && !pools[1].waits());
+        for n in 0..2 {
+            assert_eq!(pools[1].ask(1, n), Some(Lot::Own));
+        }
+        assert_eq!(pools[1].ask(1, 9), None);
+        assert_eq!(pools[1].next(true), None);
+        pools[0].give_back(1, taken.pop().unwrap());
+        assert_eq!(pools[0].next(false), None, "another waits, too");
+        assert_eq!(pools[1].next(true), Some((9, Lot::Shared)));
+        assert_eq!(pools[0].next(true), None);
+        pools[0].give_back(1, taken.pop().unwrap());
+        assert_eq!(pools[0].next(false), Some((7, Lot::Own)));
+        assert!(!pools[1].is_wanted(1));
+    }
+
+    #[test]
+    fn own_lots_of_a_worker_are_not_lent() {
+        let lots = Lots::new(3, 2);
+        let mut pools = [WorkerLots::new(Arc::clone(&lots)), WorkerLots::new(lots)];
+        assert_eq!(pools[0].ask(1, 1), Some(Lot::Own));
+        assert_eq!(pools[1].ask(1, 1), Some(Lot::Own));
+        assert_eq!(pools[1].ask(1, 2), Some(Lot::Shared));
+        assert_eq!(pools[1].ask(1, 3), None);
+        assert!(!pools[0].any_wanted() && pools[1].any_wanted());
+        assert!(!pools[0].wanted()[1].take(Lot::Own));
+        assert!(pools[1].wanted()[1].take(Lot::Own));
+        pools[1].forget(1, 3);
+        assert_eq!(pools[0].ask(1, 2), None);
+        let mut wanted = pools[1].wanted()[1];
+        assert!(pools[1].any_wanted() && !wanted.take(Lot::Own));
+        assert!(wanted.take(Lot::Shared) && !wanted.take(Lot::Shared));
+    }
+
+    /// Sets the number of lots of partition 1.
+    fn resize(lots: &Lots, count: usize) {
+        lots.resize(1, count);
+    }
+
+    /// Fewer than are in use, more again.
+    #[test]
+    fn lots_in_use_beyond_a_smaller_number_are_not_granted_again() {
+        let lots = Lots::new(5, 2);
+        let mut pools = [
+            WorkerLots::new(Arc::clone(&lots)),
+            WorkerLots::new(Arc::clone(&lots)),
+        ];
+        let mut taken: Vec<Lot> = (0..3).filter_map(|n| pools[0].ask(1, n)).collect();
+        assert_eq!(taken, [Lot::Own, Lot::Own, Lot::Shared]);
+        resize(&lots, 2);
+        assert_eq!(pools[0].ask(1, 7), None);
+        assert_eq!(pools[1].ask(1, 1), None, "own lots are not free either");
+        for count in [3, 2] {
+            assert_eq!(pools[0].next(true), None, "{count} in use of 2");
+            assert_eq!(pools[1].next(true), None, "{count} in use of 2");
+            pools[0].give_back(1, taken.pop().unwrap());
+        }
+        assert_eq!(pools[0].next(true), None, "its own one is in use");
+        assert_eq!(pools[1].next(true), Some((1, Lot::Own)));
+        pools[0].give_back(1, taken.pop().unwrap());
+        assert_eq!(pools[0].next(true), Some((7, Lot::Own)));
+        assert_eq!(pools[1].ask(1, 2), None);
+        resize(&lots, 5);
+        assert_eq!(pools[1].next(true), Some((2, Lot::Own)));
+        assert_eq!(pools[1].ask(1, 3), Some(Lot::Shared));
+        assert_eq!(pools[1].ask(1, 4), None);
+        assert_eq!(pools[0].ask(1, 8), Some(Lot::Own));
+    }
+
+    /// Random numbers of lots, takers and givers.
+    #[test]
+    fn no_lot_is_granted_while_as_many_are_in_use() {
+        for workers in 1..=4 {
+            let lots = Lots::new(19, workers);
+            let mut pools: Vec<WorkerLots> = (0..workers)
+                .map(|_| WorkerLots::new(Arc::clone(&lots)))
+                .collect();
+            let (mut state, mut count) = (0x9e37_79b9_u64, 19);
+            let mut roll = |sides: usize| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                (state >> 16) as usize % sides
+            };
+            let mut used: Vec<(usize, Lot)> = Vec::new();
+            for place in 0..20_000 {
+                let worker = roll(workers);
+                match roll(20) {
+                    0 => {
+                        count = roll(20);
+                        lots.resize(0, count);
+                    }
+                    1..9 if !used.is_empty() => {
+                        let (worker, lot) = used.swap_remove(roll(used.len()));
+                        pools[worker].give_back(0, lot);
+                    }
+                    _ => {
+                        let lot = pools[worker].ask(0, place);
+                        pools[worker].forget(0, place);
+                        assert!(lot.is_none() || used.len() < count, "{count}");
+                        used.extend(lot.map(|lot| (worker, lot)));
+                    }
+                }
+            }
+            // All can be had again.
+            for (worker, lot) in used {
+                pools[worker].give_back(0, lot);
+            }
+            let mut granted = 0;
+            for pool in &mut pools {
+                while pool.ask(0, 0).is_some() {
+                    granted += 1;
+                }
+                pool.forget(0, 0);
+            }
+            assert_eq!(granted, count);
+        }
+    }
+
+    /// Giving back fewer than the excess serves no connection, so none is to be given back.
+    #[test]
+    fn lots_in_use_beyond_their_number_are_wanted_all_or_none() {
+        let lots = Lots::new(8, 2);
+        let mut pools = [
+            WorkerLots::new(Arc::clone(&lots)),
+            WorkerLots::new(Arc::clone(&lots)),
+        ];
+        assert!((0..4).all(|n| pools[0].ask(1, n) == Some(Lot::Own)));
+        resize(&lots, 2);
+        for (waits, reached) in [(0, 3), (1, 3)] {
+            assert_eq!(pools[waits].ask(1, 9), None);
+            assert!(pools[0].any_wanted());
+            for stalled in 0..=4 {
+                let stalled = vec![(1, Lot::Own); stalled];
+                let mut wanted = pools[0].wanted();
+                Wanted::limit(&mut wanted, stalled.iter().copied());
+                let mut closed = 0;
+                for &(owner, lot) in &stalled {
+                    closed += usize::from(wanted[owner].take(lot));
+                }
+                let expected = if stalled.len() < reached { 0 } else { reached };
+                assert_eq!(closed, expected, "{} stalled", stalled.len());
+            }
+            pools[waits].forget(1, 9);
+        }
+    }
+
+    #[test]
+    fn waiter_that_leaves_does_not_block_the_queue() {
+        let mut lots = WorkerLots::new(Lots::new(1, 2));
+        let lot = lots.ask(0, 1).unwrap();
+        for place in 2..5 {
+            assert_eq!(lots.ask(0, place), None);
+        }
+        lots.forget(0, 2);
+        lots.forget(0, 9);
+        lots.give_back(0, lot);
+        assert_eq!(lots.next(false), Some((3, Lot::Shared)));
+        lots.forget(0, 4);
+        assert!(!lots.waits() && !lots.is_wanted(0) && lots.is_out());
+    }
+}

@@ -1,0 +1,100 @@
+//! Packets of the binary protocol that are not requests to one partition: answered at once, or
+//! broadcast to all workers.
+//!
+//! In a circle with `immediate`: a packet has the effect of the command of the same meaning, and is
+//! begun from there, as every command is.
+
+use herdwick_memcache::{
+    Keys,
+    binary::{Body, Echo, Packet, Status, Verb},
+};
+
+use super::{
+    buffer::Output,
+    gather::Topic,
+    immediate::{self, Begun},
+    state::Service,
+    statistics,
+};
+use crate::{
+    context::VERSION,
+    memcached::protocol::Encoder,
+    net::auth::Auth,
+    runtime::{forward::Ticket, front::Pass},
+};
+
+/// Executes `packet`, or begins to. `used` bytes of input are its own, and `swallow` bytes after
+/// them are to be dropped.
+pub(super) fn begin(
+    service: &mut Service,
+    output: &mut Output,
+    packet: &Packet<'_>,
+    (used, swallow): (usize, u64),
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Begun {
+    let echo = packet.echo;
+    let encoder = Encoder::Packet(echo);
+    let may_flush = service.context.settings.offers.flush;
+    if let Verb::Flush { delay } = packet.verb
+        && may_flush
+    {
+        return immediate::flush_all(delay, encoder, used, ticket, pass);
+    }
+    if packet.verb == Verb::Stat
+        && let Some(topic) = Topic::of(Keys::new(packet.key))
+    {
+        return immediate::stats(topic, encoder, used, ticket, pass);
+    }
+    if packet.verb == Verb::Stat && service.context.settings.offers.dump {
+        match packet.key {
+            b"detail on" => return immediate::detail(service, true, encoder, used, ticket, pass),
+            b"detail off" => return immediate::detail(service, false, encoder, used, ticket, pass),
+            b"detail dump" => return immediate::prefixes(encoder, used, ticket, pass),
+            _ => {}
+        }
+    }
+    let is_sasl = matches!(packet.verb, Verb::SaslList | Verb::Sasl { .. });
+    if is_sasl && service.context.auth.as_ref().is_some_and(Auth::is_sasl) {
+        return Begun::Authenticate;
+    }
+    let out = output.buffer(&mut service.pool);
+    match packet.verb {
+        Verb::Stat => {
+            statistics::local(&service.context, Keys::new(packet.key), encoder, out);
+        }
+        Verb::Noop => echo.done(out, &Body::default()),
+        Verb::Version => {
+            let body = Body {
+                value: VERSION.as_bytes(),
+                ..Body::default()
+            };
+            echo.done(out, &body);
+        }
+        Verb::Quit => {
+            echo.done(out, &Body::default());
+            return Begun::HangUp { faulty: false };
+        }
+        Verb::Oversized { .. } => {
+            pass.counters.store_too_large += 1;
+            pass.counters.refused_blocks += 1;
+            echo.error(out, Status::TooLarge);
+        }
+        Verb::SaslList | Verb::Sasl { .. } => refuse(echo, Status::UnknownCommand, out, pass),
+        Verb::Refused(status) => refuse(echo, status, out, pass),
+        Verb::Fatal(status) => {
+            pass.counters.closed_binary += 1;
+            echo.error(out, status);
+            return Begun::HangUp { faulty: true };
+        }
+        // A flush that is not allowed. The other verbs are requests.
+        _ => echo.error(out, Status::Auth),
+    }
+    Begun::Said { used, swallow }
+}
+
+/// Answers a packet that is not offered by an error.
+fn refuse(echo: Echo, status: Status, out: &mut Vec<u8>, pass: &mut Pass<'_>) {
+    pass.counters.refused_lines += 1;
+    echo.error(out, status);
+}

@@ -1,0 +1,429 @@
+//! Rounds of a connection: decode a run of requests, execute it in the partitions that are free or
+//! forward it to their owners, and encode the replies in order.
+
+use std::os::fd::RawFd;
+
+use herdwick_memcache::text;
+
+use super::{
+    connection::{Connection, Room},
+    gather::{Gather, Purpose, Replies},
+    held::{self, Held},
+    immediate,
+    run::{Progress, Run, Stop},
+    state::{Round, Service},
+    statistics, upload,
+    upload_state::Upload,
+};
+use crate::{
+    memcached::{
+        keys::KeyRoom,
+        protocol::{BatchEncoder, Large, Mark, OUTPUT_BYTES, PerRequest},
+    },
+    runtime::{
+        cross_core::CrossCore,
+        dump::Dump,
+        forward::{Order, Ticket},
+        front::Pass,
+        partition_lock::Guard,
+    },
+    telemetry::counters::WorkerCounters,
+};
+
+/// What became of a run.
+enum RunOutcome {
+    /// A large value follows its command, of `used` bytes.
+    Upload {
+        upload: Option<Box<Upload>>,
+        used: usize,
+    },
+    /// A command that is not a request to one partition.
+    Immediate(immediate::Begun, Progress),
+    /// Requests were sent to other workers; `None` if no forwarded batch was free.
+    Scattered(Option<Gather>),
+    /// No forwarded batch was free to resume the replies that are held.
+    Starved { held: Box<Replies> },
+    /// All requests were executed here.
+    Executed {
+        progress: Progress,
+        /// A large value was deferred.
+        short: bool,
+        /// Large values were allowed.
+        large: bool,
+    },
+}
+
+impl Service {
+    /// Executes one round of `connection`. `ticket` is that of its first request.
+    pub(crate) fn round(
+        &mut self,
+        connection: &mut Connection,
+        ticket: Ticket,
+        pass: &mut Pass<'_>,
+    ) -> Round {
+        if connection.watches.is_some() || !connection.swallow() || !connection.has_work() {
+            return Round::Hungry;
+        }
+        if connection.output.is_full() {
+            return Round::Full;
+        }
+        if let Some(dump) = connection.dump {
+            return go_on(connection, dump, ticket, pass);
+        }
+        let mut room = std::mem::take(&mut self.room);
+        let round = self.run(&room, connection, ticket, pass);
+        if round == Round::Starved {
+            // Nothing was used, so the next round decodes from the same position again.
+            connection.decoder.check_again();
+        }
+        room.clear();
+        self.room = room;
+        round
+    }
+
+    /// Executes a run, or begins to, and moves the connection on.
+    fn run(
+        &mut self,
+        room: &KeyRoom,
+        connection: &mut Connection,
+        ticket: Ticket,
+        pass: &mut Pass<'_>,
+    ) -> Round {
+        match self.begin(room, connection, ticket, pass) {
+            RunOutcome::Upload { upload, used } => {
+                connection.upload = upload;
+                connection.pass(Progress::past(used));
+                Round::Upload
+            }
+            RunOutcome::Immediate(begun, after) => immediate::end(connection, begun, after),
+            RunOutcome::Scattered(gather) => self.await_replies(connection, gather),
+            RunOutcome::Starved { held } => {
+                connection.behind = Some(held);
+                Round::Starved
+            }
+            RunOutcome::Executed {
+                progress,
+                short,
+                large,
+            } => {
+                connection.advance(progress);
+                if short {
+                    connection.room = Room::Wanted;
+                    return Round::Short;
+                }
+                if large {
+                    self.budget.used(connection);
+                }
+                Round::Done
+            }
+        }
+    }
+
+    /// Decodes a run, with decoded keys in `room`, and executes it or begins to. The run borrows
+    /// from the connection's input, so the connection is moved on only after it.
+    #[inline]
+    fn begin(
+        &mut self,
+        room: &KeyRoom,
+        connection: &mut Connection,
+        ticket: Ticket,
+        pass: &mut Pass<'_>,
+    ) -> RunOutcome {
+        let mut run = Run::default();
+        let mut cursor = connection.cursor;
+        let input = connection.input.data();
+        let decoder = &mut connection.decoder;
+        let stop = run.collect(input, &mut cursor, decoder, room, &self.owners);
+        let after = Progress::after(cursor, &stop);
+        if let Stop::Upload(announced) = &stop {
+            let (upload, used) = (Upload::new(announced, &self.owners), announced.used);
+            return RunOutcome::Upload { upload, used };
+        }
+        if run.requests.is_empty() {
+            let begun = immediate::begin(self, &mut connection.output, stop, ticket, pass);
+            return RunOutcome::Immediate(begun, after);
+        }
+        run.large = self.budget.allows(connection);
+        run.plenty = self.budget.is_plentiful();
+        if let Some(held) = connection.behind.take() {
+            return match self.resume(held, &run, after, ticket, pass) {
+                Ok(gather) => RunOutcome::Scattered(Some(gather)),
+                Err(held) => RunOutcome::Starved { held },
+            };
+        }
+        let executed = if run.is_mixed {
+            None
+        } else {
+            let out = connection.output.buffer(&mut self.pool);
+            execute(&run, out, &mut self.marks, self.owners.own, ticket, pass)
+        };
+        let Some((deferred, short)) = executed else {
+            return RunOutcome::Scattered(self.scatter(&run, after, ticket, pass));
+        };
+        RunOutcome::Executed {
+            progress: deferred.map_or(after, |deferred| run.after(deferred, after)),
+            short,
+            large: run.large,
+        }
+    }
+
+    /// Executes the requests to partitions that can be locked now, and sends the others to their
+    /// owners. Returns `None` if no forwarded batch was free.
+    fn scatter(
+        &mut self,
+        run: &Run<'_>,
+        after: Progress,
+        ticket: Ticket,
+        pass: &mut Pass<'_>,
+    ) -> Option<Gather> {
+        let start = pass.start();
+        let held = Held::lock(run, self.owners.own, &mut pass.own, pass.partitions, start);
+        let wanted = |slot: usize| !held.has(run.owners[slot]);
+        let (sent, outstanding) = send_away(run, wanted, ticket, pass.cross_core, pass.counters);
+        if sent == 0 {
+            return None;
+        }
+        let mut replies = self.spare.take();
+        replies.expect(&run.points[..sent], run.after(sent, after));
+        held.each(|owner, partition| {
+            let (caller, counters) = (ticket.caller, &mut *pass.counters);
+            self.execute_part(run, owner, &mut replies, partition, caller, counters);
+        });
+        Some(Gather::of_replies(outstanding, replies, run.large))
+    }
+
+    /// Resumes a run of reads of which some replies are held: executes the missing ones of the
+    /// first request's owner only, so that all replies of another owner are of one round.
+    ///
+    /// # Errors
+    /// `held`, unchanged but for its points, if no forwarded batch was free.
+    fn resume(
+        &mut self,
+        mut held: Box<Replies>,
+        run: &Run<'_>,
+        after: Progress,
+        ticket: Ticket,
+        pass: &mut Pass<'_>,
+    ) -> Result<Gather, Box<Replies>> {
+        let count = held.len().min(run.requests.len());
+        held.go_on(&run.points[..count], run.after(count, after));
+        let owner = run.owners[0];
+        let mut outstanding = 0;
+        let (own, start) = (self.owners.own, pass.start());
+        let partition = held::lock(owner, own, &mut pass.own, pass.partitions, start);
+        if let Some(partition) = partition {
+            let (caller, counters) = (ticket.caller, &mut *pass.counters);
+            self.execute_part(run, owner, &mut held, partition, caller, counters);
+        } else {
+            let wanted = |slot: usize| run.owners[slot] == owner && held.lacks(slot);
+            (_, outstanding) = send_away(run, wanted, ticket, pass.cross_core, pass.counters);
+            if outstanding == 0 {
+                return Err(held);
+            }
+        }
+        Ok(Gather::of_replies(outstanding, held, run.large))
+    }
+
+    /// Executes the requests of a run to the partition of `owner` that have no reply yet. Unlocks
+    /// the partition before it copies the replies.
+    fn execute_part(
+        &mut self,
+        run: &Run<'_>,
+        owner: u16,
+        replies: &mut Replies,
+        mut partition: Guard<'_>,
+        caller: RawFd,
+        counters: &mut WorkerCounters,
+    ) {
+        let wanted = |slot: &usize| run.owners[*slot] == owner && replies.lacks(*slot);
+        let part = &mut self.part;
+        let (mut requests, mut answers) = (PerRequest::new(), PerRequest::new());
+        part.slots.clear();
+        part.text.clear();
+        self.marks.clear();
+        for slot in (0..run.requests.len()).filter(wanted) {
+            requests.push(run.requests[slot]);
+            answers.push(run.answers[slot]);
+            part.slots.push(slot);
+        }
+        let clock = partition.clock();
+        let mut batch_encoder = BatchEncoder {
+            clock,
+            requests: &requests,
+            answers: &answers,
+            out: &mut part.text,
+            marks: &mut self.marks,
+            large: Large::All(part.slots.first().is_some_and(|&slot| run.is_large(slot))),
+            refused_large: false,
+            counters,
+        };
+        batch_encoder.counters.tcp_batches += u64::from(!requests.is_empty());
+        if usize::from(owner) != self.owners.own {
+            batch_encoder.counters.executed_in_place += requests.len() as u64;
+        }
+        partition.execute_for(clock, &requests, |_| caller, &mut batch_encoder);
+        drop(partition);
+        let mut from = 0;
+        for (&slot, &mark) in part.slots.iter().zip(&self.marks) {
+            match Mark::of(mark) {
+                Mark::Deferred { large } => replies.defer(slot, large),
+                Mark::End(end) => {
+                    replies.put(slot, &part.text[from..end]);
+                    from = end;
+                }
+            }
+        }
+        part.text.shrink_to(OUTPUT_BYTES);
+    }
+
+    fn await_replies(&mut self, connection: &mut Connection, gather: Option<Gather>) -> Round {
+        let Some(gather) = gather else {
+            return Round::Starved;
+        };
+        let outstanding = gather.outstanding;
+        connection.gather = Some(gather);
+        if outstanding == 0 {
+            self.complete(connection);
+            return Round::Done;
+        }
+        Round::Away
+    }
+
+    /// Encodes the replies of a complete gather, and moves the connection on.
+    pub(crate) fn complete(&mut self, connection: &mut Connection) {
+        let Some(gather) = connection.gather.take() else {
+            return;
+        };
+        if let Some(mut upload) = connection.upload.take() {
+            upload::over(self, &mut upload);
+        }
+        let out = connection.output.buffer(&mut self.pool);
+        match gather.purpose {
+            Purpose::Replies(mut replies) => {
+                let progress = replies.say(out);
+                connection.advance(progress);
+                if gather.large {
+                    // Only now are the granted bytes counted as the connection's own; until now
+                    // they were in the forwarded batches.
+                    self.budget.used(connection);
+                }
+                if replies.wants_room() && !gather.large {
+                    connection.room = Room::Wanted;
+                }
+                if replies.holds() {
+                    connection.behind = Some(replies);
+                } else {
+                    self.spare.put(replies);
+                }
+                self.budget.count(connection);
+            }
+            Purpose::Consent { encoder } => encoder.done(out),
+            Purpose::Dump { dump, text } => {
+                out.extend_from_slice(&text);
+                connection.dump = dump.onward(self.owners.workers);
+                if connection.dump.is_none() {
+                    out.extend_from_slice(dump.ending());
+                }
+            }
+            Purpose::Prefixes { encoder, sum } => {
+                let mut lines = Vec::new();
+                sum.say(&mut lines);
+                lines.extend_from_slice(text::END);
+                encoder.detailed(out, &lines);
+            }
+            Purpose::Count {
+                topic,
+                encoder,
+                clock,
+                parts,
+            } => statistics::topic(&self.context, topic, encoder, clock, &parts, out),
+        }
+    }
+}
+
+/// Sends the next step of a dump to its worker.
+fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pass<'_>) -> Round {
+    if pass
+        .cross_core
+        .order(dump.worker, Order::Dump(dump), ticket)
+        .is_err()
+    {
+        pass.counters.forward_batches_exhausted += 1;
+        return Round::Starved;
+    }
+    let text = Vec::new();
+    connection.gather = Some(Gather::new(1, Purpose::Dump { dump, text }));
+    Round::Away
+}
+
+/// Puts the `wanted` requests into forwarded batches, until none is free. Returns how many requests
+/// of the run, from the first, may proceed, and how many of them were sent.
+fn send_away(
+    run: &Run<'_>,
+    wanted: impl Fn(usize) -> bool,
+    ticket: Ticket,
+    cross_core: &mut CrossCore,
+    counters: &mut WorkerCounters,
+) -> (usize, usize) {
+    let mut away = 0;
+    for (slot, request) in run.requests.iter().enumerate() {
+        if !wanted(slot) {
+            continue;
+        }
+        let owner = usize::from(run.owners[slot]);
+        // A run has fewer than 2^32 requests.
+        let ticket = Ticket {
+            slot: slot as u32,
+            ..ticket
+        };
+        let (answer, large) = (&run.answers[slot], run.is_large(slot));
+        let sent = cross_core.send(owner, request, answer, ticket, large);
+        if sent.is_err() {
+            counters.forward_batches_exhausted += 1;
+            return (slot, away);
+        }
+        away += 1;
+    }
+    (run.requests.len(), away)
+}
+
+/// Executes a run whose requests are all to one partition. Returns the first deferred read, and
+/// whether a large value was deferred; `None`, if another worker's partition is not free.
+fn execute(
+    run: &Run<'_>,
+    out: &mut Vec<u8>,
+    marks: &mut Vec<u32>,
+    own: usize,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Option<(Option<usize>, bool)> {
+    let (owner, start) = (run.owners[0], pass.start());
+    let mut partition = held::lock(owner, own, &mut pass.own, pass.partitions, start)?;
+    marks.clear();
+    let clock = partition.clock();
+    let mut batch_encoder = BatchEncoder {
+        clock,
+        requests: &run.requests,
+        answers: &run.answers,
+        out,
+        marks,
+        large: Large::All(run.large),
+        refused_large: false,
+        counters: pass.counters,
+    };
+    batch_encoder.counters.tcp_batches += 1;
+    if usize::from(owner) != own {
+        batch_encoder.counters.executed_in_place += run.requests.len() as u64;
+    }
+    let caller = |_| ticket.caller;
+    partition.execute_for(clock, &run.requests, caller, &mut batch_encoder);
+    drop(partition);
+    let short = batch_encoder.refused_large;
+    // A run ends in its reads, and once one is deferred all after it are: the last mark decides.
+    let is_deferred = |&mark: &u32| Mark::of(mark).is_deferred();
+    let deferred = match marks.last() {
+        Some(&last) if is_deferred(&last) => marks.iter().position(is_deferred),
+        _ => None,
+    };
+    Some((deferred, short))
+}

@@ -1,0 +1,95 @@
+//! The state that one worker's connections share while they are served: buffers, budgets, and lists
+//! that are reused.
+
+use std::sync::Arc;
+
+use super::{
+    budget::Budget,
+    buffer::{Pool, pool_bytes},
+    gather::SpareReplies,
+    lots::{Lot, Lots, WorkerLots},
+    run::Owners,
+};
+use crate::{
+    context::Context,
+    herd::lease::Host,
+    memcached::{keys::KeyRoom, protocol::RUN_REQUESTS},
+    runtime::partition::Uploader,
+};
+
+/// The state that one worker's connections share while they are served, one round at a time.
+pub(crate) struct Service {
+    pub(crate) pool: Pool,
+    pub(crate) context: Arc<Context>,
+    /// Answers hellos, and takes claims.
+    pub(super) host: Arc<Host>,
+    pub(crate) owners: Owners,
+    pub(super) room: KeyRoom,
+    pub(super) marks: Vec<u32>,
+    pub(super) part: Part,
+    pub(super) spare: SpareReplies,
+    /// The memory that connections hold and may hold.
+    pub(super) budget: Budget,
+    /// The lots by which uploads are admitted to logs.
+    pub(super) lots: WorkerLots,
+    /// Uploads that are still to be aborted at their owners.
+    pub(super) left: Vec<Left>,
+}
+
+/// Buffers for the requests of a scattered run that are executed in one partition.
+#[derive(Default)]
+pub(super) struct Part {
+    pub(super) slots: Vec<usize>,
+    pub(super) text: Vec<u8>,
+}
+
+/// The result of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// The connection made progress; there may be more to do.
+    Done,
+    /// The input holds no complete command.
+    Hungry,
+    /// The peer has to read first.
+    Full,
+    /// Replies of other workers are pending.
+    Away,
+    /// There is no room for a large value.
+    Short,
+    /// An upload begins.
+    Upload,
+    /// All forwarded batches to some worker are in use; nothing was done.
+    Starved,
+}
+
+/// An upload that is to be aborted at its owner.
+pub(super) struct Left {
+    pub(super) owner: usize,
+    pub(super) who: Uploader,
+    pub(super) lot: Lot,
+}
+
+impl Service {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        host: Arc<Host>,
+        owners: Owners,
+        lots: Arc<Lots>,
+    ) -> Self {
+        let settings = &context.settings;
+        let (memory, workers) = (settings.memory_bytes, settings.workers);
+        Self {
+            budget: Budget::new(memory, workers, settings.item_bytes_max),
+            lots: WorkerLots::new(lots),
+            left: Vec::new(),
+            pool: Pool::new(pool_bytes(workers)),
+            context,
+            host,
+            owners,
+            room: KeyRoom::new(RUN_REQUESTS),
+            marks: Vec::with_capacity(RUN_REQUESTS),
+            part: Part::default(),
+            spare: SpareReplies::new(pool_bytes(workers)),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The state of one upload: what is missing of its value, and where the value is received.
+
+use herdwick_request::{KeyHash, Op, Put, Staged};
+
+use super::{
+    lots::Lot,
+    run::{Announced, Owners},
+};
+use crate::memcached::protocol::{Answer, Asked};
+
+/// The line end behind a value in text.
+const LINE_END: &[u8] = b"\r\n";
+
+/// One upload, from its command to its reply.
+pub(crate) struct Upload {
+    pub(super) key: Box<[u8]>,
+    pub(super) hash: KeyHash,
+    /// The worker that owns the key.
+    pub(super) owner: usize,
+    put: Put<'static>,
+    pub(super) answer: Answer<'static>,
+    pub(super) opaque: Box<[u8]>,
+    pub(super) value_len: usize,
+    /// Bytes of the value that have not been stored or forwarded yet.
+    pub(super) lacking: usize,
+    has_line_end: bool,
+    pub(super) lot: Option<Lot>,
+    /// It is queued for a lot.
+    pub(super) queued: bool,
+    /// The owner has been sent its beginning, or has staged it.
+    pub(super) begun: bool,
+    /// The reservation, if this worker owns the key.
+    pub(super) staged: Option<Staged>,
+}
+
+impl Upload {
+    pub(super) fn new(announced: &Announced<'_>, owners: &Owners) -> Option<Box<Self>> {
+        let Asked { key, op, answer } = &announced.asked;
+        let Op::Put(put) = *op else {
+            return None;
+        };
+        let hash = owners.hash_key.hash(key);
+        Some(Box::new(Self {
+            key: (*key).into(),
+            hash,
+            owner: hash.partition(owners.workers),
+            put: Put { value: &[], ..put },
+            answer: answer.with_opaque(&[]),
+            opaque: answer.opaque().into(),
+            value_len: announced.value_len,
+            lacking: announced.value_len,
+            has_line_end: announced.has_line_end,
+            lot: None,
+            queued: false,
+            begun: false,
+            staged: None,
+        }))
+    }
+
+    /// Returns whether it can make progress with `here` bytes of input.
+    pub(crate) fn has_work(&self, here: usize) -> bool {
+        if self.queued {
+            return false;
+        }
+        !self.begun || here > 0 && self.lacking > 0 || self.has_come(here)
+    }
+
+    /// Returns whether it is complete with `here` bytes of input.
+    pub(super) fn has_come(&self, here: usize) -> bool {
+        self.lacking == 0 && here >= self.ending().len()
+    }
+
+    pub(super) fn ending(&self) -> &'static [u8] {
+        if self.has_line_end { LINE_END } else { &[] }
+    }
+
+    /// Returns whether it is queued for a lot.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued
+    }
+
+    /// Returns the bytes that are missing, the line end included.
+    pub(crate) fn remains(&self) -> usize {
+        self.lacking + self.ending().len()
+    }
+
+    /// Returns whether the value is incomplete.
+    pub(crate) fn lacks(&self) -> bool {
+        self.lacking > 0
+    }
+
+    /// Returns its lot and the partition of that, if it has one.
+    pub(crate) fn lot(&self) -> Option<(usize, Lot)> {
+        Some((self.owner, self.lot?))
+    }
+
+    /// Grants it a lot, and ends its wait.
+    pub(super) fn grant(&mut self, lot: Lot) {
+        self.lot = Some(lot);
+        self.queued = false;
+    }
+
+    pub(super) fn put(&self, staged: Staged) -> Op<'static> {
+        Op::Put(Put {
+            staged: Some(staged),
+            ..self.put
+        })
+    }
+}

@@ -1,0 +1,301 @@
+//! Splits the memory limit (`-m`) into partitions for items and memory for leases, and opens the
+//! partitions.
+
+use std::{io, path::Path, time::Duration};
+
+use herdwick_herd::ServerOptions;
+use herdwick_mica::{Store, StoreConfig};
+use herdwick_providers::Fabric;
+use herdwick_request::{HashKey, Second};
+
+use crate::{
+    herd::{
+        HerdConfig,
+        lease::{LeaseConfig, LeaseService, LeaseSocket, Offered, WorkerEnd},
+        transports::{self, REPLY_BYTES_MAX, Transports},
+    },
+    memory::{
+        file::{MemoryFile, Parts, Restart},
+        file_error::MemoryFileError,
+    },
+    runtime::{front::Front, parking::WakeupFd, time::Timer},
+    settings::{
+        config::Config,
+        error::{StartError, refused},
+        tuning::MemoryLimit,
+    },
+};
+
+/// The memory for all leases together. It is subtracted from the memory for items, so that the
+/// server stays within its limit.
+pub(crate) struct LeaseBounds {
+    clients_max: usize,
+    bytes_max: usize,
+    /// Bytes of each worker's large replies over all fabrics, independent of leases.
+    reply_bytes: usize,
+    /// Shortest time that a worker polls before it sleeps.
+    spin: Duration,
+}
+
+impl LeaseBounds {
+    /// A sixteenth of the memory, within these bounds. 12 MiB hold full windows for nine clients of
+    /// three workers, and smaller ones for two more.
+    const BYTES: std::ops::RangeInclusive<usize> = 12 << 20..=256 << 20;
+    /// At most one part in so many of a small memory.
+    const PART: usize = 5;
+
+    pub(crate) fn new(config: &Config) -> Self {
+        Self::within(config, config.memory_bytes)
+    }
+
+    /// Computes the bounds for `memory_bytes`.
+    fn within(config: &Config, memory_bytes: usize) -> Self {
+        let fronts = config.fabrics();
+        if fronts == 0 {
+            return Self {
+                clients_max: 0,
+                bytes_max: 0,
+                reply_bytes: 0,
+                spin: config.spin,
+            };
+        }
+        let share = (memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
+        Self {
+            clients_max: config.leases.clone().unwrap_or_default().clients_max,
+            bytes_max: share.min(memory_bytes / Self::PART),
+            reply_bytes: fronts * ServerOptions::reply_memory(REPLY_BYTES_MAX),
+            spin: config.spin,
+        }
+    }
+
+    /// Returns what is left for items.
+    fn left(&self, memory_bytes: usize, workers: usize) -> usize {
+        memory_bytes.saturating_sub(self.bytes_max + self.reply_bytes * workers)
+    }
+
+    pub(crate) fn service(
+        &self,
+        transports: &Transports,
+        wakeups: &[WakeupFd],
+        socket: Option<LeaseSocket>,
+    ) -> Result<Option<LeaseService>, StartError> {
+        let fabrics = transports.offered(socket.is_some());
+        if fabrics.is_empty() {
+            return Ok(None);
+        }
+        let manager = LeaseConfig {
+            leases_max: self.clients_max,
+            reply_bytes_max: Fabric::ALL
+                .map(|fabric| reply_bytes_max(fabric, &fabrics))
+                .into(),
+            bytes_max: self.bytes_max,
+            lease_bytes: transports::lease_bytes,
+            is_local: Fabric::is_local,
+        };
+        let service = LeaseService::open(socket, fabrics, manager, wakeups);
+        service.map(Some).map_err(refused("the lease service"))
+    }
+
+    pub(crate) fn front(
+        &self,
+        (worker, workers): (usize, usize),
+        transports: &Transports,
+        (fabric, end): (Fabric, WorkerEnd),
+    ) -> Result<Box<dyn Front + Send>, StartError> {
+        let config = HerdConfig {
+            worker,
+            workers,
+            leases_max: self.clients_max,
+            spin: self.spin,
+            reply_bytes_max: REPLY_BYTES_MAX,
+            end,
+        };
+        let front = transports.front(fabric, config);
+        front.map_err(|error| refused("what a fabric takes")(io::Error::other(error)))
+    }
+}
+
+/// Opens the lease socket, if leases are configured. If they are optional and this fails, the
+/// reason is added to `left_out`.
+pub(crate) fn lease_socket(
+    config: &mut Config,
+    left_out: &mut Vec<StartError>,
+) -> Result<Option<LeaseSocket>, StartError> {
+    let Some(leases) = &config.leases else {
+        return Ok(None);
+    };
+    let possible = transports::try_local().map_err(StartError::SharedMemory);
+    let bound = possible.and_then(|()| {
+        let bound = LeaseSocket::bind(&leases.directory, leases.mode);
+        bound.map_err(|source| StartError::Leases {
+            directory: leases.directory.clone(),
+            source,
+        })
+    });
+    match bound {
+        Err(error) if !leases.needed => {
+            left_out.push(error);
+            // With a file of items the partitions must have the same size whether the socket can be
+            // opened or not, so the memory for leases stays set aside.
+            if config.memory_file.is_none() {
+                config.leases = None;
+            }
+            Ok(None)
+        }
+        bound => bound.map(Some),
+    }
+}
+
+/// Returns the largest reply over `fabric`; a datagram of the fabric may hold less than
+/// [`REPLY_BYTES_MAX`].
+fn reply_bytes_max(fabric: Fabric, fabrics: &[Offered]) -> u32 {
+    let found = fabrics.iter().find(|offered| offered.fabric == fabric);
+    found.map_or(0, |offered| {
+        REPLY_BYTES_MAX.min(offered.has.datagram_bytes_max) as u32
+    })
+}
+
+/// The partitions and what belongs to them.
+pub(crate) struct Stores {
+    pub(crate) stores: Vec<Store>,
+    /// The key of the hash that distributes keys over partitions and index.
+    pub(crate) hash_key: HashKey,
+    /// The clock of their items.
+    pub(crate) timer: Timer,
+    /// The file of the items, if there is one, and what was recovered from it.
+    pub(crate) lasting: Option<(MemoryFile, Restart)>,
+}
+
+impl Stores {
+    /// Returns the limit that `cache_memlimit` can lower.
+    pub(crate) fn memory_limit(&self, config: &Config) -> MemoryLimit {
+        let unused_max = self.stores.iter().map(Store::unused_max).sum();
+        MemoryLimit::new(config.memory_bytes, unused_max)
+    }
+}
+
+pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
+    let mut stores = evicting_stores(config, workers)?;
+    if config.lossless {
+        stores.stores.iter_mut().for_each(Store::evict_nothing);
+    }
+    Ok(stores)
+}
+
+fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
+    let store = StoreConfig {
+        memory_bytes: partition_bytes(config, workers, config.memory_bytes),
+        item_bytes_max: config.item_bytes_max,
+        hash_key: random_key()?,
+    };
+    if let Some(path) = &config.memory_file {
+        return lasting_stores(workers, store, path);
+    }
+    let stores = (0..workers)
+        .map(|_| Store::new(&store))
+        .collect::<Result<_, _>>()
+        .map_err(StartError::Store)?;
+    Ok(Stores {
+        stores,
+        hash_key: store.hash_key,
+        timer: Timer::start(),
+        lasting: None,
+    })
+}
+
+/// As [`evicting_stores`], with the items in a file. Recovers the items of the previous server.
+fn lasting_stores(
+    workers: usize,
+    mut store: StoreConfig,
+    path: &Path,
+) -> Result<Stores, StartError> {
+    let bytes = Store::file_bytes(&store).map_err(StartError::Store)?;
+    let parts = Parts { workers, bytes };
+    let (file, cold) = MemoryFile::open(path, parts)?;
+    let keep = file.left.is_some();
+    if let Some(left) = file.left {
+        store.hash_key = left.hash_key;
+    }
+    let opened = open_all(workers, |worker| {
+        Store::in_file(&store, &file.file, parts.offset(worker), keep)
+    });
+    let mut restart = Restart::new(path, cold);
+    let (mut stores, mut second) = (Vec::new(), Second(0));
+    for opened in opened {
+        let (store, recovered) = opened.map_err(StartError::Store)?;
+        stores.push(store);
+        if keep {
+            restart.add(recovered);
+            second = second.max(recovered.map_or(second, |recovered| recovered.second));
+        }
+    }
+    let timer = Timer::resume(file.left.map(|left| (left.epoch_unix, second)));
+    let epoch_unix = timer.clock(Duration::ZERO).epoch_unix;
+    file.begin(store.hash_key, epoch_unix)
+        .map_err(|source| MemoryFileError::Refused {
+            path: path.to_owned(),
+            source,
+        })?;
+    Ok(Stores {
+        stores,
+        hash_key: store.hash_key,
+        timer,
+        lasting: Some((file, restart)),
+    })
+}
+
+/// Opens all workers' stores in parallel: most of the time is spent reading them.
+fn open_all<T: Send>(workers: usize, open: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let open = &open;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|worker| scope.spawn(move || open(worker)))
+            .collect();
+        let opened = threads.into_iter().map(|thread| thread.join());
+        opened
+            .map(|opened| opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+fn random_key() -> Result<HashKey, StartError> {
+    let mut seed = [0u8; 16];
+    getrandom::fill(&mut seed).map_err(|error| refused("random bytes")(io::Error::other(error)))?;
+    let (low, high) = seed.split_at(8);
+    let word = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(0, |word, &byte| word << 8 | u64::from(byte))
+    };
+    Ok(HashKey([word(low), word(high)]))
+}
+
+/// Returns the bytes of each partition for a memory of `memory_bytes`.
+pub(crate) fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
+    LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers) / workers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values in README.md for `-m`.
+    #[test]
+    fn lease_memory_is_a_sixteenth_within_bounds() {
+        let config = Config::default();
+        let cases = [
+            (10, 2),
+            (20, 4),
+            (64, 12),
+            (192, 12),
+            (1 << 10, 64),
+            (4 << 10, 256),
+            (64 << 10, 256),
+        ];
+        for (memory, share) in cases {
+            let bounds = LeaseBounds::within(&config, memory << 20);
+            assert_eq!(bounds.bytes_max, share << 20, "-m {memory}");
+            assert_eq!(bounds.clients_max, 512);
+        }
+    }
+}

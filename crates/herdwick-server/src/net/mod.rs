@@ -1,0 +1,9 @@
+//! Sockets: listeners, the threads that accept, TLS, unix sockets of untrusted clients, datagrams,
+//! users and passwords.
+
+pub(crate) mod accept;
+pub(crate) mod auth;
+pub(crate) mod stream;
+pub(crate) mod tls;
+pub(crate) mod udp;
+pub(crate) mod unix;

@@ -1,0 +1,297 @@
+//! Queues between workers. Requests for another worker's partition are sent to its owner in
+//! forwarded batches, and the same batches return with the replies.
+
+use std::io;
+
+use herdwick_mem::spsc::{self, Consumer, Producer};
+use herdwick_request::Request;
+
+use crate::{
+    memcached::protocol::Answer,
+    runtime::{
+        forward::{ForwardBatch, Order, Ticket},
+        parking::WakeupFd,
+        partition::{Partition, Uploader},
+        upload_steps::Step,
+    },
+    telemetry::counters::WorkerCounters,
+};
+
+/// Forwarded batches in flight from one worker to another. With the size of a batch
+/// ([`ForwardBatch`]) this bounds the memory between two workers.
+const BATCHES_PER_PAIR: usize = 2;
+/// A batch with less room than this takes no further part of an upload; the upload continues in the
+/// next batch.
+pub(crate) const PIECE_BYTES_MIN: usize = 4 << 10;
+
+/// One worker's ends of the queues to and from every worker, itself included, because barriers are
+/// sent to all. The last entry may be an observer (the metrics thread), which sends orders and
+/// receives none.
+pub(crate) struct CrossCore {
+    links: Vec<Link>,
+    /// How many of the links are to workers.
+    workers: usize,
+}
+
+/// The four queues between this worker and another: batches out and back, and batches in and back.
+struct Link {
+    outbound: Producer<Box<ForwardBatch>>,
+    returned: Consumer<Box<ForwardBatch>>,
+    inbound: Consumer<Box<ForwardBatch>>,
+    returning: Producer<Box<ForwardBatch>>,
+    wakeup: WakeupFd,
+    #[expect(clippy::vec_box, reason = "a batch travels by pointer, not by value")]
+    free: Vec<Box<ForwardBatch>>,
+    /// The batch that this pass is filling.
+    open: Option<Box<ForwardBatch>>,
+    /// A batch was pushed since the peer was last woken.
+    news: bool,
+}
+
+/// All forwarded batches to a worker are in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exhausted;
+
+impl CrossCore {
+    /// Creates the queues between all workers and the observer, if there is one. `wakeups[i]` wakes
+    /// worker i.
+    pub(crate) fn connect(
+        wakeups: &[WakeupFd],
+        observer: Option<&WakeupFd>,
+    ) -> (Vec<Self>, Option<Self>) {
+        let workers = wakeups.len();
+        let wakeups: Vec<&WakeupFd> = wakeups.iter().chain(observer).collect();
+        let mut all = Self::grid(&wakeups, workers);
+        let last = observer.and_then(|_| all.pop());
+        (all, last)
+    }
+
+    fn grid(wakeups: &[&WakeupFd], workers: usize) -> Vec<Self> {
+        let count = wakeups.len();
+        let mut forth = grid(count);
+        let mut back = grid(count);
+        (0..count)
+            .map(|own| Self {
+                links: (0..count)
+                    .map(|peer| Link {
+                        outbound: forth[own][peer].0.take().expect("each end is taken once"),
+                        inbound: forth[peer][own].1.take().expect("each end is taken once"),
+                        returning: back[own][peer].0.take().expect("each end is taken once"),
+                        returned: back[peer][own].1.take().expect("each end is taken once"),
+                        wakeup: wakeups[peer].clone(),
+                        free: (0..BATCHES_PER_PAIR).map(|_| Box::default()).collect(),
+                        open: None,
+                        news: false,
+                    })
+                    .collect(),
+                workers,
+            })
+            .collect()
+    }
+
+    /// Adds a request to the forwarded batch that is sent to `peer` at the end of this pass.
+    ///
+    /// # Errors
+    /// All forwarded batches to `peer` are in flight.
+    pub(crate) fn send(
+        &mut self,
+        peer: usize,
+        request: &Request<'_>,
+        answer: &Answer<'_>,
+        ticket: Ticket,
+        large: bool,
+    ) -> Result<(), Exhausted> {
+        let open = self.links[peer].open(|open| open.has_room(request))?;
+        open.add(request, answer, ticket, large);
+        Ok(())
+    }
+
+    /// Adds a step of an upload to that batch; of [`Step::Bytes`], as many bytes as it has room
+    /// for. Returns that number.
+    ///
+    /// # Errors
+    /// All forwarded batches to `peer` are in flight.
+    pub(crate) fn upload(
+        &mut self,
+        peer: usize,
+        who: Uploader,
+        step: Step<'_>,
+    ) -> Result<usize, Exhausted> {
+        let open = self.links[peer].open(|open| open.upload_steps_room() >= PIECE_BYTES_MIN)?;
+        let room = open.upload_steps_room();
+        let (step, count) = match step {
+            Step::Bytes(bytes) => {
+                let count = bytes.len().min(room);
+                (Step::Bytes(&bytes[..count]), count)
+            }
+            step => (step, 0),
+        };
+        open.steps().add(who, step);
+        Ok(count)
+    }
+
+    /// Lets `read` write up to `most` bytes of an upload directly into that batch.
+    ///
+    /// # Errors
+    /// All forwarded batches to `peer` are in flight.
+    pub(crate) fn receive(
+        &mut self,
+        peer: usize,
+        who: Uploader,
+        most: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<io::Result<usize>, Exhausted> {
+        let least = most.min(PIECE_BYTES_MIN);
+        let open = self.links[peer].open(|open| open.upload_steps_room() >= least)?;
+        let most = most.min(open.upload_steps_room());
+        Ok(open.steps().receive(who, most, read))
+    }
+
+    /// Sends `order` to every worker, this one included, after all requests sent before. Returns
+    /// the number of workers.
+    ///
+    /// # Errors
+    /// All forwarded batches to one of them are in flight; nothing was sent.
+    pub(crate) fn broadcast(&mut self, order: Order, ticket: Ticket) -> Result<usize, Exhausted> {
+        let workers = &mut self.links[..self.workers];
+        if workers.iter().any(|link| link.free.is_empty()) {
+            return Err(Exhausted);
+        }
+        for link in workers {
+            link.seal();
+            let mut batch = link.free.pop().expect("looked above");
+            batch.order = order;
+            batch.tickets.push(ticket);
+            link.push(batch);
+        }
+        Ok(self.workers)
+    }
+
+    /// Sends `order` to one worker, after all requests sent to it before.
+    ///
+    /// # Errors
+    /// All forwarded batches to it are in flight.
+    pub(crate) fn order(
+        &mut self,
+        peer: usize,
+        order: Order,
+        ticket: Ticket,
+    ) -> Result<(), Exhausted> {
+        let link = &mut self.links[peer];
+        let mut batch = link.free.pop().ok_or(Exhausted)?;
+        link.seal();
+        batch.order = order;
+        batch.tickets.push(ticket);
+        link.push(batch);
+        Ok(())
+    }
+
+    /// Returns a forwarded batch that has come back with its replies, and the worker that executed
+    /// it. Return it with [`recycle`](Self::recycle).
+    pub(crate) fn returned(&mut self) -> Option<(usize, Box<ForwardBatch>)> {
+        self.links
+            .iter_mut()
+            .enumerate()
+            .find_map(|(peer, link)| Some((peer, link.returned.pop()?)))
+    }
+
+    /// Makes an emptied batch available again.
+    pub(crate) fn recycle(&mut self, peer: usize, mut batch: Box<ForwardBatch>) {
+        batch.clear();
+        self.links[peer].free.push(batch);
+    }
+
+    /// Returns a forwarded batch that another worker sent. Return it with
+    /// [`give_back`](Self::give_back).
+    pub(crate) fn arrived(&mut self) -> Option<(usize, Box<ForwardBatch>)> {
+        self.links
+            .iter_mut()
+            .enumerate()
+            .find_map(|(peer, link)| Some((peer, link.inbound.pop()?)))
+    }
+
+    /// Executes the requests of an arrived batch.
+    pub(crate) fn execute(
+        &mut self,
+        (peer, batch): (usize, &mut ForwardBatch),
+        partition: &mut Partition,
+        counters: &mut WorkerCounters,
+    ) {
+        counters.forwarded += batch.len() as u64;
+        batch.execute(peer, partition, counters);
+    }
+
+    /// Sends an executed batch back.
+    pub(crate) fn give_back(&mut self, peer: usize, batch: Box<ForwardBatch>) {
+        let link = &mut self.links[peer];
+        // Each batch of a pair is in exactly one place, and the queue has room for all of them.
+        let pushed = link.returning.push(batch);
+        debug_assert!(pushed.is_ok());
+        link.news = true;
+    }
+
+    /// Ends a pass: sends the batches that were filled and wakes the peers.
+    pub(crate) fn depart(&mut self) {
+        for link in &mut self.links {
+            link.seal();
+            if std::mem::take(&mut link.news) {
+                link.wakeup.ring();
+            }
+        }
+    }
+
+    /// Returns whether no batch waits here, neither requests nor replies.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.links
+            .iter_mut()
+            .all(|link| link.inbound.is_empty() && link.returned.is_empty())
+    }
+}
+
+impl Link {
+    /// Returns the batch being filled, if it `fits`, or a new one.
+    fn open(
+        &mut self,
+        fits: impl FnOnce(&ForwardBatch) -> bool,
+    ) -> Result<&mut ForwardBatch, Exhausted> {
+        if self.open.as_ref().is_some_and(|open| !fits(open)) {
+            self.seal();
+        }
+        if self.open.is_none() {
+            self.open = Some(self.free.pop().ok_or(Exhausted)?);
+        }
+        self.open.as_deref_mut().ok_or(Exhausted)
+    }
+
+    fn seal(&mut self) {
+        match self.open.take() {
+            // It was opened for a step that was not added.
+            Some(batch) if batch.is_empty() => self.free.push(batch),
+            Some(batch) => self.push(batch),
+            None => {}
+        }
+    }
+
+    fn push(&mut self, batch: Box<ForwardBatch>) {
+        // As in `give_back`: the queue has room for all batches of the pair.
+        let pushed = self.outbound.push(batch);
+        debug_assert!(pushed.is_ok());
+        self.news = true;
+    }
+}
+
+type Ends = (
+    Option<Producer<Box<ForwardBatch>>>,
+    Option<Consumer<Box<ForwardBatch>>>,
+);
+
+/// Creates a queue from each of `count` workers to each.
+fn grid(count: usize) -> Vec<Vec<Ends>> {
+    let queue = || {
+        let (tx, rx) = spsc::channel(BATCHES_PER_PAIR);
+        (Some(tx), Some(rx))
+    };
+    (0..count)
+        .map(|_| (0..count).map(|_| queue()).collect())
+        .collect()
+}

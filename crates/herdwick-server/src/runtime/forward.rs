@@ -1,0 +1,322 @@
+//! Forwarded batches: requests for another worker's partition, and their replies on the way back. A
+//! batch is allocated once and reused; its size is bounded ([`BATCH_BYTES`], [`BATCH_REQUESTS`]).
+
+use std::{ops::Range, os::fd::RawFd};
+
+use herdwick_request::{KeyHash, Op, Put, Request, Second, Staged};
+
+use crate::{
+    memcached::protocol::{Answer, BatchEncoder, Large, Mark, PerRequest, RUN_REQUESTS},
+    runtime::{
+        dump::Dump,
+        partition::{NOBODY, Partition, Uploader},
+        time::Warp,
+        upload_steps::UploadSteps,
+    },
+    telemetry::{
+        counters::{Snapshot, WorkerCounters},
+        prefixes::Prefixes,
+    },
+};
+
+/// A forwarded batch with this many bytes of keys and values accepts no further request. One large
+/// value may exceed it.
+const BATCH_BYTES: usize = 64 << 10;
+/// Largest number of requests in a forwarded batch.
+const BATCH_REQUESTS: usize = 1024;
+
+/// Requests for one partition and, on the way back, their replies. Forwarded batches are allocated
+/// at the start and circulate between two workers.
+#[derive(Default)]
+pub(crate) struct ForwardBatch {
+    pub(crate) order: Order,
+    forwarded: Vec<ForwardedRequest>,
+    /// Steps of uploads.
+    steps: UploadSteps,
+    /// Keys, values and opaques, in the order of the forwarded requests.
+    bytes: Vec<u8>,
+    /// The encoded replies.
+    replies: Vec<u8>,
+    /// The [`Mark`] of each reply.
+    marks: Vec<u32>,
+    /// The waiting connection of each reply; a barrier has one ticket.
+    pub(crate) tickets: Vec<Ticket>,
+    /// The answer to [`Order::Count`].
+    pub(crate) snapshot: Option<Box<Snapshot>>,
+    /// The answer to [`Order::Prefixes`].
+    pub(crate) prefixes: Option<Box<Prefixes>>,
+}
+
+/// What the receiving worker does with the batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Execute the requests.
+    #[default]
+    Execute,
+    /// Flush: items stored before this second become invalid at it.
+    Flush(Second),
+    /// Return a snapshot of the counters, optionally with the hot keys.
+    Count {
+        /// Include the hot keys, which takes longer.
+        hot: bool,
+    },
+    /// Reset the counters.
+    Reset,
+    /// Change the clock, for tests.
+    Warp(Warp),
+    /// List some items or connections of the receiving worker.
+    Dump(Dump),
+    /// Start or stop counting by prefix.
+    Detail(bool),
+    /// Return the counts by prefix.
+    Prefixes,
+}
+
+/// The connection and position that a reply belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    /// The connection's index at its worker.
+    pub(crate) connection: u32,
+    /// Distinguishes connections that have used the same index.
+    pub(crate) generation: u32,
+    /// The connection's descriptor.
+    pub(crate) caller: RawFd,
+    /// The index of the reply within its round.
+    pub(crate) slot: u32,
+}
+
+impl Ticket {
+    /// Identifies the connection, at `worker`, to the owner of the partition it uploads to.
+    pub(crate) fn uploader(self, worker: usize) -> Uploader {
+        Uploader {
+            // Workers are numbered by 16 bits.
+            worker: worker as u16,
+            connection: self.connection,
+            generation: self.generation,
+        }
+    }
+}
+
+/// A request without its bytes, which are in [`ForwardBatch::bytes`].
+struct ForwardedRequest {
+    hash: KeyHash,
+    op: Op<'static>,
+    key_len: usize,
+    value_len: usize,
+    opaque_len: usize,
+    answer: Answer<'static>,
+    /// Whether the connection has room for a large reply.
+    large: bool,
+}
+
+impl ForwardedRequest {
+    /// Returns the request with its bytes, the front of `bytes`, its answer, and the bytes behind.
+    /// `upload` returns the reservation of an uploaded value.
+    fn restore<'a>(
+        &self,
+        bytes: &'a [u8],
+        upload: impl FnOnce() -> Option<Staged>,
+    ) -> (Request<'a>, Answer<'a>, &'a [u8]) {
+        let (key, rest) = bytes.split_at(self.key_len);
+        let (value, rest) = rest.split_at(self.value_len);
+        let (opaque, rest) = rest.split_at(self.opaque_len);
+        let request = Request {
+            hash: self.hash,
+            key,
+            op: with_value(&self.op, value, upload),
+        };
+        (request, self.answer.with_opaque(opaque), rest)
+    }
+}
+
+impl ForwardBatch {
+    /// Returns whether the batch carries an order rather than requests.
+    pub(crate) fn is_barrier(&self) -> bool {
+        self.order != Order::Execute
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.is_barrier() && self.forwarded.is_empty() && self.steps.count() == 0
+    }
+
+    /// Returns the number of requests.
+    pub(crate) fn len(&self) -> usize {
+        self.forwarded.len()
+    }
+
+    pub(crate) fn has_room(&self, request: &Request<'_>) -> bool {
+        let more = request.key.len() + value_of(&request.op).len();
+        self.forwarded.len() < BATCH_REQUESTS && more <= self.room()
+    }
+
+    fn room(&self) -> usize {
+        BATCH_BYTES.saturating_sub(self.bytes.len() + self.steps.len())
+    }
+
+    /// Returns how many bytes of values an upload may add.
+    pub(crate) fn upload_steps_room(&self) -> usize {
+        if self.steps.count() < BATCH_REQUESTS {
+            self.room()
+        } else {
+            0
+        }
+    }
+
+    /// Returns the upload steps, to append to them.
+    pub(crate) fn steps(&mut self) -> &mut UploadSteps {
+        &mut self.steps
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        request: &Request<'_>,
+        answer: &Answer<'_>,
+        ticket: Ticket,
+        large: bool,
+    ) {
+        let value = value_of(&request.op);
+        let opaque = answer.opaque();
+        self.forwarded.push(ForwardedRequest {
+            hash: request.hash,
+            op: without_value(&request.op),
+            key_len: request.key.len(),
+            value_len: value.len(),
+            opaque_len: opaque.len(),
+            answer: answer.with_opaque(&[]),
+            large,
+        });
+        self.bytes.extend_from_slice(request.key);
+        self.bytes.extend_from_slice(value);
+        self.bytes.extend_from_slice(opaque);
+        self.tickets.push(ticket);
+    }
+
+    /// Executes the requests and upload steps of worker `peer`.
+    pub(crate) fn execute(
+        &mut self,
+        peer: usize,
+        store: &mut Partition,
+        counters: &mut WorkerCounters,
+    ) {
+        let clock = store.clock();
+        self.steps.unload(store, clock);
+        if self.forwarded.is_empty() {
+            return;
+        }
+        counters.tcp_batches += 1;
+        let mut bytes = &self.bytes[..];
+        // As many at a time as a run has, so that both need as much of the stack.
+        let parts = self.forwarded.chunks(RUN_REQUESTS);
+        for (part, tickets) in parts.zip(self.tickets.chunks(RUN_REQUESTS)) {
+            let (mut requests, mut answers) = (PerRequest::new(), PerRequest::new());
+            let mut large = PerRequest::new();
+            for (forwarded, ticket) in part.iter().zip(tickets) {
+                let upload = || store.end_upload(ticket.uploader(peer));
+                let (request, answer, rest) = forwarded.restore(bytes, upload);
+                bytes = rest;
+                requests.push(request);
+                answers.push(answer);
+                large.push(forwarded.large);
+            }
+            let mut batch_encoder = BatchEncoder {
+                clock,
+                requests: &requests,
+                answers: &answers,
+                out: &mut self.replies,
+                marks: &mut self.marks,
+                large: Large::Some(&large),
+                refused_large: false,
+                counters,
+            };
+            let caller = |index: usize| tickets.get(index).map_or(NOBODY, |ticket| ticket.caller);
+            store.execute_for(clock, &requests, caller, &mut batch_encoder);
+        }
+    }
+
+    /// Returns the replies in order: the ticket, and the reply's range in [`text`](Self::text), or
+    /// `Err(large)` if the reply was deferred; `large`: for being large.
+    pub(crate) fn replies(&self) -> impl Iterator<Item = (Ticket, Result<Range<usize>, bool>)> {
+        let mut from = 0;
+        let replies = self.tickets.iter().zip(&self.marks);
+        replies.map(move |(&ticket, &mark)| match Mark::of(mark) {
+            Mark::Deferred { large } => (ticket, Err(large)),
+            Mark::End(end) => {
+                let range = from..end;
+                from = end;
+                (ticket, Ok(range))
+            }
+        })
+    }
+
+    /// Returns the buffer for an order's output.
+    pub(crate) fn text_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.replies
+    }
+
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.replies
+    }
+
+    /// Returns the text of a batch that one large value has filled, if all of it belongs to one
+    /// connection. The connection takes the buffer over instead of copying it.
+    pub(crate) fn large_text(&mut self) -> Option<(Ticket, &mut Vec<u8>)> {
+        if self.replies.len() <= BATCH_BYTES {
+            return None;
+        }
+        let (first, sole) = {
+            let mut said = self.replies().filter(|(_, range)| range.is_ok());
+            let (first, _) = said.next()?;
+            let sole = said.all(|(other, _)| other.connection == first.connection);
+            (first, sole)
+        };
+        sole.then_some((first, &mut self.replies))
+    }
+
+    /// Empties the forwarded batch and releases what a large value added to its capacity.
+    pub(crate) fn clear(&mut self) {
+        self.order = Order::Execute;
+        self.forwarded.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(BATCH_BYTES);
+        self.steps.clear(BATCH_BYTES);
+        self.replies.clear();
+        self.replies.shrink_to(BATCH_BYTES);
+        self.marks.clear();
+        self.tickets.clear();
+        self.snapshot = None;
+        self.prefixes = None;
+    }
+}
+
+fn value_of<'a>(op: &Op<'a>) -> &'a [u8] {
+    match op {
+        Op::Put(put) => put.value,
+        _ => &[],
+    }
+}
+
+fn without_value(op: &Op<'_>) -> Op<'static> {
+    match *op {
+        Op::Get(get) => Op::Get(get),
+        Op::Delete(delete) => Op::Delete(delete),
+        Op::Arith(arith) => Op::Arith(arith),
+        Op::Put(put) => Op::Put(Put { value: &[], ..put }),
+    }
+}
+
+/// Restores the value of an operation; for an uploaded value, the reservation that `upload`
+/// returns.
+fn with_value<'a>(
+    op: &Op<'static>,
+    value: &'a [u8],
+    upload: impl FnOnce() -> Option<Staged>,
+) -> Op<'a> {
+    match *op {
+        Op::Put(put) if put.staged.is_some() => Op::Put(Put {
+            staged: upload().or(put.staged),
+            ..put
+        }),
+        Op::Put(put) => Op::Put(Put { value, ..put }),
+        other => other,
+    }
+}

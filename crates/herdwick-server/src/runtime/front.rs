@@ -1,0 +1,143 @@
+//! The interface between a worker and its transports ([`Front`]), and the tokens of their event
+//! sources.
+
+use std::{io, time::Duration};
+
+use herdwick_request::{Clock, Second};
+use mio::{Registry, Token, event::Event};
+
+use crate::{
+    runtime::{
+        cross_core::CrossCore,
+        partition::PassStart,
+        partition_lock::{Guard, Own, Partitions},
+    },
+    telemetry::counters::WorkerCounters,
+};
+
+/// A transport of one worker: sockets, or a fabric's request lines.
+///
+/// The worker calls [`pass`](Self::pass) in a loop; each call serves what has arrived. Before the
+/// worker sleeps it calls [`arm`](Self::arm) on every front, and it sleeps only if all of them
+/// return `true`; a source that a front [`register`](Self::register)ed wakes it.
+pub(crate) trait Front {
+    /// Registers the front's event sources with the worker's poll, under tokens of this front.
+    ///
+    /// # Errors
+    /// The operating system's refusal.
+    fn register(&mut self, registry: &Registry, tokens: Tokens) -> io::Result<()>;
+
+    /// Handles an event of a registered source; `local` is its token within this front.
+    fn ready(&mut self, local: usize, event: &Event);
+
+    /// Serves what has arrived. Does not block.
+    fn pass(&mut self, pass: &mut Pass<'_>) -> Activity;
+
+    /// Returns whether this front finds work by polling memory. While it does, the worker polls the
+    /// sockets only once in `SOCKET_PASSES` passes.
+    fn polls_memory(&self) -> bool {
+        false
+    }
+
+    /// Arms the sources to wake the worker, then polls once more; `true`: there is no work.
+    fn arm(&mut self) -> bool;
+
+    /// Undoes [`arm`](Self::arm): the worker has woken, or did not sleep.
+    fn disarm(&mut self) {}
+
+    /// Starts the shutdown: the front accepts no new work and finishes what has arrived.
+    fn drain(&mut self);
+
+    /// Returns whether a draining front has finished.
+    fn is_drained(&self) -> bool;
+
+    /// Lists some of its connections from index `from` on, in the format of `stats conns`. Returns
+    /// the index to continue at, if there are more. Only one front of a worker has connections.
+    fn connections(&self, now: Second, from: usize, out: &mut Vec<u8>) -> Option<usize> {
+        let _ = (now, from, out);
+        None
+    }
+
+    /// Returns the longest time the worker may sleep; `None`: no limit.
+    fn tick(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns the transport's name, one word.
+    fn transport(&self) -> &'static str;
+
+    /// Returns the front's own counters since the start: requests, batches, and drops by reason.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// What a front may use during one pass.
+pub(crate) struct Pass<'a> {
+    /// Time since the server's start.
+    pub(crate) now: Duration,
+    /// The same time as the store counts it.
+    pub(crate) clock: Clock,
+    /// The bytes that the memory limit leaves unused in each partition.
+    pub(crate) unused: usize,
+    /// This worker's partition.
+    pub(crate) own: Own<'a>,
+    /// All partitions.
+    pub(crate) partitions: &'a Partitions,
+    /// The queues to the other partitions.
+    pub(crate) cross_core: &'a mut CrossCore,
+    /// This worker's counters.
+    pub(crate) counters: &'a mut WorkerCounters,
+    /// The registry of the worker's poll, for sources that are added or removed later.
+    pub(crate) registry: &'a Registry,
+}
+
+impl Pass<'_> {
+    /// Returns what the partitions are told that this pass uses.
+    pub(crate) fn start(&self) -> PassStart {
+        PassStart {
+            now: self.now,
+            clock: self.clock,
+            unused: self.unused,
+        }
+    }
+
+    /// Locks this worker's partition.
+    pub(crate) fn own(&mut self) -> Guard<'_> {
+        self.own.lock(self.start())
+    }
+}
+
+/// Whether a pass found work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// There was no work.
+    Idle,
+    /// It served something, or has more to serve.
+    Busy,
+}
+
+/// The upper bits of a token are the front's index; this many lower bits are the front's own.
+const LOCAL_BITS: u32 = 32;
+
+/// The tokens of one front.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tokens {
+    front: usize,
+}
+
+impl Tokens {
+    pub(crate) fn of_front(front: usize) -> Self {
+        Self { front }
+    }
+
+    /// Returns the token whose events are delivered as `local`.
+    pub(crate) fn token(self, local: usize) -> Token {
+        Token(self.front << LOCAL_BITS | local)
+    }
+
+    /// Splits a token into the front's index and the local part.
+    pub(crate) fn split(token: Token) -> (usize, usize) {
+        (token.0 >> LOCAL_BITS, token.0 & ((1 << LOCAL_BITS) - 1))
+    }
+}

@@ -1,0 +1,19 @@
+//! The threads' machinery: a worker's loop and its partition, the queues and batches between workers,
+//! sleeping and waking, clocks, CPUs, the shutdown.
+
+pub(crate) mod crawl;
+pub(crate) mod cross_core;
+pub(crate) mod dump;
+pub(crate) mod file_lock;
+pub(crate) mod forward;
+pub(crate) mod front;
+pub(crate) mod parking;
+pub(crate) mod partition;
+pub(crate) mod partition_lock;
+pub(crate) mod pin;
+pub(crate) mod readiness;
+pub(crate) mod spin;
+pub(crate) mod stopping;
+pub(crate) mod time;
+pub(crate) mod upload_steps;
+pub(crate) mod worker;

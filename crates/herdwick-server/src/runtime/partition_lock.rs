@@ -1,0 +1,318 @@
+//! The locks of the partitions. A worker executes requests in its own partition, and those of its
+//! connections that are for another worker's partition there too, if that is free at once.
+//!
+//! The owner locks its partition for each batch; while it serves requests that it finds by polling
+//! memory it holds the lock across passes. Other workers only try the lock, once for each batch,
+//! and forward the requests if they do not get it. So the owner alone may wait: for at most one
+//! run of each other worker, because they do not try a lock that is reserved. A run locks all its
+//! partitions first, and unlocks each when it has executed its requests there: the owner waits for
+//! those, and for those in the partitions that the run comes to before.
+
+use herdwick_mem::sync::{AtomicBool, CachePadded, Mutex, MutexGuard, Ordering, spin_loop};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{LockResult, PoisonError, TryLockError},
+};
+
+use herdwick_mica::Store;
+
+use crate::{
+    runtime::partition::{Partition, PassStart},
+    telemetry::{hot::HotKeys, watch::Journal},
+};
+
+/// Attempts to lock another worker's partition. A holder that is about to unlock it is worth a
+/// moment; each attempt takes the cache line of the lock from that holder, so there are few.
+pub(crate) const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 3 };
+
+/// All partitions, in the order of their workers.
+pub(crate) struct Partitions {
+    locks: Box<[Lock<Partition>]>,
+}
+
+impl Partitions {
+    /// Creates the partitions of these stores, each of which tracks `hot_keys` keys.
+    pub(crate) fn new(stores: Vec<Store>, journals: Vec<Journal>, hot_keys: usize) -> Self {
+        let parts = stores.into_iter().zip(journals);
+        let partition = |(store, journal)| Partition::new(store, journal, HotKeys::new(hot_keys));
+        Self {
+            locks: parts.map(partition).map(Lock::new).collect(),
+        }
+    }
+
+    /// Returns the number of partitions.
+    pub(crate) fn len(&self) -> usize {
+        self.locks.len()
+    }
+
+    /// Returns the lock of worker `index`'s partition, for that worker.
+    pub(crate) fn of(&self, index: usize) -> &Lock<Partition> {
+        &self.locks[index]
+    }
+
+    /// Locks the partition of worker `index` for a batch of another worker, if that can be done at
+    /// once: in one of so many attempts.
+    #[inline]
+    pub(crate) fn try_lock(
+        &self,
+        index: usize,
+        start: PassStart,
+        attempts: usize,
+    ) -> Option<Guard<'_>> {
+        let mut partition = self.locks[index].try_lock(attempts)?;
+        partition.begin(start);
+        Some(Guard::Locked(partition))
+    }
+}
+
+/// The lock of a partition.
+pub(crate) struct Lock<T> {
+    /// The owner holds the lock across passes, or waits for it.
+    reserved: CachePadded<AtomicBool>,
+    partition: Mutex<CachePadded<T>>,
+}
+
+impl<T> Lock<T> {
+    fn new(partition: T) -> Self {
+        Self {
+            reserved: CachePadded(AtomicBool::new(false)),
+            partition: Mutex::new(CachePadded(partition)),
+        }
+    }
+
+    /// Locks it for a batch of its owner. Waits for at most one run of each other worker.
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, CachePadded<T>> {
+        match self.partition.try_lock() {
+            Ok(partition) => partition,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.wait(),
+        }
+    }
+
+    #[cold]
+    fn wait(&self) -> MutexGuard<'_, CachePadded<T>> {
+        self.reserved.store(true, Ordering::Relaxed);
+        let partition = whatever(self.partition.lock());
+        self.reserved.store(false, Ordering::Relaxed);
+        partition
+    }
+
+    /// Locks it for its owner, who keeps it across passes.
+    pub(crate) fn keep(&self) -> Kept<'_, T> {
+        self.reserved.store(true, Ordering::Relaxed);
+        Kept {
+            reserved: &self.reserved,
+            partition: whatever(self.partition.lock()),
+        }
+    }
+
+    /// Locks it for a batch of another worker, if that can be done at once.
+    #[inline]
+    fn try_lock(&self, attempts: usize) -> Option<MutexGuard<'_, CachePadded<T>>> {
+        for _ in 0..attempts {
+            // Only a hint: whoever does not see it yet tries once more.
+            if self.reserved.load(Ordering::Relaxed) {
+                break;
+            }
+            match self.partition.try_lock() {
+                Ok(partition) => return Some(partition),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => spin_loop(),
+            }
+        }
+        None
+    }
+}
+
+/// Returns what a worker that panicked has left: the release build ends with the first panic, and
+/// in a test the others go on.
+fn whatever<T>(result: LockResult<T>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A partition that its owner keeps locked across passes.
+pub(crate) struct Kept<'a, T = Partition> {
+    reserved: &'a AtomicBool,
+    partition: MutexGuard<'a, CachePadded<T>>,
+}
+
+impl<T> Drop for Kept<'_, T> {
+    fn drop(&mut self) {
+        self.reserved.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A worker's own partition during a pass.
+pub(crate) enum Own<'a> {
+    /// The worker keeps it locked.
+    Kept(&'a mut Partition),
+    /// It is locked for each batch.
+    Shared(&'a Lock<Partition>),
+}
+
+impl<'a> Own<'a> {
+    #[inline]
+    pub(crate) fn new(kept: Option<&'a mut Kept<'_>>, lock: &'a Lock<Partition>) -> Self {
+        match kept {
+            Some(kept) => Self::Kept(&mut kept.partition),
+            None => Self::Shared(lock),
+        }
+    }
+
+    /// Locks it for a batch.
+    #[inline]
+    pub(crate) fn lock(&mut self, start: PassStart) -> Guard<'_> {
+        match self {
+            Self::Kept(partition) => Guard::Kept(partition),
+            Self::Shared(lock) => {
+                let mut partition = lock.lock();
+                partition.begin(start);
+                Guard::Locked(partition)
+            }
+        }
+    }
+
+    /// Locks it for the first time in a pass. Returns also whether there are more steps to take
+    /// towards the memory limit.
+    #[inline]
+    pub(crate) fn begin(&mut self, start: PassStart) -> (Guard<'_>, bool) {
+        let mut partition = match self {
+            Self::Kept(partition) => Guard::Kept(partition),
+            Self::Shared(lock) => Guard::Locked(lock.lock()),
+        };
+        let more = partition.begin_pass(start);
+        (partition, more)
+    }
+}
+
+/// A partition that is locked for a batch.
+pub(crate) enum Guard<'a> {
+    Kept(&'a mut Partition),
+    Locked(MutexGuard<'a, CachePadded<Partition>>),
+}
+
+impl Deref for Guard<'_> {
+    type Target = Partition;
+
+    #[inline]
+    fn deref(&self) -> &Partition {
+        match self {
+            Self::Kept(partition) => partition,
+            Self::Locked(partition) => partition,
+        }
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Partition {
+        match self {
+            Self::Kept(partition) => partition,
+            Self::Locked(partition) => partition,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{ATTEMPTS, Lock};
+
+    #[test]
+    fn a_lock_is_free_after_its_owner_has_waited() {
+        let lock = Lock::new(());
+        drop(lock.wait());
+        assert!(lock.try_lock(ATTEMPTS).is_some());
+    }
+
+    #[test]
+    fn workers_do_not_try_a_lock_that_its_owner_keeps() {
+        let lock = Lock::new(());
+        let kept = lock.keep();
+        assert!(lock.try_lock(ATTEMPTS).is_none());
+        drop(kept);
+        assert!(lock.try_lock(ATTEMPTS).is_some());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::{ATTEMPTS, Lock};
+    use crate::runtime::parking::Flag;
+    use herdwick_mem::sync::{AtomicBool, Ordering};
+    use loom::sync::{Arc, atomic::AtomicUsize};
+
+    /// A request for a partition is executed once: in place, or by its owner, which finds it before
+    /// it falls asleep or is woken.
+    #[test]
+    fn each_request_is_executed_in_place_or_by_an_awake_owner() {
+        loom::model(|| {
+            let (lock, flag) = (Arc::new(Lock::new(0)), Arc::new(Flag::new()));
+            let queue = Arc::new(AtomicUsize::new(0));
+            let rung = Arc::new(AtomicBool::new(false));
+            let worker = {
+                let (lock, flag) = (lock.clone(), flag.clone());
+                let (queue, rung) = (queue.clone(), rung.clone());
+                loom::thread::spawn(move || {
+                    if let Some(mut partition) = lock.try_lock(ATTEMPTS) {
+                        partition.0 += 1;
+                        return;
+                    }
+                    queue.store(1, Ordering::Release);
+                    if flag.claim() {
+                        rung.store(true, Ordering::Relaxed);
+                    }
+                })
+            };
+            lock.lock().0 += 1;
+            flag.raise();
+            let found = queue.load(Ordering::Acquire) == 1;
+            worker.join().unwrap();
+            let queued = queue.load(Ordering::Relaxed);
+            assert_eq!(lock.lock().0 + queued, 2);
+            assert!(queued == 0 || found || rung.load(Ordering::Relaxed));
+        });
+    }
+
+    /// An owner that has waited leaves the lock free for others.
+    #[test]
+    fn a_lock_is_free_after_its_owner_has_waited() {
+        loom::model(|| {
+            let lock = Arc::new(Lock::new(0));
+            let worker = {
+                let lock = lock.clone();
+                loom::thread::spawn(move || {
+                    if let Some(mut partition) = lock.try_lock(ATTEMPTS) {
+                        partition.0 += 1;
+                    }
+                })
+            };
+            lock.lock().0 += 1;
+            worker.join().unwrap();
+            assert!(lock.try_lock(ATTEMPTS).is_some());
+        });
+    }
+
+    /// An owner that waits, or keeps its partition, gets it from the workers that use it, and frees
+    /// it for them afterwards.
+    #[test]
+    fn an_owner_gets_its_partition_and_frees_it() {
+        loom::model(|| {
+            let lock = Arc::new(Lock::new(0));
+            let worker = {
+                let lock = lock.clone();
+                loom::thread::spawn(move || match lock.try_lock(ATTEMPTS) {
+                    Some(mut partition) => {
+                        partition.0 += 1;
+                        1
+                    }
+                    None => 0,
+                })
+            };
+            lock.lock().0 += 1;
+            lock.keep().partition.0 += 1;
+            let in_place = worker.join().unwrap();
+            assert_eq!(lock.try_lock(ATTEMPTS).unwrap().0, 2 + in_place);
+        });
+    }
+}

@@ -1,0 +1,156 @@
+//! The server's clock: monotonic time since the start, and the store's seconds derived from it.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use herdwick_request::{Clock, Second};
+
+/// The store's first second. The store uses 0 for "never"; memcached starts at 2 as well, so that
+/// "one second ago" exists from the beginning.
+const FIRST_SECOND: u32 = 2;
+
+/// Returns the time since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the server is the shell that reads the clocks"
+)]
+pub(crate) fn unix_time() -> Duration {
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    wall.unwrap_or_default()
+}
+
+/// The server's clock: monotonic since the start, so that a step of the wall clock moves no
+/// deadline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timer {
+    start: Instant,
+    started_unix: u64,
+    /// The part of that second which had passed, so that the store's seconds begin with those of the
+    /// wall clock, and an absolute exptime is over as soon as its second has begun.
+    started_within: Duration,
+    /// The store's second at the start.
+    first: Second,
+    /// Seconds added by [`Timer::warp`].
+    skipped: i64,
+    /// The time at which [`Timer::warp`] stopped the clock.
+    paused: Option<Duration>,
+}
+
+/// A change of the clock, for tests (memcached's `debugtime`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Warp {
+    Pause,
+    Resume,
+    /// Add this many seconds; negative values subtract.
+    By(i64),
+}
+
+impl Timer {
+    pub(crate) fn start() -> Self {
+        Self::resume(None)
+    }
+
+    /// Continues an earlier clock, given the Unix time of its second 0 and the last second it is
+    /// known to have reached. Never returns an earlier second than that, whatever the wall clock
+    /// shows.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the server is the shell that reads the clocks"
+    )]
+    pub(crate) fn resume(earlier: Option<(u64, Second)>) -> Self {
+        let started = unix_time();
+        let started_unix = started.as_secs();
+        let first = earlier.map_or(Second(FIRST_SECOND), |(epoch_unix, last)| {
+            let now = started_unix.saturating_sub(epoch_unix);
+            last.max(Second(u32::try_from(now).unwrap_or(u32::MAX)))
+        });
+        Self {
+            start: Instant::now(),
+            started_unix,
+            started_within: Duration::from_nanos(started.subsec_nanos().into()),
+            first: first.max(Second(FIRST_SECOND)),
+            skipped: 0,
+            paused: None,
+        }
+    }
+
+    /// Returns the Unix time of the start.
+    pub(crate) fn started_unix(&self) -> u64 {
+        self.started_unix
+    }
+
+    /// Returns the time since the start. Read once a pass.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the server is the shell that reads the clocks"
+    )]
+    pub(crate) fn now(&self) -> Duration {
+        Instant::now() - self.start
+    }
+
+    /// Changes what [`Timer::clock`] returns from `now` on.
+    pub(crate) fn warp(&mut self, warp: Warp, now: Duration) {
+        match warp {
+            Warp::Pause => self.paused = self.paused.or(Some(now)),
+            Warp::Resume => self.paused = None,
+            Warp::By(seconds) => self.skipped = self.skipped.saturating_add(seconds),
+        }
+    }
+
+    /// Converts `now` to the store's clock.
+    pub(crate) fn clock(&self, now: Duration) -> Clock {
+        let elapsed = self.paused.unwrap_or(now) + self.started_within;
+        let elapsed = elapsed.as_secs();
+        let elapsed = elapsed.saturating_add_signed(self.skipped);
+        let elapsed = u32::try_from(elapsed).unwrap_or(u32::MAX);
+        Clock {
+            epoch_unix: self.started_unix.saturating_sub(u64::from(self.first.0)),
+            second: Second(elapsed.saturating_add(self.first.0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_begin_with_those_of_the_wall_clock() {
+        let timer = Timer {
+            started_unix: 1_700_000_000,
+            started_within: Duration::from_millis(900),
+            ..Timer::start()
+        };
+        for (now, unix) in [(0, 0), (99, 0), (100, 1), (1099, 1), (1100, 2)] {
+            let clock = timer.clock(Duration::from_millis(now));
+            let at = clock.epoch_unix + u64::from(clock.second.0);
+            assert_eq!(at, 1_700_000_000 + unix, "{now} ms after the start");
+        }
+    }
+
+    #[test]
+    fn debug_clock_pauses_and_jumps() {
+        let mut timer = Timer::start();
+        let second = |timer: &Timer, now| timer.clock(Duration::from_secs(now)).second.0;
+        let at = second(&timer, 10);
+        timer.warp(Warp::Pause, Duration::from_secs(10));
+        assert_eq!(second(&timer, 20), at);
+        timer.warp(Warp::By(5), Duration::from_secs(20));
+        assert_eq!(second(&timer, 20), at + 5);
+        timer.warp(Warp::Resume, Duration::from_secs(20));
+        assert_eq!(second(&timer, 20), at + 15);
+        timer.warp(Warp::By(i64::MIN), Duration::from_secs(20));
+        assert_eq!(second(&timer, 20), FIRST_SECOND);
+    }
+
+    #[test]
+    fn resumed_clock_never_goes_back() {
+        let now = Timer::start().started_unix();
+        let clock = |earlier| Timer::resume(Some(earlier)).clock(Duration::ZERO);
+        let later = clock((now - 1000, Second(10)));
+        assert!((1000..1010).contains(&later.second.0), "{later:?}");
+        assert_eq!(later.epoch_unix, now - 1000);
+        let behind = clock((now + 5000, Second(70)));
+        assert_eq!(behind.second, Second(70));
+        assert!(behind.epoch_unix.abs_diff(now - 70) < 10);
+    }
+}

@@ -1,0 +1,317 @@
+//! A worker: one thread that polls its fronts and its cross-core queues, executes what they carry
+//! on its partition (see `partition_lock`), and sleeps when there is no work.
+
+use std::{sync::Arc, time::Duration};
+
+use mio::{Events, Poll};
+
+use crate::{
+    context::Context,
+    memcached::tcp::Lots,
+    runtime::{
+        crawl::Walk,
+        cross_core::CrossCore,
+        forward::{ForwardBatch, Order},
+        front::{Activity, Front, Pass, Tokens},
+        parking::WakeupFd,
+        partition::{Partition, PassStart},
+        partition_lock::{Own, Partitions},
+        readiness,
+        spin::AdaptiveSpin,
+        stopping::Stopping,
+        time::Timer,
+    },
+    telemetry::{
+        counters::{Snapshot, TransportCount, WorkerCounters},
+        stats::PollCounters,
+    },
+};
+
+/// While work was recently found in memory, the sockets are polled only once in this many passes: a
+/// poll of the sockets takes longer than a request.
+const SOCKET_PASSES: u32 = 16;
+/// Longest sleep of a worker, so that it notices timeouts.
+const TICK: Duration = Duration::from_secs(1);
+/// Time from the start of the shutdown after which unfinished connections are cut.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Readiness taken from the kernel at a time.
+pub(crate) const EVENTS: usize = 256;
+/// Forwarded batches executed between two polls of the fronts.
+const BATCHES: usize = 16;
+
+/// One thread, its partition and its transports.
+pub(crate) struct Worker {
+    pub(crate) context: Arc<Context>,
+    /// The bytes that the memory limit of the last pass left unused in each partition.
+    pub(crate) unused: usize,
+    pub(crate) partitions: Arc<Partitions>,
+    /// The lots of all partitions, whose number follows the memory limit.
+    pub(crate) lots: Arc<Lots>,
+    pub(crate) fronts: Vec<Box<dyn Front + Send>>,
+    pub(crate) cross_core: CrossCore,
+    pub(crate) poll: Poll,
+    pub(crate) events: Events,
+    pub(crate) wakeup: WakeupFd,
+    pub(crate) timer: Timer,
+    /// How long to poll for work before a sleep.
+    pub(crate) spin: AdaptiveSpin,
+    pub(crate) stopping: Arc<Stopping>,
+    pub(crate) counters: WorkerCounters,
+    pub(crate) polling: PollCounters,
+    /// This worker's index.
+    pub(crate) index: usize,
+    /// When the drain ends, once it has begun.
+    pub(crate) drain_end: Option<Duration>,
+    /// This worker has finished its connections.
+    pub(crate) drained: bool,
+}
+
+/// Whether a pass found work, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    Nothing,
+    /// Work that an event announced.
+    ByEvents,
+    /// Work that a front found by polling memory.
+    InMemory,
+}
+
+impl Worker {
+    /// Serves until the server stops.
+    pub(crate) fn run(mut self) {
+        let (mut last_work, mut last_in_memory) = (Duration::ZERO, None);
+        let (mut passes, mut worked) = (0u32, false);
+        let partitions = Arc::clone(&self.partitions);
+        let lock = partitions.of(self.index);
+        let is_alone = partitions.len() == 1;
+        let mut kept = is_alone.then(|| lock.keep());
+        let mut walk = Walk::default();
+        loop {
+            let now = self.timer.now();
+            if worked {
+                last_in_memory = Some(now);
+            }
+            let own = Own::new(kept.as_mut(), lock);
+            let found = self.pass(now, own, &partitions, &mut walk);
+            if found != Found::Nothing {
+                last_work = now;
+            }
+            if self.stopping.is_set() && self.has_stopped(now) {
+                return;
+            }
+            worked = found == Found::InMemory;
+            let since = last_in_memory.map(|last| now.saturating_sub(last));
+            if let (true, Some(since)) = (worked, since) {
+                self.spin.learn(since);
+            }
+            let watches_memory = since.is_some_and(|since| since < self.spin.get());
+            passes = passes.wrapping_add(1);
+            let awake = watches_memory || worked;
+            let keeps = awake || is_alone;
+            if keeps != kept.is_some() {
+                kept = keeps.then(|| lock.keep());
+            }
+            if awake && !passes.is_multiple_of(SOCKET_PASSES) {
+                continue;
+            }
+            if awake || found != Found::Nothing || now.saturating_sub(last_work) < self.spin.base()
+            {
+                self.check(Duration::ZERO);
+            } else {
+                self.sleep(&walk);
+            }
+        }
+    }
+
+    /// Runs one pass: first the forwarded batches of other workers, then every front.
+    fn pass(
+        &mut self,
+        now: Duration,
+        mut own: Own<'_>,
+        partitions: &Partitions,
+        walk: &mut Walk,
+    ) -> Found {
+        let unused = self.context.tunables.memory.unused() / partitions.len();
+        let mut clock = self.timer.clock(now);
+        let mut found = Found::Nothing;
+        {
+            let (mut partition, lowers_memory) = own.begin(PassStart { now, clock, unused });
+            if partition.unused() != self.unused {
+                self.unused = partition.unused();
+                // Of a higher limit the first step has made the room.
+                self.lots.resize(self.index, partition.store.staged_max());
+            }
+            let crawls = self.crawl(walk, &mut partition, now);
+            // A worker with more to do towards the memory limit, or to crawl, does not sleep.
+            if lowers_memory || crawls {
+                found = Found::ByEvents;
+            }
+            for _ in 0..BATCHES {
+                let Some((peer, mut batch)) = self.cross_core.arrived() else {
+                    break;
+                };
+                found = Found::ByEvents;
+                self.obey(peer, &mut batch, now, &mut partition);
+                // The order may have changed it.
+                clock = self.timer.clock(now);
+                self.cross_core.give_back(peer, batch);
+            }
+        }
+        let mut pass = Pass {
+            now,
+            clock,
+            unused,
+            own,
+            partitions,
+            cross_core: &mut self.cross_core,
+            counters: &mut self.counters,
+            registry: self.poll.registry(),
+        };
+        for front in &mut self.fronts {
+            if front.pass(&mut pass) == Activity::Busy {
+                let kind = if front.polls_memory() {
+                    Found::InMemory
+                } else {
+                    Found::ByEvents
+                };
+                found = found.max(kind);
+            }
+        }
+        self.cross_core.depart();
+        found
+    }
+
+    /// Takes a step of the crawl that is under way; returns whether it goes on.
+    fn crawl(&self, walk: &mut Walk, partition: &mut Partition, now: Duration) -> bool {
+        let Context {
+            tunables, settings, ..
+        } = &*self.context;
+        let at = (partition.clock().second, now);
+        let store = &mut partition.store;
+        walk.step(&tunables.crawler, store, at, settings.workers)
+    }
+
+    /// Carries out the order of a forwarded batch from worker `peer`.
+    fn obey(
+        &mut self,
+        peer: usize,
+        batch: &mut ForwardBatch,
+        now: Duration,
+        partition: &mut Partition,
+    ) {
+        let clock = partition.clock();
+        match batch.order {
+            Order::Execute => self
+                .cross_core
+                .execute((peer, batch), partition, &mut self.counters),
+            Order::Flush(at) => partition.store.flush(clock.second, at),
+            Order::Warp(warp) => {
+                self.timer.warp(warp, now);
+                partition.set_clock(now, self.timer.clock(now));
+            }
+            Order::Reset => {
+                self.counters.reset();
+                self.polling.reset();
+                partition.reset();
+            }
+            Order::Dump(mut dump) => {
+                let out = batch.text_mut();
+                match dump.connection() {
+                    None => dump.step(&mut partition.store, clock, out),
+                    Some(from) => {
+                        let mut fronts = self.fronts.iter();
+                        let next = fronts.find_map(|f| f.connections(clock.second, from, out));
+                        dump.showed(next);
+                    }
+                }
+                batch.order = Order::Dump(dump);
+            }
+            Order::Detail(on) => partition.detail(on),
+            Order::Prefixes => batch.prefixes = partition.counted().cloned().map(Box::new),
+            Order::Count { hot } => {
+                let mut snapshot = self.snapshot(partition);
+                if hot {
+                    snapshot.hot = partition.hot.top(clock);
+                }
+                batch.snapshot = Some(Box::new(snapshot));
+            }
+        }
+    }
+
+    /// Returns all counters of this worker and its partition.
+    fn snapshot(&self, partition: &Partition) -> Snapshot {
+        let store = &partition.store;
+        let mut snapshot = Snapshot {
+            counters: self.counters,
+            polling: self.polling,
+            store: store.counters(),
+            slots: store.slots() as u64,
+            age: store.age(partition.clock().second),
+            transports: Vec::new(),
+            hot: Vec::new(),
+            worker: self.index,
+        };
+        snapshot.counters.log_worker_written = partition.journal.written;
+        snapshot.counters.log_worker_dropped = partition.journal.dropped;
+        for front in &self.fronts {
+            let transport = front.transport();
+            let count = |(what, count)| TransportCount {
+                transport,
+                what,
+                count,
+            };
+            snapshot
+                .transports
+                .extend(front.counts().into_iter().map(count));
+        }
+        snapshot
+    }
+
+    /// Polls the sockets for at most `spin` and passes their events to the fronts.
+    fn check(&mut self, spin: Duration) {
+        readiness::wait(&mut self.poll, &mut self.events, Some(spin));
+        for event in &self.events {
+            let (front, local) = Tokens::split(event.token());
+            if let Some(front) = self.fronts.get_mut(front) {
+                front.ready(local, event);
+            }
+        }
+    }
+
+    /// Sleeps until an event arrives, unless work has already arrived.
+    fn sleep(&mut self, walk: &Walk) {
+        // The flag is raised before the queues are checked: work pushed after the check finds the
+        // flag and rings (see `parking`).
+        self.wakeup.flag().raise();
+        let mut may_sleep =
+            self.cross_core.is_quiet() && !(self.stopping.is_set() && self.drain_end.is_none());
+        for front in &mut self.fronts {
+            may_sleep &= front.arm();
+        }
+        self.polling.sleeps += u64::from(may_sleep);
+        let ticks = self.fronts.iter().filter_map(|front| front.tick());
+        let pause = walk.longest_sleep(&self.context.tunables.crawler);
+        let longest = ticks.chain(pause).min().unwrap_or(TICK);
+        self.check(if may_sleep { longest } else { Duration::ZERO });
+        self.wakeup.flag().lower();
+        for front in &mut self.fronts {
+            front.disarm();
+        }
+    }
+
+    /// Drains the fronts. Returns whether the worker may end: when all workers have drained,
+    /// because until then others may need this partition, or when `DRAIN` has passed.
+    fn has_stopped(&mut self, now: Duration) -> bool {
+        let end = *self.drain_end.get_or_insert_with(|| {
+            for front in &mut self.fronts {
+                front.drain();
+            }
+            now + DRAIN
+        });
+        if !self.drained && self.fronts.iter().all(|front| front.is_drained()) {
+            self.drained = true;
+            self.stopping.one_drained();
+        }
+        self.stopping.all_drained() || now >= end
+    }
+}

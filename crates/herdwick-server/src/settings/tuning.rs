@@ -1,0 +1,232 @@
+//! The settings that may change while the server runs, and the count of connections. All are
+//! atomics with relaxed ordering: each is read by itself, and none orders other data.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    time::Duration,
+};
+
+use crate::{
+    runtime::crawl::Crawler,
+    settings::config::{Config, Timeouts},
+};
+
+/// The settings that may change while a server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Largest number of connections at a time. Lowering it closes none.
+    pub connections_max: usize,
+    /// Timeouts for connections that stall.
+    pub timeout: Timeouts,
+    /// memcached's `-v`, shown by `stats settings`.
+    pub verbosity: u8,
+}
+
+impl Config {
+    /// Returns the settings that may change.
+    #[must_use]
+    pub fn tuning(&self) -> Tuning {
+        Tuning {
+            connections_max: self.connections_max,
+            timeout: self.timeout,
+            verbosity: self.verbosity,
+        }
+    }
+}
+
+/// memcached's `MAX_VERBOSITY_LEVEL`.
+const VERBOSITY_MAX: u32 = 2;
+
+/// The settings that may change, as every worker reads them.
+#[derive(Debug)]
+pub(crate) struct Tunables {
+    /// 0: no timeout.
+    idle_seconds: AtomicU32,
+    request_seconds: AtomicU32,
+    pub(crate) verbosity: AtomicU8,
+    /// Whether `stats detail` is on.
+    pub(crate) detail: AtomicBool,
+    /// The memory limit.
+    pub(crate) memory: MemoryLimit,
+    /// The crawler, and the crawl that is under way.
+    pub(crate) crawler: Crawler,
+}
+
+/// The memory limit in bytes (memcached's `-m`, then `cache_memlimit`). The memory is reserved at
+/// the start, so the limit may be lowered, and raised again up to that.
+#[derive(Debug)]
+pub(crate) struct MemoryLimit {
+    now: AtomicUsize,
+    least: usize,
+    most: usize,
+}
+
+impl MemoryLimit {
+    /// The limit of a server whose partitions can leave `unused` bytes of `most` unused.
+    pub(crate) fn new(most: usize, unused: usize) -> Self {
+        Self {
+            now: AtomicUsize::new(most),
+            least: most - unused,
+            most,
+        }
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.now.load(Relaxed)
+    }
+
+    /// Sets the limit, for workers to reach at their next passes; returns whether they can.
+    pub(crate) fn set(&self, bytes: usize) -> bool {
+        let can = (self.least..=self.most).contains(&bytes);
+        if can {
+            self.now.store(bytes, Relaxed);
+        }
+        can
+    }
+
+    /// Returns the bytes that stay unused.
+    pub(crate) fn unused(&self) -> usize {
+        self.most - self.get()
+    }
+}
+
+impl Tunables {
+    pub(crate) fn new(config: &Config, memory: MemoryLimit) -> Self {
+        let tunables = Self {
+            idle_seconds: AtomicU32::new(0),
+            request_seconds: AtomicU32::new(0),
+            verbosity: AtomicU8::new(0),
+            detail: AtomicBool::new(false),
+            memory,
+            crawler: Crawler::new(&config.crawler),
+        };
+        tunables.set(&config.tuning());
+        tunables
+    }
+
+    pub(crate) fn set(&self, tuning: &Tuning) {
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        let idle = tuning.timeout.idle.map_or(0, |idle| seconds(idle).max(1));
+        self.idle_seconds.store(idle, Relaxed);
+        self.request_seconds
+            .store(seconds(tuning.timeout.request), Relaxed);
+        self.verbosity.store(tuning.verbosity, Relaxed);
+    }
+
+    /// Sets the level that a client requests (`verbosity`), up to memcached's highest.
+    pub(crate) fn set_verbosity(&self, level: u32) {
+        let level = level.min(VERBOSITY_MAX);
+        self.verbosity.store(level as u8, Relaxed);
+    }
+
+    pub(crate) fn timeout(&self) -> Timeouts {
+        let seconds = |count: u32| Duration::from_secs(u64::from(count));
+        let idle = self.idle_seconds.load(Relaxed);
+        Timeouts {
+            idle: (idle > 0).then(|| seconds(idle)),
+            request: seconds(self.request_seconds.load(Relaxed)),
+        }
+    }
+}
+
+/// The number of connections: limit, current and total.
+pub(crate) struct Limits {
+    pub(crate) connections_max: AtomicUsize,
+    live: AtomicUsize,
+    pub(crate) total: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    /// How often accepting paused for lack of descriptors or room ...
+    pub(crate) paused: AtomicU64,
+    /// ... and for how many microseconds, without the current pause.
+    pub(crate) paused_us: AtomicU64,
+    /// When the current pause began, in microseconds since the start; 0: accepting is not paused.
+    resting_since: AtomicU64,
+}
+
+impl Limits {
+    pub(crate) fn new(connections_max: usize) -> Self {
+        Self {
+            connections_max: AtomicUsize::new(connections_max),
+            live: AtomicUsize::new(0),
+            total: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            paused: AtomicU64::new(0),
+            paused_us: AtomicU64::new(0),
+            resting_since: AtomicU64::new(0),
+        }
+    }
+
+    /// Zeroes what is counted since the start.
+    pub(crate) fn reset(&self) {
+        for counter in [&self.total, &self.rejected, &self.paused, &self.paused_us] {
+            counter.store(0, Relaxed);
+        }
+    }
+
+    /// Returns whether the limit is reached.
+    pub(crate) fn is_full(&self) -> bool {
+        self.live.load(Relaxed) >= self.connections_max.load(Relaxed)
+    }
+
+    /// Returns whether accepting is paused.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.resting_since.load(Relaxed) > 0
+    }
+
+    /// Records at `now` whether accepting is paused. Only the acceptor calls this, so no update is
+    /// lost between load and store.
+    pub(crate) fn rest(&self, resting: bool, now: Duration) {
+        // 2^64 microseconds are more than half a million years.
+        let now = (now.as_micros() as u64).max(1);
+        let since = self.resting_since.load(Relaxed);
+        if resting && since == 0 {
+            self.paused.fetch_add(1, Relaxed);
+            self.resting_since.store(now, Relaxed);
+        } else if !resting && since > 0 {
+            self.paused_us.fetch_add(now - since, Relaxed);
+            self.resting_since.store(0, Relaxed);
+        }
+    }
+
+    /// Counts one more connection, if the limit allows. Only the acceptor calls this, so the limit
+    /// is not exceeded between check and increment.
+    pub(crate) fn enter(&self) -> bool {
+        if self.is_full() {
+            self.rejected.fetch_add(1, Relaxed);
+            return false;
+        }
+        self.live.fetch_add(1, Relaxed);
+        self.total.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Counts a UDP request as a connection for its duration, if the limit allows.
+    pub(crate) fn enter_briefly(&self) -> bool {
+        let has_room = !self.is_full();
+        self.live.fetch_add(usize::from(has_room), Relaxed);
+        has_room
+    }
+
+    /// Counts one connection less.
+    pub(crate) fn leave(&self) {
+        self.live.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accept_pauses_are_counted_and_timed() {
+        let limits = Limits::new(1);
+        let at = Duration::from_micros;
+        for (resting, now) in [(false, 0), (true, 5), (true, 9), (false, 15), (false, 20)] {
+            limits.rest(resting, at(now));
+        }
+        limits.rest(true, at(30));
+        assert!(limits.is_resting());
+        let paused = (limits.paused.load(Relaxed), limits.paused_us.load(Relaxed));
+        assert_eq!(paused, (2, 10));
+    }
+}

@@ -1,0 +1,9 @@
+//! What the server reports: counters, statistics, metrics, hot keys, counts by prefix, and the events
+//! of `watch`.
+
+pub(crate) mod counters;
+pub(crate) mod hot;
+pub(crate) mod metrics;
+pub(crate) mod prefixes;
+pub(crate) mod stats;
+pub(crate) mod watch;

@@ -1,0 +1,112 @@
+//! Every statistic described: for documentation, and for monitors that need more than names.
+
+use std::fmt;
+
+use super::{
+    GENERAL, ITEMS, ITEMS_PREFIX, Kind, SLAB, SLAB_PREFIX, SLABS, Series, Statistic, Unit,
+    by_worker, families, workers::WORKER,
+};
+use crate::herd::{lease::LEASES, transports};
+
+/// A statistic, as documentation describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// The command that shows it.
+    pub command: &'static str,
+    /// Its name there, where `N` stands for a worker's index.
+    pub name: String,
+    /// How it changes.
+    pub kind: Kind,
+    /// Its unit.
+    pub unit: Unit,
+    /// Its family on the metrics page, and the labels that tell it from others, if it is there.
+    pub series: Option<String>,
+    /// What it means.
+    pub help: &'static str,
+}
+
+/// Describes every statistic, in the order of `stats`, `stats items`, `stats slabs` and `stats
+/// workers`, but for those of memcached's machinery that does not exist here and that metrics do not
+/// have either: those are always 0.
+#[must_use]
+pub fn statistics() -> Vec<Description> {
+    let mut all: Vec<_> = table("stats", "", GENERAL).collect();
+    all.extend(of_transports());
+    all.extend(table("stats", "", LEASES));
+    all.extend(table("stats items", ITEMS_PREFIX, ITEMS));
+    all.extend(table("stats slabs", SLAB_PREFIX, SLAB));
+    all.extend(table("stats slabs", "", SLABS));
+    all.extend(table("stats workers", "worker:N:", WORKER));
+    all
+}
+
+/// Describes the rows of a table that mean something here.
+fn table<R>(
+    command: &'static str,
+    prefix: &'static str,
+    rows: &'static [Statistic<R>],
+) -> impl Iterator<Item = Description> {
+    let meant = rows.iter().filter(|statistic| !statistic.help.is_empty());
+    meant.map(move |statistic| Description {
+        command,
+        name: format!("{prefix}{}", statistic.name),
+        kind: statistic.kind,
+        unit: statistic.unit,
+        series: statistic.series.as_ref().map(Series::to_string),
+        help: statistic.help,
+    })
+}
+
+/// Describes the counters of the transports.
+fn of_transports() -> impl Iterator<Item = Description> {
+    transports::counters().into_iter().map(|counter| {
+        let series = by_worker(counter.name).map_or_else(
+            || format!("{}{{reason=\"{}\"}}", families::DROPS.name, counter.name),
+            |family| family.name.to_owned(),
+        );
+        Description {
+            command: "stats",
+            name: counter.name.to_owned(),
+            kind: Kind::Counter,
+            unit: Unit::One,
+            series: Some(series),
+            help: counter.help,
+        }
+    })
+}
+
+impl fmt::Display for Series {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.family.name)?;
+        for (at, (name, value)) in self.labels.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            write!(f, "{before}{name}=\"{value}\"")?;
+        }
+        if self.labels.is_empty() {
+            Ok(())
+        } else {
+            f.write_str("}")
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Text => "text",
+        })
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::One => "",
+            Self::Bytes => "bytes",
+            Self::Seconds => "seconds",
+            Self::Microseconds => "microseconds",
+        })
+    }
+}

@@ -1,0 +1,31 @@
+//! Where statistics are written to: the reply to a `stats` command.
+
+use std::fmt::Display;
+
+use super::registry::{Statistic, Value};
+
+/// The receiver of statistics: a name and a value each.
+pub(crate) struct Stats<'a>(pub(crate) &'a mut dyn FnMut(&str, &dyn Display));
+
+impl Stats<'_> {
+    pub(crate) fn say(&mut self, name: &str, value: impl Display) {
+        (self.0)(name, &value);
+    }
+
+    /// Writes the statistics of a table, each name after `prefix`, with the value that `value`
+    /// reads.
+    pub(crate) fn table<R>(
+        &mut self,
+        table: &[Statistic<R>],
+        prefix: &str,
+        value: impl Fn(&R) -> Value,
+    ) {
+        for statistic in table {
+            match value(&statistic.read) {
+                Value::Absent => {}
+                value if prefix.is_empty() => self.say(statistic.name, value),
+                value => self.say(&format!("{prefix}{}", statistic.name), value),
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Statistics that memcached does not have: `stats workers` and `stats hotkeys`.
+//!
+//! In a circle with `counters` and `general`: a row declares a counter, and reads it from a snapshot
+//! of all counters.
+
+use herdwick_herd::ServerCounters;
+
+use super::{
+    families,
+    output::Stats,
+    registry::{Family, counted},
+};
+use crate::{
+    context::Settings,
+    runtime::dump::Uri,
+    telemetry::{
+        counters::{Snapshot, View},
+        hot::{self, HotKey},
+    },
+};
+
+counted! {
+    view v: View<'_>;
+    fields v.sum.polling;
+    /// Counters of one worker's loop.
+    #[derive(Clone, Copy, Debug, Default)]
+    struct PollCounters of u64;
+    /// The names in `stats workers`, of one worker.
+    names WorkerNames;
+    /// `stats workers`, of one worker, each name after `worker:N:`. Each family has a series for
+    /// each worker.
+    static WORKER;
+
+    /// Items stored now.
+    Gauge items = { v.sum.store.items } => "herdwick_worker_items";
+    /// Bytes of these items.
+    Gauge(Bytes) bytes = { v.sum.store.bytes } => "herdwick_worker_bytes";
+    /// Open connections.
+    Gauge connections = { v.sum.counters.connections } => "herdwick_worker_connections";
+    /// Reads that found an item.
+    Counter get_hits = { v.sum.counters.get_hits } => "herdwick_worker_get_hits_total";
+    /// Reads that found none.
+    Counter get_misses = { v.sum.counters.get_misses } => "herdwick_worker_get_misses_total";
+    /// Items stored.
+    Counter cmd_set = { v.sum.counters.cmd_set } => "herdwick_worker_sets_total";
+    /// Valid items that made room for others.
+    Counter evictions = { v.sum.store.evictions } => "herdwick_worker_evictions_total";
+    /// Requests executed for the connections of other workers.
+    Counter forwarded = { v.sum.counters.forwarded } => "herdwick_worker_forwarded_total";
+    /// Requests that this worker executed in the partitions of others.
+    Counter executed_in_place = { v.sum.counters.executed_in_place }
+        => "herdwick_worker_executed_in_place_total";
+    /// Rounds put off because all forwarded batches to another worker were under way.
+    Counter forward_batches_exhausted = { v.sum.counters.forward_batches_exhausted }
+        => "herdwick_worker_forward_batches_exhausted_total";
+    /// Times that the worker went to sleep for want of work.
+    Counter sleeps = fields.sleeps => "herdwick_worker_sleeps_total";
+}
+
+/// `stats workers`: the counters of each worker, and of each of its transports.
+pub(crate) fn workers(view: &View<'_>, parts: &[Snapshot], out: &mut Stats<'_>) {
+    let mut parts: Vec<&Snapshot> = parts.iter().collect();
+    parts.sort_by_key(|part| part.worker);
+    for part in parts {
+        let worker = part.worker;
+        let prefix = format!("worker:{worker}:");
+        let view = view.of(part);
+        out.table(WORKER, &prefix, |read| read(&view));
+        for (transport, requests, batches) in transports(part) {
+            out.say(&format!("worker:{worker}:{transport}:requests"), requests);
+            out.say(&format!("worker:{worker}:{transport}:batches"), batches);
+        }
+    }
+}
+
+/// Passes `take` each family that has a series for each worker, with the value of one worker.
+pub(crate) fn each_of_worker(view: &View<'_>, mut take: impl FnMut(&'static Family, f64)) {
+    for statistic in WORKER {
+        if let (Some(series), Some(value)) = (&statistic.series, (statistic.read)(view).number()) {
+            take(series.family, value);
+        }
+    }
+}
+
+/// Returns the hottest keys, at most `most`; an empty list if clients may not see keys.
+pub(crate) fn hottest(settings: &Settings, sum: &Snapshot, most: usize) -> Vec<HotKey> {
+    let mut keys = sum.hot.clone();
+    let shown = if settings.offers.dump {
+        most.min(settings.hot_keys)
+    } else {
+        0
+    };
+    hot::shorten(&mut keys, shown);
+    keys
+}
+
+/// `stats hotkeys`: the most requested keys of the last 10 to 20 seconds, hottest first.
+pub(crate) fn hot_keys(keys: &[HotKey], out: &mut Stats<'_>) {
+    for (hot, rank) in keys.iter().zip(1..) {
+        out.say(&format!("hotkey:{rank}:key"), Uri(&hot.key));
+        for (name, value) in [
+            ("requests", hot.count),
+            ("excess", hot.excess),
+            ("seconds", hot.seconds.into()),
+            ("rate", hot.rate()),
+        ] {
+            out.say(&format!("hotkey:{rank}:{name}"), value);
+        }
+    }
+}
+
+/// The name of a counter of [`ServerCounters`]; that of an unknown one does not compile.
+macro_rules! herd_counter {
+    ($field:ident) => {{
+        let _ = |counters: &ServerCounters| counters.$field;
+        stringify!($field)
+    }};
+}
+
+const REQUESTS: &str = herd_counter!(requests);
+const BATCHES: &str = herd_counter!(batches);
+
+/// Returns the family that counts this of a transport by worker; `None`: it is counted among the
+/// drops.
+pub(crate) fn by_worker(what: &str) -> Option<&'static Family> {
+    match what {
+        REQUESTS => Some(&families::FABRIC_REQUESTS),
+        BATCHES => Some(&families::FABRIC_BATCHES),
+        _ => None,
+    }
+}
+
+/// Returns the transports: name, requests executed, and the batches they arrived in.
+pub(crate) fn transports(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
+    let mut transports = vec![("tcp", part.counters.tcp_requests, part.counters.tcp_batches)];
+    for counted in &part.transports {
+        let (requests, batches) = match counted.what {
+            REQUESTS => (counted.count, 0),
+            BATCHES => (0, counted.count),
+            _ => continue,
+        };
+        match transports
+            .iter_mut()
+            .find(|(transport, ..)| *transport == counted.transport)
+        {
+            Some(known) => {
+                known.1 += requests;
+                known.2 += batches;
+            }
+            None => transports.push((counted.transport, requests, batches)),
+        }
+    }
+    transports
+}

@@ -1,0 +1,235 @@
+//! `watch`: a live log of events for clients that request it.
+//!
+//! A worker records watched events in a bounded queue of its own; a thread takes them out, formats
+//! them, and writes them to the watchers' sockets. Workers never wait for a watcher: events that do
+//! not fit are dropped and counted.
+
+mod format;
+mod writer;
+
+use std::{
+    net::SocketAddr,
+    os::fd::RawFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use herdwick_mem::spsc::{self, Consumer, Producer};
+use herdwick_request::{KEY_BYTES_MAX, Mode, Status};
+
+pub(crate) use writer::{Asking, EventWriter};
+
+/// Events that a worker's queue holds: 576 KiB, which are not touched before the first event.
+const EVENTS: usize = 2048;
+
+/// Topics, as bits.
+pub(crate) mod topic {
+    pub(crate) const FETCHERS: u32 = 1;
+    pub(crate) const MUTATIONS: u32 = 2;
+    pub(crate) const EVICTIONS: u32 = 4;
+    pub(crate) const CONNEVENTS: u32 = 8;
+    pub(crate) const DELETIONS: u32 = 16;
+    /// The topics of requests, which a partition records.
+    pub(crate) const OF_REQUESTS: u32 = FETCHERS | MUTATIONS | DELETIONS;
+}
+
+/// Parses the arguments of `watch` into topics; `None`: one is unknown. As in memcached, any prefix
+/// of a name matches, and no argument means `fetchers`.
+pub(crate) fn topics<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<u32> {
+    const NAMES: [(&[u8], u32); 5] = [
+        (b"evictions", topic::EVICTIONS),
+        (b"fetchers", topic::FETCHERS),
+        (b"mutations", topic::MUTATIONS),
+        (b"connevents", topic::CONNEVENTS),
+        (b"deletions", topic::DELETIONS),
+    ];
+    let mut all = 0;
+    for word in words {
+        let (_, bit) = NAMES.iter().find(|(name, _)| name.starts_with(word))?;
+        all |= bit;
+    }
+    Some(if all == 0 { topic::FETCHERS } else { all })
+}
+
+/// An event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A read: its outcome, the value's length, and the connection's descriptor.
+    Get {
+        found: Found,
+        size: usize,
+        caller: RawFd,
+    },
+    /// A store: its mode and outcome, seconds to live (0: unlimited), the value's length, and the
+    /// connection's descriptor.
+    Store {
+        mode: Mode,
+        compared: bool,
+        status: Status,
+        ttl: u32,
+        size: usize,
+        caller: RawFd,
+    },
+    /// A deletion of a value of this length.
+    Deleted { size: usize },
+    /// An eviction: whether the item had been read, seconds left to live (-1: unlimited), seconds
+    /// since its last use, and the value's length.
+    Evicted {
+        fetched: bool,
+        ttl: i64,
+        idle: u32,
+        size: usize,
+    },
+    /// A new connection: descriptor and peer address; `None`: a unix socket.
+    Opened(i32, Option<SocketAddr>),
+    /// The end of a connection, and its reason.
+    Closed(i32, Option<SocketAddr>, &'static str),
+}
+
+/// The outcome of a look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Yes,
+    No,
+    Flushed,
+    Expired,
+}
+
+impl What {
+    fn topic(&self) -> u32 {
+        match self {
+            Self::Get { .. } => topic::FETCHERS,
+            Self::Store { .. } => topic::MUTATIONS,
+            Self::Deleted { .. } => topic::DELETIONS,
+            Self::Evicted { .. } => topic::EVICTIONS,
+            Self::Opened(..) | Self::Closed(..) => topic::CONNEVENTS,
+        }
+    }
+}
+
+/// An event with its time, and its key or none.
+#[derive(Clone, Copy)]
+pub(crate) struct Event {
+    now: Duration,
+    what: What,
+    key: [u8; KEY_BYTES_MAX],
+    key_len: u8,
+}
+
+impl Event {
+    fn key(&self) -> &[u8] {
+        &self.key[..usize::from(self.key_len)]
+    }
+}
+
+/// State shared between the workers and the event writer.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The topics of all watchers.
+    topics: AtomicU32,
+    pub(crate) watchers: AtomicU32,
+    pub(crate) sent: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+}
+
+impl Shared {
+    /// Returns whether one of these topics is watched now.
+    pub(crate) fn wants(&self, topics: u32) -> bool {
+        self.topics.load(Relaxed) & topics != 0
+    }
+
+    /// Zeroes what is counted since the start.
+    pub(crate) fn reset(&self) {
+        self.sent.store(0, Relaxed);
+        self.skipped.store(0, Relaxed);
+    }
+}
+
+/// Where one worker records events.
+pub(crate) struct Journal {
+    queue: Producer<Event>,
+    shared: Arc<Shared>,
+    /// The watched topics at the beginning of this pass.
+    topics: u32,
+    now: Duration,
+    pub(crate) written: u64,
+    pub(crate) dropped: u64,
+}
+
+impl Journal {
+    /// Creates a journal, and the end that the event writer reads.
+    pub(crate) fn new(shared: Arc<Shared>) -> (Self, Consumer<Event>) {
+        let (queue, read) = spsc::channel(EVENTS);
+        let journal = Self {
+            queue,
+            shared,
+            topics: 0,
+            now: Duration::ZERO,
+            written: 0,
+            dropped: 0,
+        };
+        (journal, read)
+    }
+
+    /// Begins a pass: reads the clock value and the topics once for all its events.
+    pub(crate) fn begin(&mut self, now: Duration) {
+        self.now = now;
+        self.topics = self.shared.topics.load(Relaxed);
+    }
+
+    /// Returns whether one of these topics is watched.
+    #[inline]
+    pub(crate) fn wants(&self, topics: u32) -> bool {
+        self.topics & topics != 0
+    }
+
+    /// Records an event, if its topic is watched.
+    pub(crate) fn note(&mut self, what: What, key: &[u8]) {
+        if !self.wants(what.topic()) {
+            return;
+        }
+        let len = key.len().min(KEY_BYTES_MAX);
+        let mut event = Event {
+            now: self.now,
+            what,
+            key: [0; KEY_BYTES_MAX],
+            // At most 250.
+            key_len: len as u8,
+        };
+        event.key[..len].copy_from_slice(&key[..len]);
+        match self.queue.push(event) {
+            Ok(()) => self.written += 1,
+            Err(_) => self.dropped += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watch_topics_match_by_prefix() {
+        let of = |line: &'static str| topics(line.split_whitespace().map(str::as_bytes));
+        assert_eq!(of(""), Some(topic::FETCHERS));
+        assert_eq!(of("mut evict"), Some(topic::MUTATIONS | topic::EVICTIONS));
+        assert_eq!(of("fetchers nothing"), None);
+    }
+
+    #[test]
+    fn a_full_journal_drops_and_counts() {
+        let shared = Arc::new(Shared::default());
+        let (mut journal, mut read) = Journal::new(Arc::clone(&shared));
+        journal.note(What::Deleted { size: 0 }, b"unwatched");
+        shared.topics.store(topic::DELETIONS, Relaxed);
+        journal.begin(Duration::from_secs(1));
+        for _ in 0..EVENTS + 5 {
+            journal.note(What::Deleted { size: 0 }, b"key");
+        }
+        assert_eq!((journal.written, journal.dropped), (EVENTS as u64, 5));
+        assert_eq!(read.pop().unwrap().key(), b"key");
+    }
+}
