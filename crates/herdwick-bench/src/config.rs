@@ -337,7 +337,7 @@ impl Config {
 }
 
 impl Fabric {
-    /// Shared memory, which every server on this host offers.
+    /// Shared memory, which a server on this host offers by default.
     pub const SHM: Self = Self::Herd(herdwick::Fabric::Shm);
     /// RoCEv2, the fabric that [`System::Bare`] is the baseline of.
     pub const ROCE: Self = Self::Herd(herdwick::Fabric::Roce);

@@ -22,6 +22,7 @@ mod lines;
 mod measure;
 mod pace;
 mod remote;
+mod replies;
 mod report;
 mod server;
 mod store;

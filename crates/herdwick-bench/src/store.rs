@@ -1,8 +1,9 @@
 //! The store alone: one pinned thread, one partition, batches of requests laid out beforehand.
 
-use herdwick_mica::{
+use herdwick_mica::{Store, StoreConfig};
+use herdwick_request::{
     Clock, Deadline, Execute, Get, HashKey, ITEM_BYTES_MAX, Item, KeyHash, Op, Put, Reply, Request,
-    Second, Sink, Status, Store, StoreConfig,
+    Second, Sink, Status,
 };
 
 use crate::{

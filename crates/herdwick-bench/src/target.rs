@@ -1,7 +1,7 @@
 //! The interface between a load and the connections that carry it: [`Target`], [`Load`] and their
 //! errors.
 
-use herdwick_mica::HashKey;
+use herdwick_request::HashKey;
 
 use crate::{counters::RunCounters, pace::Pace, workload::Trace};
 

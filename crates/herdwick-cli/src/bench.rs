@@ -1,6 +1,7 @@
 //! `herdwick bench`: parses the options, runs the benchmark, and writes the table and the files.
 
 mod failure;
+mod options;
 
 use std::{
     fs::File,
@@ -9,7 +10,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Args, ValueEnum};
+use clap::{ArgMatches, Args, ValueEnum};
 use herdwick::RequestPath;
 use herdwick_bench::{
     self as bench, Against, BenchError, Config, Dist, Fabric, Mix, Neighbour, Percentiles,
@@ -130,7 +131,7 @@ pub(crate) struct BenchArgs {
     against: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum System {
     /// The store alone, without any fabric: reads, then writes.
     Store,
@@ -148,6 +149,14 @@ enum System {
     /// Zipf, Zipf with a scan, and a hot set that moves, with room for a tenth and three tenths of
     /// the keys.
     Cache,
+}
+
+impl System {
+    /// Returns the name on the command line.
+    fn name(&self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 }
 
 /// Arguments of the process that `herdwick bench hostile` starts; not for users.
@@ -198,9 +207,9 @@ enum Letter {
 }
 
 /// Runs the benchmark. A wrong value or a failed request makes it return 1, the table of
-/// [`crate::exit`] what else went wrong.
-pub(crate) fn run(args: &BenchArgs) -> ExitCode {
-    match report(args) {
+/// [`crate::exit`] what else went wrong. `given`: the options as clap has parsed them.
+pub(crate) fn run(args: &BenchArgs, given: &ArgMatches) -> ExitCode {
+    match report(args, given) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => Exit::No.into(),
         Err(failure) => {
@@ -211,16 +220,15 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
 }
 
 /// Measures, and writes the report; returns whether every request had the right answer.
-fn report(args: &BenchArgs) -> Result<bool, Failure> {
+fn report(args: &BenchArgs, given: &ArgMatches) -> Result<bool, Failure> {
     let alone = |system: &&System| matches!(system, System::Store | System::Idle | System::Cache);
     if let (true, Some(system)) = (args.systems.len() > 1, args.systems.iter().find(alone)) {
-        let name = system.to_possible_value();
-        let name = name.as_ref().map_or("that", |value| value.get_name());
-        return Err(Failure::Alone(name.to_owned()));
+        return Err(Failure::Alone(system.name()));
     }
     if let (None, Some(option)) = (&args.server, args.access.given()) {
         return Err(Failure::NoServer { option });
     }
+    options::check(args, given)?;
     let config = args.config()?;
     let files = Files::open(args)?;
     let measured = measure(args, &config);

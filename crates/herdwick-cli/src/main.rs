@@ -14,7 +14,7 @@ mod units;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// An in-memory cache that memcached clients and RDMA clients share.
 #[derive(Parser, Debug)]
@@ -41,7 +41,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let matches = Cli::command().get_matches();
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.format(&mut Cli::command()).exit(),
+    };
+    // Of the subcommand.
+    let given = matches.subcommand().map_or(&matches, |(_, given)| given);
+    match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Get(args) => client::run(&args.server, |client| client::get(client, &args)),
         Command::Set(args) => client::run(&args.server, |client| client::set(client, &args)),
@@ -49,7 +56,7 @@ fn main() -> ExitCode {
         Command::Stats(args) => client::run(&args.server, |client| client::stats(client, &args)),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Bench(args) => bench::run(&args, given),
         Command::Man(args) => manual::man(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::BenchNeighbour(args) => bench::neighbour(&args),

@@ -18,11 +18,26 @@ fn bench(arguments: &str) -> Output {
         .unwrap()
 }
 
+/// Returns the options that make these arguments a short run, as far as they have an effect.
+fn brief(arguments: &str) -> &'static str {
+    let system = arguments.split([' ', ',']).next();
+    match system {
+        _ if arguments.contains("--trace") => "",
+        Some("cache") => "--keys 2K",
+        Some("idle") => "--seconds 0.1 --runs 1 --memory 64",
+        _ if arguments.contains("--server") => "--keys 2K --seconds 0.1 --runs 1",
+        _ => "--keys 2K --seconds 0.1 --runs 1 --memory 64",
+    }
+}
+
 /// Runs a tiny benchmark; returns its table and its JSON.
 fn tiny(name: &str, arguments: &str) -> (String, Value) {
     let json: PathBuf = [env!("CARGO_TARGET_TMPDIR"), name].iter().collect();
-    let tiny = "--keys 2K --seconds 0.1 --runs 1 --memory 64 --json";
-    let output = bench(&format!("{arguments} {tiny} {}", json.display()));
+    let output = bench(&format!(
+        "{arguments} {} --json {}",
+        brief(arguments),
+        json.display()
+    ));
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{complaint}");
     assert_eq!(complaint, "", "progress is for terminals");
@@ -416,6 +431,32 @@ fn errors_name_what_to_type() {
         ("cache --quick", "--trace"),
         ("--against /dev/null", "no report that --json has written"),
         ("--keys 1M --key-size 2", "raise --key-size"),
+        (
+            "--server 127.0.0.1:9 --workers 2",
+            "--workers is for a server that the benchmark starts",
+        ),
+        ("--server 127.0.0.1:9 --memory 64", "leave one of them out"),
+        (
+            "store --window 8",
+            "--window has no effect on store, only on",
+        ),
+        (
+            "herd --batch 8",
+            "--batch has no effect on herd, only on store",
+        ),
+        (
+            "store --server 127.0.0.1:9",
+            "--server has no effect on store",
+        ),
+        ("cache --memory 64", "--memory has no effect on cache"),
+        ("idle --keys 2K", "--keys has no effect on idle"),
+        (
+            "herd --trace all",
+            "--trace has no effect on herd, only on cache",
+        ),
+        ("cache --trace all --keys 2K", "those of the traces"),
+        ("--fabric shm --pipeline 2", "--pipeline is for tcp"),
+        ("--fabric tcp --window 2", "--window is for shm"),
     ] {
         let output = bench(arguments);
         let complaint = String::from_utf8_lossy(&output.stderr);

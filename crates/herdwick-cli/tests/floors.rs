@@ -1,5 +1,5 @@
-//! Tests of the layering of crates (ARCHITECTURE.md, "Floors"): a crate depends only on crates of
-//! floors left of its own, and forbids unsafe code unless listed; no system names a provider, and
+//! Tests of the layering of crates (ARCHITECTURE.md, "Layers"): a crate depends only on crates of
+//! layers left of its own, and forbids unsafe code unless listed; no system names a provider, and
 //! no provider a system.
 
 use std::{
@@ -11,7 +11,8 @@ use std::{
 
 /// Layers, left to right; crates in one layer do not depend on each other.
 const FLOORS: &[&[&str]] = &[
-    &["herdwick-mem"],
+    &["herdwick-mem", "herdwick-request"],
+    &["herdwick-layout"],
     &["herdwick-fabric"],
     &["herdwick-conformance"],
     &[
@@ -95,6 +96,37 @@ fn crate_depends_only_on_lower_layers() {
         .map(|(edge, _)| edge)
         .collect();
     assert!(wrong.is_empty(), "these reach up or sideways: {wrong:?}");
+}
+
+/// What a client needs to know of the store, `herdwick-layout` has.
+#[test]
+fn clients_do_not_link_the_store() {
+    let mut links: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in packages() {
+        let name = package["name"].as_str().expect("has a name").to_owned();
+        let dependencies = package["dependencies"].as_array();
+        for dependency in dependencies.expect("has dependencies") {
+            if dependency["kind"].is_null() {
+                let other = dependency["name"].as_str().expect("has a name");
+                links.entry(name.clone()).or_default().push(other.into());
+            }
+        }
+    }
+    for client in ["herdwick", "herdwick-herd", "herdwick-memcache"] {
+        let mut linked = vec![client.to_owned()];
+        let mut next = 0;
+        while let Some(name) = linked.get(next).cloned() {
+            for other in links.get(&name).into_iter().flatten() {
+                if !linked.contains(other) {
+                    linked.push(other.clone());
+                }
+            }
+            next += 1;
+        }
+        assert!(linked.len() > 2, "the graph was read");
+        let store = "herdwick-mica".to_owned();
+        assert!(!linked.contains(&store), "{client} links {linked:?}");
+    }
 }
 
 #[test]

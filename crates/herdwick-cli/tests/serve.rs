@@ -245,8 +245,8 @@ fn workers_are_pinned_only_with_pin() {
 #[test]
 fn memcached_flags_take_effect() {
     let server = Serve::start(
-        "-p 0 -U 0 -m 100 -c 77 -t 3 -R 20 -b 99 -I 512k -F -X -A -vv -f 1.5 -n 64 -L -B ascii -C \
-         -o modern,no_lru_crawler,hashpower=20,idle_timeout=9 -o no_maxconns_fast",
+        "-p 0 -U 0 -m 100 -c 77 -t 3 -R 20 -b -1 -I 512k -F -X -A -vv -f 1.5 -n 64 -L -B ascii -C \
+         -o no_modern,lru_crawler_tocrawl=9,hashpower=20,idle_timeout=9",
     );
     let said = server.ask("stats settings\r\nflush_all\r\n");
     for (name, value) in [
@@ -254,7 +254,7 @@ fn memcached_flags_take_effect() {
         ("maxconns", "77"),
         ("num_threads", "3"),
         ("reqs_per_event", "20"),
-        ("tcp_backlog", "99"),
+        ("tcp_backlog", "-1"),
         ("item_size_max", "524288"),
         ("flush_enabled", "no"),
         ("dump_enabled", "no"),
@@ -262,6 +262,8 @@ fn memcached_flags_take_effect() {
         ("verbosity", "2"),
         ("idle_timeout", "9"),
         ("maxconns_fast", "no"),
+        ("lru_crawler", "no"),
+        ("lru_crawler_tocrawl", "9"),
         ("inter", "127.0.0.1"),
     ] {
         assert!(
@@ -368,6 +370,10 @@ fn config_file_errors_name_the_line() {
             "2: listen: 'btls:127.0.0.1': ",
         ),
         (
+            "port = 0\nlisten = 1",
+            "2: listen: '1' is not an address: give one such as 127.0.0.1",
+        ),
+        (
             "config = \"x\"",
             "1: config: a file of flags names no other",
         ),
@@ -455,8 +461,9 @@ fn daemon_starts_writes_its_pid_file_and_ends_on_sigterm() {
 #[test]
 fn options_without_effect_are_reported() {
     let mut server = Serve::saying(
-        "-p 0 -f 1.5 -o read_buf_mem_limit=8,modern,no_lru_crawler -o modern,no_drop_privileges \
-         -o udp_trusted=10.0.0.0/8,resp_obj_mem_limit=8 --shm off --shm-mode 0700",
+        "-p 0 -f 1.5 -o read_buf_mem_limit=8,modern,no_lru_maintainer -o modern,no_drop_privileges \
+         -o udp_trusted=10.0.0.0/8,resp_obj_mem_limit=8 --shm off --shm-mode 0700 --roce off \
+         --roce-pcap unused --request-path ud-send --verbs off --metrics 0 --metrics-hot-keys -X",
     );
     kill_process(server.pid(), Signal::TERM).unwrap();
     let mut said = String::new();
@@ -466,16 +473,19 @@ fn options_without_effect_are_reported() {
         "-f:",
         "-o read_buf_mem_limit:",
         "-o modern:",
-        "-o no_lru_crawler:",
+        "-o no_lru_maintainer:",
         "-o no_drop_privileges:",
         "-o resp_obj_mem_limit:",
         "-o udp_trusted:",
         "--shm-dir and --shm-mode:",
+        "--roce-pcap:",
+        "--request-path:",
+        "--metrics-hot-keys:",
     ] {
         let about = format!("herdwick: passed over {name} ");
         assert_eq!(said.matches(&about).count(), 1, "{name} {said}");
     }
-    assert_eq!(said.matches("passed over").count(), 8, "{said}");
+    assert_eq!(said.matches("passed over").count(), 11, "{said}");
 }
 
 #[test]

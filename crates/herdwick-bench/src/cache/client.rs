@@ -1,32 +1,29 @@
 //! The cache client: it reads over TCP, stores every key that it missed, and checks each value.
 
-use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
-};
+use std::{io::Write, net::TcpStream};
 
 use herdwick::Address;
+use herdwick_memcache::reply::Reply;
+use herdwick_request::ITEM_BYTES_MAX;
 
 use crate::{
     DriveError,
     counters::RunCounters,
+    replies::ReplyReader,
     workload::{KeySpace, Step},
 };
 
 /// Requests sent together; their replies are read before the next batch is sent.
 pub(super) const BATCH: usize = 64;
-/// Bound of a reply line, in bytes.
-const LINE_MAX: u64 = 512;
 
 /// A cache client: reads, and stores what it has missed.
 pub(super) struct Client {
     space: KeySpace,
     to: TcpStream,
-    from: BufReader<TcpStream>,
+    from: ReplyReader,
     key: Vec<u8>,
     value: Vec<u8>,
     out: Vec<u8>,
-    line: Vec<u8>,
     /// Writes of the keys missed in the last batch; sent ahead of the next one.
     missed: Vec<Step>,
     batch: Vec<Step>,
@@ -36,7 +33,7 @@ impl Client {
     pub(super) fn connect(address: &Address, space: KeySpace) -> Result<Self, DriveError> {
         let to = TcpStream::connect(address.to_string())?;
         to.set_nodelay(true)?;
-        let from = BufReader::with_capacity(1 << 16, to.try_clone()?);
+        let from = ReplyReader::new(to.try_clone()?, ITEM_BYTES_MAX);
         Ok(Self {
             space,
             to,
@@ -44,7 +41,6 @@ impl Client {
             key: space.key_filler(),
             value: vec![0; space.value_size()],
             out: Vec::new(),
-            line: Vec::new(),
             missed: Vec::new(),
             batch: Vec::new(),
         })
@@ -92,44 +88,31 @@ impl Client {
     }
 
     fn receive(&mut self, step: Step, counters: &mut RunCounters) -> Result<(), DriveError> {
-        self.read_line()?;
-        match (&self.line[..], step.is_put()) {
-            (b"STORED", true) => counters.puts += 1,
-            (b"END", false) => {
+        let space = &self.space;
+        let is_hit = self.from.next(|reply| match (reply, step.is_put()) {
+            (Reply::Stored, true) => {
+                counters.puts += 1;
+                Some(false)
+            }
+            (Reply::End, false) => {
                 counters.misses += 1;
                 self.missed.push(Step::put(step.key()));
+                Some(false)
             }
-            (line, false) if line.starts_with(b"VALUE ") => self.value(step, counters)?,
-            (line, _) => return Err(DriveError::Reply(String::from_utf8_lossy(line).into())),
-        }
-        Ok(())
-    }
-
-    fn value(&mut self, step: Step, counters: &mut RunCounters) -> Result<(), DriveError> {
-        self.from.read_exact(&mut self.value)?;
-        if self.space.check(step.key(), &self.value) {
-            counters.hits += 1;
-        } else {
-            counters.wrong_values += 1;
-        }
-        for expected in [&b""[..], b"END"] {
-            self.read_line()?;
-            if self.line != expected {
-                let text = String::from_utf8_lossy(&self.line);
-                return Err(DriveError::Reply(text.into_owned()));
+            (Reply::Value(value), false) => {
+                let sized = value.data.len() == space.value_size();
+                if sized && space.check(step.key(), value.data) {
+                    counters.hits += 1;
+                } else {
+                    counters.wrong_values += 1;
+                }
+                Some(true)
             }
-        }
-        Ok(())
-    }
-
-    fn read_line(&mut self) -> Result<(), DriveError> {
-        self.line.clear();
-        let mut from = (&mut self.from).take(LINE_MAX);
-        if from.read_until(b'\n', &mut self.line)? == 0 {
-            return Err(DriveError::Closed);
-        }
-        while self.line.last().is_some_and(|end| b"\r\n".contains(end)) {
-            self.line.pop();
+            _ => None,
+        })?;
+        if is_hit {
+            self.from
+                .next(|reply| (reply == Reply::End).then_some(()))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use herdwick_herd::{
     hello::Grant,
     wire::{Epoch, Window},
 };
-use herdwick_mica::{Clock, HashKey, Second};
+use herdwick_request::{Clock, HashKey, Second};
 
 use super::{
     Driver,

@@ -11,7 +11,7 @@ use herdwick_herd::{
     hello::{Accept, Grant},
     wire::{Epoch, Window},
 };
-use herdwick_mica::Request;
+use herdwick_request::Request;
 
 use super::{Lines, Reply};
 

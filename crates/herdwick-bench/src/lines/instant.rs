@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use herdwick_herd::{Refused, wire::ReplyStatus};
-use herdwick_mica::{HashKey, Op, Request};
+use herdwick_request::{HashKey, Op, Request};
 
 use super::{Driver, Lines, Reply};
 use crate::{

@@ -16,7 +16,7 @@ use herdwick_herd::{
     Outcome, Refused,
     wire::{ReplyStatus, Window},
 };
-use herdwick_mica::{Get, HashKey, Op, Put, Request};
+use herdwick_request::{Get, HashKey, Op, Put, Request};
 
 use crate::{
     BenchError, Fabric,

@@ -1,4 +1,7 @@
 //! The figures of a run, and their medians over several runs.
+//!
+//! In a circle with `report`: a report contains the figures, and the figures are put together to an
+//! outcome of a report.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};

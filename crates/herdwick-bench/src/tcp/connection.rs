@@ -33,7 +33,7 @@ pub(super) struct Connection<S> {
 }
 
 /// Bytes for headers besides a value, for a foreign value, and for many small replies in one read.
-const INBOX: usize = 2 * FOREIGN_MAX as usize;
+const INBOX: usize = 2 * FOREIGN_MAX;
 
 impl<S: Read + Write> Connection<S> {
     /// `ends_short`: a read that fills less than its buffer has emptied the stream, as of a socket

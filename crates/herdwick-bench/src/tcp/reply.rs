@@ -3,11 +3,17 @@
 use std::collections::VecDeque;
 
 use herdwick_mem::same;
+use herdwick_memcache::reply::{Reply, parse};
 
-use crate::{counters::RunCounters, target::DriveError, workload::KeySpace};
+use crate::{
+    counters::RunCounters,
+    replies::{refuse, unexpected},
+    target::DriveError,
+    workload::KeySpace,
+};
 
 /// Recognises replies. Every key and value has a known size, so a hit is compared at its expected
-/// place rather than parsed; any other reply is parsed line by line.
+/// place rather than parsed; any other reply is parsed.
 #[derive(Debug)]
 pub(super) struct Reader {
     space: KeySpace,
@@ -42,11 +48,9 @@ pub(super) enum Front {
 const VALUE: &[u8] = b"VALUE ";
 const STORED: &[u8] = b"STORED\r\n";
 const END: &[u8] = b"END\r\n";
-/// Bound of a reply line, in bytes.
-const LINE_MAX: usize = 2048;
 /// Largest foreign value that is skipped, in bytes; a connection has room for it beside its own
 /// values.
-pub(super) const FOREIGN_MAX: u64 = 60 << 10;
+pub(super) const FOREIGN_MAX: usize = 60 << 10;
 
 impl Reader {
     pub(super) fn new(space: KeySpace) -> Self {
@@ -141,21 +145,11 @@ fn foreign_value(
     wanted: &mut VecDeque<u32>,
     counters: &mut RunCounters,
 ) -> Result<Front, DriveError> {
-    let Some(line) = line(bytes)? else {
-        return Ok(Front::Partial);
+    let total = match parsed(bytes)? {
+        None => return Ok(Front::Partial),
+        Some((Reply::Value(_), total)) => total,
+        Some(_) => return Err(unexpected(bytes)),
     };
-    let text = String::from_utf8_lossy(line);
-    let length = text.split_ascii_whitespace().nth(3);
-    let Some(length) = length.and_then(|length| length.parse::<u64>().ok()) else {
-        return Err(DriveError::Reply(text.trim_end().to_owned()));
-    };
-    if length > FOREIGN_MAX {
-        return Err(DriveError::ForeignValue(length));
-    }
-    let total = line.len() + length as usize + 2;
-    if bytes.len() < total {
-        return Ok(Front::Partial);
-    }
     counters.wrong_values += 1;
     if asked.remaining > 0 {
         wanted.pop_front();
@@ -171,30 +165,26 @@ fn refusal(
     wanted: &mut VecDeque<u32>,
     counters: &mut RunCounters,
 ) -> Result<Front, DriveError> {
-    let Some(line) = line(bytes)? else {
-        return Ok(Front::Partial);
+    let len = match parsed(bytes)? {
+        None => return Ok(Front::Partial),
+        Some((reply, len)) if is_refusal(&reply) => len,
+        Some(_) => return Err(unexpected(bytes)),
     };
-    let known = ["NOT_STORED", "ERROR", "SERVER_ERROR", "CLIENT_ERROR"];
-    if !known.iter().any(|word| line.starts_with(word.as_bytes())) {
-        let text = String::from_utf8_lossy(line);
-        return Err(DriveError::Reply(text.trim_end().to_owned()));
-    }
     wanted.drain(..asked.remaining);
     counters.errors += 1;
-    Ok(Front::End(line.len()))
+    Ok(Front::End(len))
 }
 
-/// Returns the first line of `bytes`, its end included, once it is complete.
-fn line(bytes: &[u8]) -> Result<Option<&[u8]>, DriveError> {
-    let head = &bytes[..bytes.len().min(LINE_MAX)];
-    match head.iter().position(|byte| *byte == b'\n') {
-        Some(end) => Ok(Some(&head[..=end])),
-        None if head.len() == LINE_MAX => {
-            let text = String::from_utf8_lossy(&head[..64]);
-            Err(DriveError::Reply(format!("{text}...")))
-        }
-        None => Ok(None),
-    }
+fn is_refusal(reply: &Reply<'_>) -> bool {
+    matches!(
+        reply,
+        Reply::NotStored | Reply::Error(_) | Reply::ServerError(_) | Reply::ClientError(_)
+    )
+}
+
+/// Returns the reply at the front of `bytes` and its length, once it is complete.
+fn parsed(bytes: &[u8]) -> Result<Option<(Reply<'_>, usize)>, DriveError> {
+    parse(bytes, FOREIGN_MAX).map_err(|flaw| refuse(flaw, bytes))
 }
 
 #[cfg(test)]
@@ -337,7 +327,7 @@ mod tests {
         let http = read(&[get(1)], &[1], b"HTTP/1.1 400 Bad Request\r\n");
         assert!(matches!(http, Err(DriveError::Reply(text)) if text.starts_with("HTTP")));
         assert!(matches!(
-            read(&[PUT], &[], &[b'x'; 5000]),
+            read(&[PUT], &[], &[b'x'; 10_000]),
             Err(DriveError::Reply(_))
         ));
         assert!(matches!(

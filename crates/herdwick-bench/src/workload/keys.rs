@@ -1,7 +1,7 @@
 //! Keys and values of fixed sizes, computed from an index, so that every value can be checked
 //! without storing it.
 
-use herdwick_mica::{ITEM_BYTES_MAX, KEY_BYTES_MAX};
+use herdwick_request::{ITEM_BYTES_MAX, KEY_BYTES_MAX};
 
 use super::KEYS_MAX;
 

@@ -1,7 +1,7 @@
 //! A client's requests in order, generated before the measurement: packed steps and their key
 //! hashes.
 
-use herdwick_mica::{HashKey, KeyHash};
+use herdwick_request::{HashKey, KeyHash};
 
 use super::{Dist, KeySpace, Mix, Rng, Workload, Zipf};
 

@@ -15,6 +15,26 @@ pub(super) enum Failure {
         "{option} is for a server that runs already: name it with --server, or leave {option} out"
     )]
     NoServer { option: &'static str },
+    #[error("{option} has no effect on {systems}, only on {readers}; leave it out")]
+    Unread {
+        option: String,
+        systems: String,
+        readers: String,
+    },
+    #[error(
+        "{option} is for a server that the benchmark starts, and --server names one that runs; leave \
+         one of them out"
+    )]
+    ForeignServer { option: String },
+    #[error("{option}: keys and values are those of the traces (--trace); leave one of them out")]
+    OfTrace { option: String },
+    #[error(
+        "{option} is for {fabric}, which --fabric does not name; leave {option} out, or add {fabric}"
+    )]
+    OtherFabric {
+        option: String,
+        fabric: &'static str,
+    },
     #[error("{} cannot be read: {source}; give another (--against)", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error(
@@ -73,6 +93,10 @@ impl From<&Failure> for Exit {
         match failure {
             Failure::Alone(_)
             | Failure::NoServer { .. }
+            | Failure::Unread { .. }
+            | Failure::ForeignServer { .. }
+            | Failure::OfTrace { .. }
+            | Failure::OtherFabric { .. }
             | Failure::Unreadable { .. }
             | Failure::Baseline { .. }
             | Failure::NoLatencies => Self::Usage,

@@ -1,11 +1,11 @@
-//! Checks of the host: kernel, huge pages, CPUs, limits, and membarrier.
+//! Checks of the host: kernel, huge pages, CPUs, and limits.
 
 use std::fs;
 
 use herdwick_mem::Arena;
 use rustix::{
     process::{Resource, Rlimit, getrlimit},
-    thread::{MembarrierCommand, membarrier_query, sched_getaffinity},
+    thread::sched_getaffinity,
 };
 
 use super::report::{Check, Checks};
@@ -26,7 +26,6 @@ pub(super) fn checks() -> Checks {
         ("cpus", cpus(allowed_cpus())),
         ("descriptors", descriptors(getrlimit(Resource::Nofile))),
         ("locked_memory", locked_memory(getrlimit(Resource::Memlock))),
-        ("membarrier", membarrier(has_membarrier())),
     ])
 }
 
@@ -185,18 +184,6 @@ fn amount(limit: Option<u64>) -> String {
     limit.map_or_else(|| "any number of".into(), |limit| limit.to_string())
 }
 
-fn has_membarrier() -> bool {
-    membarrier_query().contains_command(MembarrierCommand::PrivateExpedited)
-}
-
-fn membarrier(present: bool) -> Check {
-    if present {
-        Check::works("expedited barriers are there")
-    } else {
-        Check::cannot("no expedited barriers: before each sleep both sides fence instead")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,7 +255,6 @@ AnonHugePages:      8192 kB
                 Status::Works,
                 "8388608 bytes",
             ),
-            (membarrier(false), Status::Cannot, "fence"),
         ] {
             assert_eq!(check.status, status, "{check:?}");
             assert!(check.reason.contains(word), "{check:?}");

@@ -55,8 +55,8 @@ pub(crate) struct ServeArgs {
     /// Run as this user; only root can change it, and root is warned if this is left out
     #[arg(short = 'u', long = "user", value_name = "NAME")]
     pub(super) user: Option<String>,
-    /// Memory for items, in megabytes, or with a unit, such as 2g. If it is too little for -t and
-    /// -I, the server uses fewer workers or smaller items, and logs that
+    /// Memory for items, their index and leases, in megabytes, or with a unit, such as 2g. If it is
+    /// too little for -t and -I, the server uses fewer workers or smaller items, and logs that
     #[arg(short = 'm', long = "memory-limit", alias = "memory", value_name = "MB", default_value_t = 64, allow_negative_numbers = true, value_parser = units::megabytes)]
     pub(super) memory: usize,
     /// Maximum number of connections at a time
@@ -86,16 +86,16 @@ pub(crate) struct ServeArgs {
         value_parser = turn
     )]
     pub(super) turn_requests: usize,
-    /// Maximum number of connections that wait to be accepted
+    /// Maximum number of connections that wait to be accepted; -1: as many as the kernel allows
     #[arg(
         short = 'b',
         long = "listen-backlog",
         value_name = "NUM",
         default_value_t = 1024,
         allow_negative_numbers = true,
-        value_parser = units::count::<u32>
+        value_parser = backlog
     )]
-    pub(super) backlog: u32,
+    pub(super) backlog: i32,
     /// Largest item, in bytes, or with a unit, such as 512k or 2m
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub(super) item_bytes_max: usize,
@@ -352,6 +352,12 @@ fn turn(text: &str) -> Result<usize, String> {
         Err(reason) if !text.starts_with('-') => Err(reason),
         _ => Err("give at least 1".into()),
     }
+}
+
+/// Parses `-b`, any number in memcached.
+fn backlog(text: &str) -> Result<i32, String> {
+    text.parse()
+        .map_err(|_| "not a number: give 1024, for example, or -1 for the kernel's limit".into())
 }
 
 /// Parses `-f`, which has no function here, but is refused where memcached refuses it.

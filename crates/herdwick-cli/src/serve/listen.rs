@@ -35,8 +35,19 @@ pub(super) fn parse(text: &str) -> Result<Interface, String> {
         let end = rest.find("]:").ok_or("a tag ends with ]:")?;
         rest = &rest[end + 2..];
     }
-    split(rest)
-        .map(|interface| Interface { plain, ..interface })
+    let interface = split(rest).map(|interface| Interface { plain, ..interface });
+    // The resolver takes a number for an address: 1 is 0.0.0.1.
+    let digits = |host: &str| host.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some(Interface { host, .. }) = &interface
+        && !host.is_empty()
+        && digits(host)
+    {
+        return Err(
+            "not an address: give one such as 127.0.0.1, 0.0.0.0 for all; a port alone is -p"
+                .into(),
+        );
+    }
+    interface
         .filter(|interface| !interface.host.is_empty())
         .ok_or_else(|| "give ADDR or ADDR:PORT, for example 127.0.0.1 or [::1]:11211".into())
 }
@@ -158,6 +169,9 @@ mod tests {
             "btls:127.0.0.1",
             "proto[binary]:127.0.0.1",
             "tag[x:127.0.0.1",
+            "1",
+            "11211:11211",
+            "notls:1",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use herdwick_providers::Fabric;
+use herdwick_providers::{Fabric, Verbs};
 use herdwick_server::{
     Address, Config, FabricStatus, Interface, Leases, Listen, ListenOptions, Offers, Protocol,
     Restart, SaslUsers, Server, ShutdownHook, StartError, Tls, Udp,
@@ -203,21 +203,8 @@ fn warn_of_flags(args: &ServeArgs) {
         warn!("-U: datagrams are not encrypted; TLS (-Z) is for TCP alone");
     }
     warn_of_protocols(args);
-    if args.udp_port != 0 && args.unix_socket.is_some() {
-        warn!("passed over -U: datagrams are taken beside TCP only, not beside a unix socket");
-    }
-    if !args.listen.is_empty() && args.unix_socket.is_some() {
-        warn!("passed over -l: with -s there is no TCP");
-    }
-    if !args.tls && tls_options(args).next().is_some() {
-        warn!("passed over -o ssl_*: no TLS without -Z");
-    }
-    let trusted = |option: &Extended| matches!(option, Extended::UdpTrusted(_));
-    if args.udp_port == 0 && args.extended.iter().any(trusted) {
-        warn!("passed over -o udp_trusted: nothing comes over UDP without -U");
-    }
-    if !args.shm && (args.shm_directory.is_some() || args.shm_mode.is_some()) {
-        warn!("passed over --shm-dir and --shm-mode: there is no shared memory (--shm off)");
+    for reason in without_effect(args) {
+        warn!("passed over {reason}");
     }
     for reason in args.missing.passed_over() {
         warn!("passed over {reason}");
@@ -225,6 +212,49 @@ fn warn_of_flags(args: &ServeArgs) {
     for (name, reason) in extended::passed_over(&args.extended) {
         warn!("passed over -o {name}: {reason}");
     }
+}
+
+/// Returns the flags that other flags leave without effect, with the reason.
+fn without_effect(args: &ServeArgs) -> impl Iterator<Item = &'static str> {
+    let unix = args.unix_socket.is_some();
+    let trusted = |option: &Extended| matches!(option, Extended::UdpTrusted(_));
+    let roce = args.roce.0.is_some();
+    [
+        (
+            args.udp_port != 0 && unix,
+            "-U: datagrams are taken beside TCP only, not beside a unix socket",
+        ),
+        (
+            !args.listen.is_empty() && unix,
+            "-l: with -s there is no TCP",
+        ),
+        (
+            !args.tls && tls_options(args).next().is_some(),
+            "-o ssl_*: no TLS without -Z",
+        ),
+        (
+            args.udp_port == 0 && args.extended.iter().any(trusted),
+            "-o udp_trusted: nothing comes over UDP without -U",
+        ),
+        (
+            !args.shm && (args.shm_directory.is_some() || args.shm_mode.is_some()),
+            "--shm-dir and --shm-mode: there is no shared memory (--shm off)",
+        ),
+        (
+            args.roce_pcap.is_some() && !roce,
+            "--roce-pcap: no packets come without --roce ADDR",
+        ),
+        (
+            args.request_path.is_some() && !args.shm && !roce && matches!(args.verbs, Verbs::Off),
+            "--request-path: there is no fabric (--shm off, --verbs off)",
+        ),
+        (
+            args.metrics_hot_keys && (args.no_dump || args.hot_keys == 0),
+            "--metrics-hot-keys: no keys are shown (-X, --hot-keys off)",
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(given, reason)| given.then_some(reason))
 }
 
 /// Logs what the choice of protocols means for clients.
@@ -406,6 +436,15 @@ fn extend(config: &mut Config, option: &Extended) {
             config.timeout.idle = (count > 0).then(|| seconds(count));
         }
         Extended::RequestTimeout(count) => config.timeout.request = seconds(count),
+        Extended::Crawler(enabled) => config.crawler.enabled = enabled,
+        Extended::CrawlerSleep(us) => {
+            config.crawler.sleep = Duration::from_micros(u64::from(us));
+        }
+        Extended::CrawlerItems(items) => config.crawler.items_max = items,
+        Extended::NoModern => {
+            config.refuse_at_once = false;
+            config.crawler.enabled = false;
+        }
         Extended::Tls(_) | Extended::UdpTrusted(_) | Extended::PassedOver(..) => {}
     }
 }

@@ -79,6 +79,7 @@ fn object(state: &State) -> Value {
             "gets_per_s": rounded(worker.gets),
             "sets_per_s": rounded(worker.sets),
             "forwarded_per_s": rounded(worker.forwarded),
+            "executed_in_place_per_s": rounded(worker.executed_in_place),
             "sleeps_per_s": rounded(worker.sleeps),
         })
     });

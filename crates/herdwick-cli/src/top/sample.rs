@@ -55,6 +55,7 @@ pub(super) struct Worker {
     pub(super) gets: Option<f64>,
     pub(super) sets: Option<f64>,
     pub(super) forwarded: Option<f64>,
+    pub(super) executed_in_place: Option<f64>,
     pub(super) sleeps: Option<f64>,
 }
 
@@ -238,6 +239,7 @@ impl State {
                     gets: grows(&[WORKER.get_hits, WORKER.get_misses]),
                     sets: grows(&[WORKER.cmd_set]),
                     forwarded: grows(&[WORKER.forwarded]),
+                    executed_in_place: grows(&[WORKER.executed_in_place]),
                     sleeps: grows(&[WORKER.sleeps]),
                 }
             })

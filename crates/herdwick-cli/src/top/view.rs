@@ -13,7 +13,7 @@ use ratatui::{
 use super::sample::{LEASES, STATS, State};
 
 /// Columns of a terminal that shows all columns of the tables; narrower ones omit some.
-const WIDE: u16 = 72;
+const WIDE: u16 = 80;
 /// Most workers shown, which leaves room for hot keys.
 const WORKERS_MAX: usize = 8;
 
@@ -180,6 +180,7 @@ fn worker_head(width: u16) -> &'static [&'static str] {
         "items",
         "connections",
         "forwarded/s",
+        "in place/s",
         "sleeps/s",
     ];
     if width < WIDE { &all[..4] } else { all }
@@ -197,6 +198,7 @@ fn workers(state: &State, width: u16) -> Vec<Vec<String>> {
                 shown(Some(worker.items)),
                 shown(Some(worker.connections)),
                 shown(worker.forwarded),
+                shown(worker.executed_in_place),
                 shown(worker.sleeps),
             ];
             row.truncate(columns);
@@ -297,6 +299,9 @@ mod tests {
             ("worker:0:items", "5"),
             ("worker:0:tcp:requests", "0"),
             ("worker:0:tcp:batches", "0"),
+            ("worker:0:forwarded", "0"),
+            ("worker:0:executed_in_place", "0"),
+            ("worker:0:sleeps", "0"),
             ("hotkey:1:key", "user:1"),
             ("hotkey:1:rate", "1234"),
         ];
@@ -304,6 +309,9 @@ mod tests {
         later[2] = ("get_hits", "4100");
         later[7] = ("worker:0:tcp:requests", "4000");
         later[8] = ("worker:0:tcp:batches", "1000");
+        later[9] = ("worker:0:forwarded", "62");
+        later[10] = ("worker:0:executed_in_place", "182");
+        later[11] = ("worker:0:sleeps", "142");
         state(&general, &later)
     }
 
@@ -325,9 +333,17 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part} in:\n{said}");
         }
-        for head in ["worker", "connections", "forwarded/s", "sleeps/s"] {
-            assert!(said.contains(head), "{head} in:\n{said}");
-        }
+        let lines: Vec<Vec<&str>> = said
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        let heads = lines
+            .iter()
+            .position(|words| words.first() == Some(&"worker"));
+        let expected = "worker gets/s sets/s items connections forwarded/s in place/s sleeps/s";
+        assert_eq!(lines[heads.unwrap()].join(" "), expected, "{said}");
+        let figures = &lines[heads.unwrap() + 1];
+        assert_eq!(figures[figures.len() - 3..], ["31", "91", "71"], "{said}");
         let fabric = said.lines().find(|line| line.starts_with("tcp")).unwrap();
         assert!(
             fabric.contains("2.0k") && fabric.contains("4.0"),

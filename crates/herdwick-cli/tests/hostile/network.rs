@@ -179,6 +179,7 @@ impl Far {
             },
             signaled: true,
             solicited: false,
+            fence: false,
         };
         self.port.post_send(qp, &[write]).unwrap();
         self.port.progress(self.clock.now());

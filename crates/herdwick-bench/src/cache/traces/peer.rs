@@ -1,9 +1,9 @@
 //! memcached as a cache under measurement, over TCP.
 
-use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
-};
+use std::{io::Write, net::TcpStream};
+
+use herdwick_memcache::reply::Reply;
+use herdwick_request::ITEM_BYTES_MAX;
 
 use super::{
     Cache, Score, is_signed, key_text,
@@ -11,13 +11,12 @@ use super::{
     sign,
     table::{Op, Request},
 };
-use crate::{BenchError, DriveError, host::ProcessCpu, server::Server};
+use crate::{BenchError, DriveError, host::ProcessCpu, replies::ReplyReader, server::Server};
 
 /// Most requests sent together, and most bytes of their values, so that neither end blocks on a
 /// write while the other does too.
 const BATCH: usize = 32;
 const BATCH_BYTES: usize = 256 << 10;
-const LINE_MAX: u64 = 512;
 /// Largest value stored: memcached refuses an item above 1 MiB, header included.
 const VALUE_MAX: u32 = (1 << 20) - 1024;
 
@@ -25,10 +24,9 @@ const VALUE_MAX: u32 = (1 << 20) - 1024;
 pub(super) struct Peer {
     server: Server,
     to: TcpStream,
-    from: BufReader<TcpStream>,
+    from: ReplyReader,
     out: Vec<u8>,
     value: Vec<u8>,
-    line: Vec<u8>,
     /// Writes of the keys missed in the last batch; sent ahead of the next one.
     missed: Vec<Request>,
 }
@@ -39,7 +37,8 @@ impl Peer {
         let connect = || {
             let to = TcpStream::connect(server.remote.address.to_string())?;
             to.set_nodelay(true)?;
-            let from = BufReader::with_capacity(1 << 16, to.try_clone()?);
+            // An append may have made a value larger than any that was sent.
+            let from = ReplyReader::new(to.try_clone()?, ITEM_BYTES_MAX);
             Ok((to, from))
         };
         let (to, from) = connect().map_err(DriveError::Io)?;
@@ -49,7 +48,6 @@ impl Peer {
             from,
             out: Vec::new(),
             value: vec![b'v'; VALUE_MAX as usize],
-            line: Vec::new(),
             missed: Vec::new(),
         })
     }
@@ -93,52 +91,28 @@ impl Peer {
     }
 
     fn receive(&mut self, request: &Request, score: &mut Score) -> Result<(), DriveError> {
-        self.read_line()?;
-        let line = &self.line[..];
-        match request.op {
-            Op::Get if line == b"END" => {
+        let is_hit = self.from.next(|reply| match (request.op, reply) {
+            (Op::Get, Reply::End) => {
                 score.count(request, Answer::Miss);
                 self.missed.push(Request {
                     op: Op::Set,
                     ..*request
                 });
-                Ok(())
+                Some(false)
             }
-            Op::Get if line.starts_with(b"VALUE ") => self.hit(request, score),
+            (Op::Get, Reply::Value(value)) => {
+                score.wrong_values += u64::from(!is_signed(value.data, request.key));
+                score.count(request, Answer::Hit(value.data.len() as u64));
+                Some(true)
+            }
+            (Op::Get, _) | (_, Reply::Error(_)) => None,
             // A cache may refuse a set for lack of memory; that is no failure of the run.
-            Op::Set | Op::Append | Op::Delete if !line.starts_with(b"ERROR") => Ok(()),
-            _ => Err(self.no_reply()),
+            (Op::Set | Op::Append | Op::Delete, _) => Some(false),
+        })?;
+        if is_hit {
+            self.from
+                .next(|reply| (reply == Reply::End).then_some(()))?;
         }
-    }
-
-    fn hit(&mut self, request: &Request, score: &mut Score) -> Result<(), DriveError> {
-        let text = String::from_utf8_lossy(&self.line);
-        let size = text.rsplit(' ').next().and_then(|size| size.parse().ok());
-        let size: usize = size.ok_or_else(|| self.no_reply())?;
-        let mut value = vec![0; size];
-        self.from.read_exact(&mut value)?;
-        score.wrong_values += u64::from(!is_signed(&value, request.key));
-        score.count(request, Answer::Hit(size as u64));
-        for expected in [&b""[..], b"END"] {
-            self.read_line()?;
-            if self.line != expected {
-                return Err(self.no_reply());
-            }
-        }
-        Ok(())
-    }
-
-    fn no_reply(&self) -> DriveError {
-        DriveError::Reply(String::from_utf8_lossy(&self.line).into_owned())
-    }
-
-    fn read_line(&mut self) -> Result<(), DriveError> {
-        self.line.clear();
-        let mut from = (&mut self.from).take(LINE_MAX);
-        if from.read_until(b'\n', &mut self.line)? == 0 {
-            return Err(DriveError::Closed);
-        }
-        self.line.truncate(self.line.trim_ascii_end().len());
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
 //! This server's store as a cache under measurement, in the trace's time.
 
-use herdwick_mica::{
+use herdwick_mica::{Store, StoreConfig};
+use herdwick_request::{
     Clock, Execute, Get, HashKey, ITEM_BYTES_MAX, Mode, Op as StoreOp, Put, Reply,
-    Request as Asked, Second, Sink, Status, Store, StoreConfig,
+    Request as Asked, Second, Sink, Status,
 };
 
 use super::{
