@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each target uses a part")]
 
 use herdwick_memcache::{
-    Command, Decoded, Decoder, KEY_BYTES_MAX,
+    Command, Decoded, Decoder, KEY_BYTES_MAX, Keys,
     binary::{self, Verb},
     meta::{
         self,
@@ -62,8 +62,13 @@ fn commands(input: &[u8], step: usize) -> Vec<String> {
                     swallow: drop,
                 } => {
                     assert!(0 < used && used <= end - start, "{used} of {}", end - start);
-                    sane(&command);
-                    seen.push(format!("{command:?} {drop}"));
+                    let input = &input[start..end];
+                    sane(&command, input);
+                    let keys = match command {
+                        Command::Get(get) => get.keys.of(input),
+                        _ => &[],
+                    };
+                    seen.push(format!("{command:?} {keys:?} {drop}"));
                     (start, need, swallow) = (start + used, 1, drop);
                 }
                 Decoded::Announced { .. } => panic!("it was not asked for"),
@@ -82,10 +87,14 @@ fn commands(input: &[u8], step: usize) -> Vec<String> {
 }
 
 /// What whoever executes a command relies on.
-fn sane(command: &Command<'_>) {
+fn sane(command: &Command<'_>, input: &[u8]) {
     let key = |key: &[u8]| assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "{key:?}");
     match command {
-        Command::Get(get) => get.keys.for_each(key),
+        Command::Get(get) => {
+            let mut keys = Keys::new(get.keys.of(input)).peekable();
+            assert!(keys.peek().is_some(), "a get has a key");
+            keys.for_each(key);
+        }
         Command::Put(put) => {
             key(put.key);
             assert!(put.value.len() <= VALUE_BYTES_MAX);

@@ -41,7 +41,9 @@ stop() {
     server=
 }
 ask() {
-    "${@:2}" bench $1 --keys 500 --dist uniform --get-share .5 --seconds 2 --runs 1 \
+    local mix="--get-share .5"
+    [[ $1 != store* ]] || mix= # It measures reads and writes one after the other.
+    "${@:2}" bench $1 $mix --keys 500 --dist uniform --seconds 2 --runs 1 \
         --json "$folder/report.json" >/dev/null 2>"$folder/errors" </dev/null || {
         cat "$folder/errors" >&2
         return 1
@@ -91,7 +93,7 @@ start "${counted[@]}"
 ask "$tcp --server $address" "${plain[@]}"
 stop
 # These move whole commands, of 100 bytes and more, and what a socket has brought.
-judge worker-tcp Service::run protocol::read Connection::read || failed=1
+judge worker-tcp 'Service>::begin' protocol::read Connection::read || failed=1
 
 start "${plain[@]}"
 ask "$shm --server $address" "${counted[@]}"

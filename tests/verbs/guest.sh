@@ -6,7 +6,9 @@
 #   tests/verbs/guest.sh SCRIPT    prints what the script prints, and ends as it ends
 #
 # The guest's interface leads nowhere. With GUEST=1 and GUEST=2, at the same time, there are two that
-# share a wire: 10.9.0.1 and 10.9.0.2. HERDWICK, a program, is passed on.
+# share a wire: 10.9.0.1 and 10.9.0.2. HERDWICK, a program, is passed on. With GUEST_ROOT, a directory
+# that holds another system, that one is beneath instead, and its own init is started, which has to run
+# /run/script: a copy of SCRIPT.
 #
 # Ends with 77 where there can be no guest, and says why.
 set -euo pipefail
@@ -57,13 +59,14 @@ fetch_kernel() {
     mv "$work" "$guest/kernel"
 }
 
-pack() {
+pack() { # SCRIPT
     local root=$run/root
     rm -rf "$root"
     mkdir -p "$root"/{bin,proc,sys,dev,modules,host,over,new}
     cp "$(command -v busybox)" "$root/bin/busybox"
     cp "$guest"/kernel/*.ko "$root/modules"
     install -m 755 tests/verbs/init "$root/init"
+    install -m 755 "$1" "$root/script"
     (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null) | gzip -1 >"$run/initramfs.gz"
 }
 
@@ -76,19 +79,20 @@ boot() {
             -device "virtio-net-pci,netdev=wire,mac=52:54:00:09:00:0$GUEST")
     fi
     # What the script prints comes by a port of its own; the console is for when it fails.
+    # no_timer_check: on a busy host the kernel's check of the emulated timer fails, and it panics.
     timeout "${GUEST_SECONDS:-240}" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 \
         -nodefaults -display none -no-reboot -serial "file:$run/console.log" \
         -device virtio-serial-pci -chardev "file,id=out,path=$run/output.log" -serial chardev:out \
         -kernel "$guest/kernel/vmlinuz" -initrd "$run/initramfs.gz" \
-        -append "console=ttyS0 quiet panic=-1 script=$script guest=${GUEST:-} herdwick=${HERDWICK:-}" \
+        -append "console=ttyS0 quiet panic=-1 no_timer_check script=$script guest=${GUEST:-} herdwick=${HERDWICK:-}${GUEST_ROOT:+ systemd}" \
         "${wire[@]}" \
-        -virtfs "local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"
+        -virtfs "local,path=${GUEST_ROOT:-/},mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap"
 }
 
 command -v apt-get >/dev/null || skip "the guest's kernel comes by apt-get"
 install_needs
 fetch_kernel
-pack
+pack "$script"
 rm -f "$run/output.log" "$run/console.log"
 boot || echo "the guest did not end by itself" >&2
 tr -d '\r' <"$run/output.log" | grep -v '^guest ended ' || true
