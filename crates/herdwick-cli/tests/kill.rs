@@ -372,7 +372,10 @@ fn servers_killed_at_random_times_leave_nothing_and_clients_reconnect() {
         zombies.len(),
         steady.longest
     );
-    assert_eq!((after.fds, after.maps), (baseline.fds, baseline.maps));
+    assert!(
+        after.fds <= baseline.fds && after.maps <= baseline.maps,
+        "{after:?} for {baseline:?}"
+    );
     assert!(longest < STALL_MAX, "{longest:?}");
     assert!(steady.longest < STALL_MAX, "{:?}", steady.longest);
     server.stop();

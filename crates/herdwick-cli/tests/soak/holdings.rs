@@ -94,8 +94,7 @@ impl Before {
             let leases = server.stat(client, "leases");
             let (now, resident) = (server.holdings(), resident_kib(server.pid()));
             let maps = mappings(server.pid());
-            let shared = now.shared_kib <= self.holdings.shared_kib;
-            let held = (now.fds, now.maps) == (self.holdings.fds, self.holdings.maps) && shared;
+            let held = now.within(self.holdings);
             let fits = resident <= allowed_kib;
             let lean = maps <= self.mappings + LEFT_MAPS;
             if leases == 0 && held && fits && lean {
