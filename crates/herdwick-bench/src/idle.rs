@@ -58,13 +58,13 @@ pub fn idle(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report,
 struct Attached {
     server: Server,
     sessions: Vec<Client>,
-    connections: Vec<Connection>,
+    connections: Vec<BlockingConnection>,
 }
 
 impl Attached {
     fn attach(server: Server) -> Result<Self, BenchError> {
         let sessions = (0..IDLE_SESSIONS).map(|_| session(&server.remote));
-        let connections = (0..IDLE_CONNECTIONS).map(|_| Connection::new(&server.remote));
+        let connections = (0..IDLE_CONNECTIONS).map(|_| BlockingConnection::new(&server.remote));
         Ok(Self {
             sessions: sessions.collect::<Result<_, _>>()?,
             connections: connections.collect::<Result<_, _>>()?,
@@ -164,9 +164,9 @@ fn no_transport(reason: &dyn std::fmt::Display) -> BenchError {
 }
 
 /// A plain memcached connection.
-struct Connection(BufReader<Blocking>);
+struct BlockingConnection(BufReader<Blocking>);
 
-impl Connection {
+impl BlockingConnection {
     fn new(server: &Remote) -> Result<Self, BenchError> {
         let stream = server.connect_blocking().map_err(DriveError::from)?;
         Ok(Self(BufReader::new(stream)))

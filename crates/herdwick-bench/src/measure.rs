@@ -67,7 +67,7 @@ impl Bout<'_> {
             for (index, (target, trace)) in targets.into_iter().zip(traces).enumerate() {
                 let (done, barrier, answered) = (done.clone(), &barrier, &answered);
                 scope.spawn(move || {
-                    let client = Client {
+                    let client = ClientThread {
                         bout: self,
                         index,
                         clock,
@@ -178,14 +178,14 @@ impl Bout<'_> {
     }
 }
 
-struct Client<'a> {
+struct ClientThread<'a> {
     bout: &'a Bout<'a>,
     index: usize,
     clock: Stopwatch,
     answered: &'a AtomicU64,
 }
 
-impl Client<'_> {
+impl ClientThread<'_> {
     fn run(
         &self,
         mut target: impl Target,

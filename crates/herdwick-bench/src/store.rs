@@ -168,7 +168,7 @@ impl<'a> Bare<'a> {
     /// loop over a store that answers at once. Laying the block out is not included.
     fn generator_ns(&mut self, trace: &mut Trace) -> f64 {
         let (batch, count) = (self.config.batch, cost::block(&self.block.space));
-        let mut instant = Instant {
+        let mut instant = InstantStore {
             answers: cost::Answers::new(self.block.space),
             at: 0,
         };
@@ -326,13 +326,13 @@ impl Block {
 }
 
 /// A store that executes nothing and finds every key.
-struct Instant {
+struct InstantStore {
     answers: cost::Answers,
     /// Requests of the block before the current batch.
     at: usize,
 }
 
-impl Execute for Instant {
+impl Execute for InstantStore {
     fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         for (index, request) in batch.iter().enumerate() {
             let is_put = matches!(request.op, Op::Put(_));

@@ -17,7 +17,7 @@ use herdwick_bench::{
     Progress, Report, Table, Workload, parse_count, parse_size,
 };
 
-use self::failure::Failure;
+use self::failure::BenchFailure;
 use crate::{client::Access, exit::Exit};
 
 /// Measure the store alone, or a whole server over each transport, and report what produced every
@@ -220,19 +220,19 @@ pub(crate) fn run(args: &BenchArgs, given: &ArgMatches) -> ExitCode {
 }
 
 /// Measures, and writes the report; returns whether every request had the right answer.
-fn report(args: &BenchArgs, given: &ArgMatches) -> Result<bool, Failure> {
+fn report(args: &BenchArgs, given: &ArgMatches) -> Result<bool, BenchFailure> {
     let alone = |system: &&System| matches!(system, System::Store | System::Idle | System::Cache);
     if let (true, Some(system)) = (args.systems.len() > 1, args.systems.iter().find(alone)) {
-        return Err(Failure::Alone(system.name()));
+        return Err(BenchFailure::Alone(system.name()));
     }
     if let (None, Some(option)) = (&args.server, args.access.given()) {
-        return Err(Failure::NoServer { option });
+        return Err(BenchFailure::NoServer { option });
     }
     options::check(args, given)?;
     let config = args.config()?;
     let files = Files::open(args)?;
     let measured = measure(args, &config);
-    let report = measured.map_err(|error| Failure::of(args.server.as_deref(), error))?;
+    let report = measured.map_err(|error| BenchFailure::of(args.server.as_deref(), error))?;
     files.write(&report)?;
     Ok(report.is_sound())
 }
@@ -252,20 +252,20 @@ struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    fn create(option: &'static str, path: &'a Path) -> Result<Self, Failure> {
+    fn create(option: &'static str, path: &'a Path) -> Result<Self, BenchFailure> {
         let file = File::create(path).map_err(unwritable(option, path))?;
         Ok(Self { option, path, file })
     }
 
-    fn write(&mut self, text: &str) -> Result<(), Failure> {
+    fn write(&mut self, text: &str) -> Result<(), BenchFailure> {
         let written = self.file.write_all(text.as_bytes());
         written.map_err(unwritable(self.option, self.path))
     }
 }
 
-fn unwritable(option: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
+fn unwritable(option: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BenchFailure {
     let path = path.to_owned();
-    move |source| Failure::Unwritable {
+    move |source| BenchFailure::Unwritable {
         option,
         path,
         source,
@@ -273,7 +273,7 @@ fn unwritable(option: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Fa
 }
 
 impl<'a> Files<'a> {
-    fn open(args: &'a BenchArgs) -> Result<Self, Failure> {
+    fn open(args: &'a BenchArgs) -> Result<Self, BenchFailure> {
         let output = |option, path: &'a Option<PathBuf>| {
             let path = path.as_deref();
             path.map(|path| Output::create(option, path)).transpose()
@@ -287,7 +287,7 @@ impl<'a> Files<'a> {
     }
 
     /// Prints the report, and writes the files.
-    fn write(self, report: &Report) -> Result<(), Failure> {
+    fn write(self, report: &Report) -> Result<(), BenchFailure> {
         // Errors are ignored: the reader may have closed the pipe.
         let _ = write!(stdout(), "{}", Table(report));
         if let Some(baseline) = &self.baseline {
@@ -300,25 +300,25 @@ impl<'a> Files<'a> {
     }
 }
 
-fn baseline(path: &Path) -> Result<Report, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|source| Failure::Unreadable {
+fn baseline(path: &Path) -> Result<Report, BenchFailure> {
+    let text = std::fs::read_to_string(path).map_err(|source| BenchFailure::Unreadable {
         path: path.to_owned(),
         source,
     })?;
-    serde_json::from_str(&text).map_err(|source| Failure::Baseline {
+    serde_json::from_str(&text).map_err(|source| BenchFailure::Baseline {
         path: path.to_owned(),
         source,
     })
 }
 
-fn write_latencies(mut hdr: Output<'_>, report: &Report) -> Result<(), Failure> {
+fn write_latencies(mut hdr: Output<'_>, report: &Report) -> Result<(), BenchFailure> {
     let known = report.results.iter().filter_map(|result| {
         let latencies = result.latencies_ns.as_ref()?;
         Some((&result.subject, Percentiles(latencies).to_string()))
     });
     let known: Vec<_> = known.collect();
     match &known[..] {
-        [] => Err(Failure::NoLatencies),
+        [] => Err(BenchFailure::NoLatencies),
         [(_, one)] => hdr.write(one),
         several => several.iter().try_for_each(|(subject, text)| {
             let system = subject.beside.as_ref().unwrap_or(&subject.system);
@@ -352,11 +352,14 @@ fn measure(args: &BenchArgs, config: &Config) -> Result<Report, BenchError> {
 }
 
 impl BenchArgs {
-    fn config(&self) -> Result<Config, Failure> {
-        let access = self.access.options().map_err(|source| Failure::Access {
-            server: self.server.clone().unwrap_or_default(),
-            source,
-        })?;
+    fn config(&self) -> Result<Config, BenchFailure> {
+        let access = self
+            .access
+            .options()
+            .map_err(|source| BenchFailure::Access {
+                server: self.server.clone().unwrap_or_default(),
+                source,
+            })?;
         let systems = self.systems.iter().flat_map(|system| match system {
             System::Store | System::Idle | System::Cache => &[][..],
             System::Echo => &[bench::System::Echo],

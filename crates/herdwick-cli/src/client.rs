@@ -96,7 +96,7 @@ pub(crate) enum Outcome {
 
 /// Why a subcommand failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum ClientFailure {
     #[error(transparent)]
     Client(#[from] Error),
     #[error("cannot use {path} (--login): {reason}")]
@@ -111,12 +111,14 @@ pub(crate) enum Failure {
     Output(#[from] io::Error),
 }
 
-impl From<&Failure> for Exit {
-    fn from(failure: &Failure) -> Self {
+impl From<&ClientFailure> for Exit {
+    fn from(failure: &ClientFailure) -> Self {
         match failure {
-            Failure::Client(error) => error.into(),
-            Failure::Login { .. } | Failure::Tls(_) | Failure::NoStatistics(_) => Self::Usage,
-            Failure::Input(_) | Failure::Output(_) => Self::Failed,
+            ClientFailure::Client(error) => error.into(),
+            ClientFailure::Login { .. }
+            | ClientFailure::Tls(_)
+            | ClientFailure::NoStatistics(_) => Self::Usage,
+            ClientFailure::Input(_) | ClientFailure::Output(_) => Self::Failed,
         }
     }
 }
@@ -124,7 +126,7 @@ impl From<&Failure> for Exit {
 /// Connects, runs `command`, and reports errors on standard error.
 pub(crate) fn run(
     server: &Server,
-    command: impl FnOnce(&mut Client) -> Result<Outcome, Failure>,
+    command: impl FnOnce(&mut Client) -> Result<Outcome, ClientFailure>,
 ) -> ExitCode {
     let access = server.access.options();
     let outcome = access
@@ -139,7 +141,7 @@ pub(crate) fn run(
         Ok(Outcome::Found) => ExitCode::SUCCESS,
         Ok(Outcome::Missing) => Exit::No.into(),
         // The reader closed the pipe early, as in `herdwick stats | head`.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+        Err(ClientFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
         Err(failure) => {
@@ -151,7 +153,7 @@ pub(crate) fn run(
 
 impl Access {
     /// Returns the connection options: login, TLS, and defaults.
-    pub(crate) fn options(&self) -> Result<Options, Failure> {
+    pub(crate) fn options(&self) -> Result<Options, ClientFailure> {
         Ok(Options {
             login: self.login.as_deref().map(read_login).transpose()?,
             tls: self.tls.read()?,
@@ -173,8 +175,8 @@ impl Access {
     }
 }
 
-fn read_login(path: &Path) -> Result<Login, Failure> {
-    let unusable = |reason| Failure::Login {
+fn read_login(path: &Path) -> Result<Login, ClientFailure> {
+    let unusable = |reason| ClientFailure::Login {
         path: path.to_owned(),
         reason,
     };
@@ -183,7 +185,7 @@ fn read_login(path: &Path) -> Result<Login, Failure> {
         .ok_or_else(|| unusable("it is not one line, user:password; give a file with one".into()))
 }
 
-pub(crate) fn get(client: &mut Client, args: &GetArgs) -> Result<Outcome, Failure> {
+pub(crate) fn get(client: &mut Client, args: &GetArgs) -> Result<Outcome, ClientFailure> {
     let keys: Vec<&[u8]> = args.keys.iter().map(|key| key.as_bytes()).collect();
     let items = client.get_many(&keys)?;
     show(
@@ -201,13 +203,13 @@ pub(crate) fn get(client: &mut Client, args: &GetArgs) -> Result<Outcome, Failur
     Ok(outcome)
 }
 
-pub(crate) fn set(client: &mut Client, args: &SetArgs) -> Result<Outcome, Failure> {
+pub(crate) fn set(client: &mut Client, args: &SetArgs) -> Result<Outcome, ClientFailure> {
     let value = if args.value == "-" {
         let mut value = Vec::new();
         io::stdin()
             .lock()
             .read_to_end(&mut value)
-            .map_err(Failure::Input)?;
+            .map_err(ClientFailure::Input)?;
         value
     } else {
         args.value.clone().into_vec()
@@ -220,7 +222,7 @@ pub(crate) fn set(client: &mut Client, args: &SetArgs) -> Result<Outcome, Failur
     Ok(Outcome::Found)
 }
 
-pub(crate) fn delete(client: &mut Client, args: &DeleteArgs) -> Result<Outcome, Failure> {
+pub(crate) fn delete(client: &mut Client, args: &DeleteArgs) -> Result<Outcome, ClientFailure> {
     let key = args.key.as_bytes();
     if client.delete(key)? {
         return Ok(Outcome::Found);
@@ -229,12 +231,12 @@ pub(crate) fn delete(client: &mut Client, args: &DeleteArgs) -> Result<Outcome, 
     Ok(Outcome::Missing)
 }
 
-pub(crate) fn stats(client: &mut Client, args: &StatsArgs) -> Result<Outcome, Failure> {
+pub(crate) fn stats(client: &mut Client, args: &StatsArgs) -> Result<Outcome, ClientFailure> {
     let argument = args.arguments.join(" ");
     let stats = client.stats(&argument).map_err(|error| match error {
         // memcached's answer to a word that it does not know.
         Error::Server(reason) if reason == UNKNOWN && !argument.is_empty() => {
-            Failure::NoStatistics(argument.clone())
+            ClientFailure::NoStatistics(argument.clone())
         }
         error => error.into(),
     })?;
@@ -280,20 +282,21 @@ fn transport(session: &Session) -> String {
 
 /// Returns the message for a failure: the server where it is involved, the cause, and what to type
 /// next.
-pub(crate) fn complaint(server: &str, failure: &Failure) -> String {
+pub(crate) fn complaint(server: &str, failure: &ClientFailure) -> String {
     match failure {
-        Failure::Client(error) => error_text(server, error),
-        Failure::Tls(TlsError::NoAuthorities) => format!("{failure}, by --tls-ca"),
-        Failure::Tls(TlsError::Mismatch { .. }) => {
+        ClientFailure::Client(error) => error_text(server, error),
+        ClientFailure::Tls(TlsError::NoAuthorities) => format!("{failure}, by --tls-ca"),
+        ClientFailure::Tls(TlsError::Mismatch { .. }) => {
             format!("{failure}; name the file of the right one with --tls-key")
         }
-        Failure::NoStatistics(_) => format!(
+        ClientFailure::NoStatistics(_) => format!(
             "{server}: {failure}; `herdwick stats` alone shows the general ones, others are settings, \
              items, slabs, conns, workers and hotkeys"
         ),
-        Failure::Login { .. } | Failure::Tls(_) | Failure::Input(_) | Failure::Output(_) => {
-            failure.to_string()
-        }
+        ClientFailure::Login { .. }
+        | ClientFailure::Tls(_)
+        | ClientFailure::Input(_)
+        | ClientFailure::Output(_) => failure.to_string(),
     }
 }
 

@@ -42,7 +42,7 @@ impl Id {
 }
 
 /// The location of the value.
-enum Place {
+enum Location {
     /// In the log.
     At(Offset),
     /// Outside it until the current request is done: header, key, and the part of the value that
@@ -54,7 +54,7 @@ enum Place {
 
 struct Reservation {
     id: Id,
-    place: Place,
+    place: Location,
     /// Bytes in the log; 0 if refused.
     footprint: usize,
     /// Bytes of the value that have arrived.
@@ -83,7 +83,7 @@ impl Staging {
         (slot.id == id).then_some(slot)
     }
 
-    fn add(&mut self, place: Place, footprint: usize, value_len: usize) -> Id {
+    fn add(&mut self, place: Location, footprint: usize, value_len: usize) -> Id {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -111,7 +111,7 @@ impl Staging {
 
     fn refuse(&mut self, id: Id) {
         let footprint = self.get(id).map_or(0, |reservation| {
-            reservation.place = Place::Refused(Status::OutOfMemory);
+            reservation.place = Location::Refused(Status::OutOfMemory);
             std::mem::take(&mut reservation.footprint)
         });
         self.reserved -= footprint;
@@ -121,7 +121,7 @@ impl Staging {
     fn live_at(&mut self, header: &Header, at: Offset) -> Option<&mut Reservation> {
         let id = Id(NonZeroU64::new(header.version.get())?);
         let found = self.get(id)?;
-        matches!(found.place, Place::At(place) if place == at).then_some(found)
+        matches!(found.place, Location::At(place) if place == at).then_some(found)
     }
 }
 
@@ -169,14 +169,14 @@ impl Store {
             None
         };
         if let Some(status) = refusal {
-            return self.staging.add(Place::Refused(status), 0, value_len);
+            return self.staging.add(Location::Refused(status), 0, value_len);
         }
         self.widen(reserved);
         self.take_in(len);
         self.run_ahead(len, self.log.tail());
         self.let_go(len, None);
         let at = self.log.reserve(len);
-        let id = self.staging.add(Place::At(at), len, value_len);
+        let id = self.staging.add(Location::At(at), len, value_len);
         let header = Header {
             key_len: key.len() as u8,
             bits: bit::STAGED,
@@ -197,7 +197,7 @@ impl Store {
     pub fn room(&mut self, staged: Staged) -> &mut [u8] {
         match self.staging.get(Id(staged.id())) {
             Some(&mut Reservation {
-                place: Place::At(at),
+                place: Location::At(at),
                 came,
                 ..
             }) => &mut self.log.value_mut(at)[came..],
@@ -239,12 +239,12 @@ impl Store {
             return Reply::bare(Status::BadKey);
         };
         let at = match reservation.place {
-            Place::Refused(status) => {
+            Location::Refused(status) => {
                 self.drop_old(request, put);
                 return Reply::bare(status);
             }
-            Place::At(at) if reservation.came == reservation.value_len => at,
-            Place::At(_) | Place::Aside(_) => return Reply::bare(Status::BadKey),
+            Location::At(at) if reservation.came == reservation.value_len => at,
+            Location::At(_) | Location::Aside(_) => return Reply::bare(Status::BadKey),
         };
         if !self.log.is(at, request.key) {
             return Reply::bare(Status::BadKey);
@@ -322,10 +322,10 @@ impl Store {
         let place = if may_write && self.log.needs(len) <= self.log.free() {
             let to = self.log.reserve(len);
             self.log.copy(at, came, to);
-            Place::At(to)
+            Location::At(to)
         } else {
             self.staging.aside.push_back(id);
-            Place::Aside(self.log.bytes(at, came).to_vec())
+            Location::Aside(self.log.bytes(at, came).to_vec())
         };
         if let Some(reservation) = self.staging.get(id) {
             reservation.place = place;
@@ -368,7 +368,7 @@ impl Store {
             let at = self.log.reserve(len);
             let waits = self.staging.get(id).map(|waits| &mut waits.place);
             if let Some(place) = waits
-                && let Place::Aside(bytes) = std::mem::replace(place, Place::At(at))
+                && let Location::Aside(bytes) = std::mem::replace(place, Location::At(at))
             {
                 self.log.put_back(at, &bytes);
             }

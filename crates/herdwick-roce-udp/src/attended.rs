@@ -25,11 +25,11 @@ use crate::RocePort;
 /// The thread sleeps until packets arrive or a timer expires. Each use of the port costs a lock and
 /// a wakeup, so a poll loop should use the port itself.
 pub struct Attended {
-    shared: Arc<Shared>,
+    shared: Arc<AttendedPort>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct AttendedPort {
     port: Mutex<RocePort>,
     /// An eventfd, written when the port was used and when the thread has to end.
     wakeup: OwnedFd,
@@ -44,7 +44,7 @@ impl Attended {
     pub fn start(port: RocePort) -> io::Result<Self> {
         let socket = port.socket().try_clone_to_owned()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(AttendedPort {
             port: Mutex::new(port),
             wakeup: eventfd(0, flags)?,
             over: AtomicBool::new(false),
@@ -83,7 +83,7 @@ impl fmt::Debug for Attended {
     }
 }
 
-impl Shared {
+impl AttendedPort {
     fn locked<T>(&self, work: impl FnOnce(&mut RocePort) -> T) -> T {
         // No call of the port leaves it half changed, so it is usable after a panic in `work`.
         work(&mut self.port.lock().unwrap_or_else(PoisonError::into_inner))

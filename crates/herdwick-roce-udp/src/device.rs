@@ -85,10 +85,10 @@ impl RoceOptions {
 
 /// A software RNIC on a UDP port.
 #[derive(Clone, Debug)]
-pub struct RoceDevice(Arc<Shared>);
+pub struct RoceDevice(Arc<DeviceShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct DeviceShared {
     options: RoceOptions,
     capabilities: Capabilities,
     local: SocketAddr,
@@ -151,7 +151,7 @@ impl RoceDevice {
                 .map(|host| Path::find(local, reached(local, host, UDP_PORT)));
             path.and_then(Result::ok).map_or(datagram, |path| path.mtu)
         });
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(DeviceShared {
             options,
             offer,
             capabilities: capabilities(datagram),

@@ -12,11 +12,11 @@ pub(crate) struct Cq {
     pub(crate) promised: usize,
     /// References from queue pairs: one for each send or receive queue.
     pub(crate) users: usize,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<Cqe>,
 }
 
 /// A completion, and the queue slots that polling it frees.
-pub(crate) struct Entry {
+pub(crate) struct Cqe {
     pub(crate) completion: Completion,
     pub(crate) slots: Slots,
 }
@@ -50,11 +50,11 @@ impl Cq {
             self.entries.len() < self.depth,
             "depths were summed at creation"
         );
-        self.entries.push_back(Entry { completion, slots });
+        self.entries.push_back(Cqe { completion, slots });
     }
 
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Entry> {
+    pub(crate) fn pop(&mut self) -> Option<Cqe> {
         self.entries.pop_front()
     }
 

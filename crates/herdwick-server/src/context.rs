@@ -12,7 +12,7 @@ use herdwick_request::{Clock, Second};
 use crate::{
     herd::lease::LeaseCounters,
     net::{
-        accept::{Opened, Source},
+        accept::{ListenerInfo, Opened},
         auth::Auth,
         tls::Certificates,
         udp,
@@ -45,7 +45,7 @@ pub(crate) struct Context {
     /// Certificates for TLS; `None`: no TLS.
     pub(crate) certificates: Option<Certificates>,
     /// The listeners.
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Vec<ListenerInfo>,
     /// Counters of datagrams that were dropped.
     pub(crate) udp: udp::Refused,
     /// The topics and counters of `watch`.

@@ -56,4 +56,6 @@ pub use settings::{
     listen::{Address, Interface, Listen},
     tuning::Tuning,
 };
-pub use telemetry::stats::{Description, GeneralNames, Kind, Unit, WorkerNames, statistics};
+pub use telemetry::stats::{
+    Description, GeneralNames, StatisticKind, Unit, WorkerNames, statistics,
+};

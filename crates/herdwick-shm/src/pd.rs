@@ -86,7 +86,7 @@ pub(crate) struct Unclaimed {
 
 /// Location of a region in the files, and its entry in the control area.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RegionPlace {
     entry: usize,
     /// `None` for shared memory, which has a file of its own.
     bytes: Option<(File, Range<usize>)>,
@@ -220,7 +220,7 @@ impl Pd {
         access: Access,
         scope: u32,
         rkey: impl FnOnce(usize) -> Rkey,
-    ) -> Result<(Place, Rkey, Span), Shortage> {
+    ) -> Result<(RegionPlace, Rkey, Span), Shortage> {
         let entry = self.free_entry()?;
         let read_only = !access.remote_write && !access.remote_atomic;
         let file = if self.side == Side::Host && read_only {
@@ -236,7 +236,7 @@ impl Pd {
         let shown = [place, span.len() as u64, scope.into()];
         self.show_region(entry, rkey, access, shown);
         let bytes = Some((file, bytes));
-        Ok((Place { entry, bytes }, rkey, span))
+        Ok((RegionPlace { entry, bytes }, rkey, span))
     }
 
     /// Opens `len` bytes of memory with a file of its own under `rkey`.
@@ -246,11 +246,11 @@ impl Pd {
         access: Access,
         scope: u32,
         rkey: impl FnOnce(usize) -> Rkey,
-    ) -> Result<(Place, Rkey), Shortage> {
+    ) -> Result<(RegionPlace, Rkey), Shortage> {
         let entry = self.free_entry()?;
         let rkey = rkey(entry);
         self.show_region(entry, rkey, access, [SHARED, len as u64, scope.into()]);
-        Ok((Place { entry, bytes: None }, rkey))
+        Ok((RegionPlace { entry, bytes: None }, rkey))
     }
 
     fn free_entry(&self) -> Result<usize, Shortage> {
@@ -271,7 +271,7 @@ impl Pd {
     }
 
     /// Closes a region: its rkey is invalid from here on.
-    pub(crate) fn close_region(&mut self, place: Place) {
+    pub(crate) fn close_region(&mut self, place: RegionPlace) {
         self.mine.store_release(region_word(place.entry), 0);
         // Before what comes into its memory: a READ looks at the entry again behind its copy.
         fence(Ordering::Release);

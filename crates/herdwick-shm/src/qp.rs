@@ -10,7 +10,7 @@ use herdwick_mem::{Span, Words};
 
 use crate::{
     layout::{QP_READY, RingPlace, qp_word},
-    pd::{Pd, Place},
+    pd::{Pd, RegionPlace},
     read::{self, Read},
     region::{Opened, Right},
     ring::{Consumer, Control},
@@ -106,7 +106,7 @@ pub(crate) struct Region {
     pub(crate) rkey: Rkey,
     pub(crate) span: Span,
     /// `None` for memory that no peer can access.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<RegionPlace>,
     /// Set for memory that other domains share.
     pub(crate) shared: Option<SharedMemory>,
 }

@@ -193,7 +193,7 @@ fn long_word(at: u64, shape: Shape) -> usize {
 /// Position of the next cell: its first word, and the lap of its control word. The first lap is 1,
 /// because the lap of zeroed memory is 0.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct CellPosition {
     word: usize,
     lap: u64,
     end: usize,
@@ -201,7 +201,7 @@ struct Place {
 
 const LAP: u64 = 1 << LAP_SHIFT;
 
-impl Place {
+impl CellPosition {
     fn start(shape: Shape) -> Self {
         Self {
             word: 0,
@@ -224,7 +224,7 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Producer<W> {
     ring: W,
-    next: Place,
+    next: CellPosition,
     /// Cells known to be free.
     free: usize,
     /// The line of the receiving queue pair, which the peer writes.
@@ -247,7 +247,7 @@ impl<W: Words> Producer<W> {
     pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
         Self {
             ring,
-            next: Place::start(shape),
+            next: CellPosition::start(shape),
             free: shape.cells(),
             taken,
             shape,
@@ -350,7 +350,7 @@ impl<W: Words> Producer<W> {
 #[derive(Debug)]
 pub(crate) struct Consumer<W> {
     ring: W,
-    next: Place,
+    next: CellPosition,
     head: u64,
     long_head: u64,
     /// The line of this queue pair, which only its owner writes.
@@ -365,7 +365,7 @@ impl<W: Words> Consumer<W> {
     pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
         Self {
             ring,
-            next: Place::start(shape),
+            next: CellPosition::start(shape),
             head: 0,
             long_head: 0,
             taken,

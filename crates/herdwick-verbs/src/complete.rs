@@ -5,7 +5,7 @@ use herdwick_fabric::{Completion, Opcode, QpState, Qpn, Slab, Source, Status, Tr
 use crate::{
     DATAGRAM_HEADER_BYTES,
     events::{Fault, Faults},
-    objects::{Cq, Qp, Token},
+    objects::{PortCq, PortQp, Token},
     sys,
 };
 
@@ -25,8 +25,8 @@ pub(crate) enum Check {
 /// Moves completions from `cq` to the front of `out`: first those in the stash, then new ones.
 #[inline]
 pub(crate) fn poll(
-    cq: &mut Cq,
-    qps: &mut Slab<Qp>,
+    cq: &mut PortCq,
+    qps: &mut Slab<PortQp>,
     faults: &mut Faults,
     scratch: &mut Scratch,
     out: &mut [Completion],
@@ -53,7 +53,7 @@ pub(crate) fn poll(
             // Consecutive completions often have the same queue pair.
             if known
                 .as_ref()
-                .is_none_or(|qp: &&mut Qp| qp.id.0 != token.qp)
+                .is_none_or(|qp: &&mut PortQp| qp.id.0 != token.qp)
             {
                 known = qps.get_mut(token.qp);
             }
@@ -72,8 +72,8 @@ pub(crate) fn poll(
 /// Moves at most `most` completions from the device to the stash; returns whether the stash has
 /// any.
 pub(crate) fn put_aside(
-    cq: &mut Cq,
-    qps: &mut Slab<Qp>,
+    cq: &mut PortCq,
+    qps: &mut Slab<PortQp>,
     faults: &mut Faults,
     scratch: &mut Scratch,
     most: usize,
@@ -105,7 +105,7 @@ pub(crate) fn put_aside(
 fn translate(
     wc: &sys::Wc,
     token: Token,
-    qp: &mut Qp,
+    qp: &mut PortQp,
     faults: &mut Faults,
     out: &mut Completion,
 ) -> bool {
@@ -147,7 +147,13 @@ fn received(wc: &sys::Wc, transport: Transport, completion: &mut Completion) {
 const HEADER: u32 = DATAGRAM_HEADER_BYTES as u32;
 
 #[cold]
-fn failed(wc: &sys::Wc, recv: bool, qp: &mut Qp, faults: &mut Faults, completion: &mut Completion) {
+fn failed(
+    wc: &sys::Wc,
+    recv: bool,
+    qp: &mut PortQp,
+    faults: &mut Faults,
+    completion: &mut Completion,
+) {
     completion.status = status(wc.status, recv);
     if completion.status != Status::Flushed {
         faults.count(Fault::Completion);

@@ -11,8 +11,8 @@ use herdwick_mem::{Mapping, Span};
 use crate::{
     complete::put_aside,
     endpoint::{Class, Fetches, Peer, kind, mtu_number},
-    objects::{Address, Cq, Outstanding, Qp, Region},
-    place::{Link, Place},
+    objects::{Address, Outstanding, PortCq, PortQp, Region},
+    place::{LinkLayer, Place},
     port::VerbsPort,
     raw::{self, Ah, Mr, QpShape},
     sys,
@@ -122,7 +122,7 @@ pub(crate) fn create_cq(port: &mut VerbsPort, spec: &CqSpec) -> Result<CqId, Con
     }
     let depth = i32::try_from(spec.depth.max(1)).unwrap_or(i32::MAX);
     let raw = raw::Cq::new(&port.channel, depth);
-    let cq = Cq {
+    let cq = PortCq {
         raw: raw.map_err(system("making a completion queue"))?,
         depth: spec.depth,
         claimed: 0,
@@ -179,7 +179,7 @@ pub(crate) fn create_qp(port: &mut VerbsPort, spec: &QpSpec) -> Result<QpId, Con
         .map_err(|_| limit("queue pairs", port.qps.capacity()))
 }
 
-fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<Qp, ControlError> {
+fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<PortQp, ControlError> {
     let pd = port.pd(spec.pd).ok_or(NO_PD)?;
     let cq = |id: CqId| port.cqs.get(id.0).map(|cq| &cq.raw).ok_or(NO_CQ);
     let depth = |depth| u32::try_from(depth).unwrap_or(u32::MAX);
@@ -197,7 +197,7 @@ fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<Qp, ControlError> {
     // 24 bits of PSN; 31 bits of Q_Key, because the high bit marks privileged ones.
     #[expect(clippy::cast_possible_truncation, reason = "random bits")]
     let (psn, qkey) = (random as u32 & 0xff_ffff, (random >> 32) as u32 >> 1);
-    let mut qp = Qp {
+    let mut qp = PortQp {
         raw: raw.map_err(system("making a queue pair"))?,
         id: QpId(port.qps.next_id().unwrap_or(0)),
         pd: spec.pd.0,
@@ -215,7 +215,7 @@ fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<Qp, ControlError> {
 }
 
 /// Moves a queue pair from RESET to INIT; a UD queue pair, which needs no peer, on to RTS.
-fn initialise(qp: &mut Qp, place: &Place) -> io::Result<()> {
+fn initialise(qp: &mut PortQp, place: &Place) -> io::Result<()> {
     let mut init = sys::QpAttr {
         qp_state: sys::IBV_QPS_INIT,
         port_num: place.port.number,
@@ -344,7 +344,7 @@ fn way_to(port: &VerbsPort, qpn: u32, peer: &Peer) -> sys::AhAttr {
         },
         dlid: peer.lid,
         sl: state.selector.sl.unwrap_or(theirs.sl),
-        is_global: u8::from(place.port.link == Link::Ethernet),
+        is_global: u8::from(place.port.link == LinkLayer::Ethernet),
         port_num: place.port.number,
         ..sys::AhAttr::default()
     }
@@ -387,7 +387,7 @@ pub(crate) fn connect(
 
 fn ready_to_receive(
     port: &VerbsPort,
-    qp: &Qp,
+    qp: &PortQp,
     peer: &Peer,
     fetches: Fetches,
 ) -> (sys::QpAttr, i32) {
@@ -410,7 +410,7 @@ fn ready_to_receive(
     (attributes, with(mask, qp.transport, reliable))
 }
 
-fn ready_to_send(qp: &Qp, fetches: Fetches) -> (sys::QpAttr, i32) {
+fn ready_to_send(qp: &PortQp, fetches: Fetches) -> (sys::QpAttr, i32) {
     let attributes = sys::QpAttr {
         qp_state: sys::IBV_QPS_RTS,
         sq_psn: qp.psn.0,

@@ -17,7 +17,7 @@ use crate::{
     INLINE_BYTES_WANTED, Library, LibraryError, control,
     endpoint::{Peer, mtu_bytes},
     measure::{self, TrialError},
-    place::{self, DeviceInfo, Gid, GidKind, Link, NoPlace, Place, PortInfo},
+    place::{self, DeviceInfo, Gid, GidKind, LinkLayer, NoPlace, Place, PortInfo},
     port::{Health, VerbsPort},
     probe::{self, Found},
     raw::{self, Context, Pd},
@@ -263,8 +263,8 @@ pub(crate) fn ports(context: &Context) -> io::Result<Vec<PortInfo>> {
             number,
             active: found.state == sys::IBV_PORT_ACTIVE,
             link: match i32::from(found.link_layer) {
-                sys::IBV_LINK_LAYER_ETHERNET => Link::Ethernet,
-                _ => Link::InfiniBand,
+                sys::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+                _ => LinkLayer::InfiniBand,
             },
             mtu: mtu_bytes(found.active_mtu),
             lid: found.lid,
@@ -461,7 +461,7 @@ impl Device for VerbsDevice {
         let on_host = |peer: &Peer| {
             let of_host = Ipv6Addr::from(peer.gid).to_canonical() == host;
             let ours = host.is_loopback() && peer.gid == port.place.gid.address.octets();
-            peer.link == Link::InfiniBand || of_host || ours
+            peer.link == LinkLayer::InfiniBand || of_host || ours
         };
         let together = |pair: &[Peer]| (pair[0].lid, pair[0].gid) == (pair[1].lid, pair[1].gid);
         peers.iter().all(on_host) && peers.windows(2).all(together)

@@ -7,7 +7,7 @@ use zerocopy::{
     little_endian::{U16, U32},
 };
 
-use crate::{place::Link, sys};
+use crate::{place::LinkLayer, sys};
 
 /// "HWV" and the version of the layout.
 const MAGIC: [u8; 4] = *b"HWV\x01";
@@ -45,7 +45,7 @@ const CRC_AT: usize = std::mem::offset_of!(Blob, crc);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) transport: Transport,
-    pub(crate) link: Link,
+    pub(crate) link: LinkLayer,
     pub(crate) mtu: u8,
     pub(crate) qpn: Qpn,
     pub(crate) psn: Psn,
@@ -94,8 +94,8 @@ impl Peer {
             magic: MAGIC,
             transport: u8::try_from(kind(self.transport)).unwrap_or(0),
             link: match self.link {
-                Link::InfiniBand => 1,
-                Link::Ethernet => 2,
+                LinkLayer::InfiniBand => 1,
+                LinkLayer::Ethernet => 2,
             },
             mtu: self.mtu,
             reserved: 0,
@@ -127,8 +127,8 @@ impl Peer {
             return Err(no("it is damaged"));
         }
         let link = match blob.link {
-            1 => Link::InfiniBand,
-            2 => Link::Ethernet,
+            1 => LinkLayer::InfiniBand,
+            2 => LinkLayer::Ethernet,
             _ => return Err(no("its link")),
         };
         let transport = transport(blob.transport.into()).ok_or_else(|| no("its transport"))?;

@@ -34,7 +34,7 @@ pub use device::{Inlining, VerbsDevice, VerbsError, VerbsOptions, survey};
 pub use events::counters;
 pub use library::{LIBRARY_NAMES, Library, LibraryError};
 pub use measure::TrialError;
-pub use place::{DeviceInfo, Gid, GidKind, Link, NoPlace, Place, PortInfo};
+pub use place::{DeviceInfo, Gid, GidKind, LinkLayer, NoPlace, Place, PortInfo};
 pub use port::{Health, VerbsPort};
 pub use selector::{DeviceSelector, SelectorError};
 

@@ -7,7 +7,7 @@ use herdwick_mem::Span;
 
 use crate::{raw, sys};
 
-pub(crate) struct Cq {
+pub(crate) struct PortCq {
     pub(crate) raw: Arc<raw::Cq>,
     pub(crate) depth: usize,
     /// Maximum entries that its queue pairs can need.
@@ -30,7 +30,7 @@ pub(crate) struct Address {
     pub(crate) qkey: u32,
 }
 
-pub(crate) struct Qp {
+pub(crate) struct PortQp {
     pub(crate) raw: raw::Qp,
     pub(crate) id: QpId,
     pub(crate) pd: u32,

@@ -33,7 +33,7 @@ pub struct PortInfo {
     /// Whether the link is active.
     pub active: bool,
     /// The type of its link layer.
-    pub link: Link,
+    pub link: LinkLayer,
     /// The path MTU, in bytes of payload.
     pub mtu: usize,
     /// The InfiniBand local identifier.
@@ -48,7 +48,7 @@ pub struct PortInfo {
 
 /// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkLayer {
     /// InfiniBand, whose flow control makes it lossless.
     InfiniBand,
     /// Ethernet: RoCE.
@@ -297,7 +297,7 @@ fn best_gid<'a>(
         if gid.index > u8::MAX.into() {
             return false;
         }
-        let of_link = port.link == Link::InfiniBand || there(gid);
+        let of_link = port.link == LinkLayer::InfiniBand || there(gid);
         of_link && selector.gid.is_none_or(|index| index == gid.index)
     };
     // Reversed, because `max_by_key` returns the last maximum: this yields the first.
@@ -322,7 +322,7 @@ mod tests {
         let port = PortInfo {
             number: 1,
             active,
-            link: Link::Ethernet,
+            link: LinkLayer::Ethernet,
             mtu: 1024,
             lid: 0,
             message_bytes_max: 1 << 20,
@@ -384,7 +384,7 @@ mod tests {
         let elsewhere = own("10.0.0.8").unwrap_err();
         assert!(elsewhere.to_string().contains("10.0.0.8"), "{elsewhere}");
         let mut cable = device("ib0", true, &table()[..1]);
-        cable.ports[0].link = Link::InfiniBand;
+        cable.ports[0].link = LinkLayer::InfiniBand;
         let own = "10.0.0.8".parse().unwrap();
         let place = choose(&[cable], &DeviceSelector::default(), Some(own));
         assert!(place.is_ok(), "GIDs of InfiniBand are no IP addresses");

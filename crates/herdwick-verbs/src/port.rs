@@ -19,7 +19,7 @@ use crate::{
     complete::{self, Check, Scratch, TAKE},
     device::DeviceState,
     events::{self, Fault, Faults},
-    objects::{Address, Cq, Qp, Region},
+    objects::{Address, PortCq, PortQp, Region},
     place::Place,
     raw::{Channel, Context, Pd},
     send::{self, Chain, Post},
@@ -50,9 +50,9 @@ pub struct VerbsPort {
     // The order of the fields is the order of their destruction: each object precedes those that it
     // refers to.
     pub(crate) addresses: Slab<Address>,
-    pub(crate) qps: Slab<Qp>,
+    pub(crate) qps: Slab<PortQp>,
     pub(crate) regions: Slab<Region>,
-    pub(crate) cqs: Slab<Cq>,
+    pub(crate) cqs: Slab<PortCq>,
     pub(crate) pds: Slab<Arc<Pd>>,
     pub(crate) channel: Arc<Channel>,
     pub(crate) context: Arc<Context>,

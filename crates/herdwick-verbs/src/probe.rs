@@ -7,7 +7,7 @@ use herdwick_fabric::{Atomics, Capabilities, Transport};
 use crate::{
     DATAGRAM_HEADER_BYTES, POSTLIST_MAX,
     endpoint::{Fetches, kind},
-    place::{Link, Place},
+    place::{LinkLayer, Place},
     raw::{Channel, Context, Cq, Pd, Qp, QpShape},
     sys,
 };
@@ -58,7 +58,7 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
         },
         ordered_write: trial.writes_in_order([(rc, Transport::Rc), (uc, Transport::Uc)]),
         wakes_on_write: false,
-        lossless: place.port.link == Link::InfiniBand,
+        lossless: place.port.link == LinkLayer::InfiniBand,
         acknowledged_sends: true,
         inline_bytes_max: trial.inline_bytes(
             [

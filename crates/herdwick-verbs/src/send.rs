@@ -11,7 +11,7 @@ use herdwick_fabric::{
 
 use crate::{
     POSTLIST_MAX,
-    objects::{Address, Batch, Outstanding, Qp, Region, local},
+    objects::{Address, Batch, Outstanding, PortQp, Region, local},
     sys,
 };
 
@@ -168,7 +168,7 @@ struct Face {
 /// driver took; fewer than all if the driver found an error that these checks do not cover.
 #[inline]
 pub(crate) fn post(
-    qp: &mut Qp,
+    qp: &mut PortQp,
     chain: &mut Chain<sys::SendWr>,
     port: &Post<'_>,
     batch: &[SendWr<'_>],
@@ -211,7 +211,7 @@ pub(crate) fn post(
 
 /// Posts RECVs, as [`post`] does sends.
 pub(crate) fn post_recv(
-    qp: &mut Qp,
+    qp: &mut PortQp,
     chain: &mut Chain<sys::RecvWr>,
     regions: &Slab<Region>,
     batch: &[RecvWr],

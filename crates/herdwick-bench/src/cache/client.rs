@@ -17,7 +17,7 @@ use crate::{
 pub(super) const BATCH: usize = 64;
 
 /// A cache client: reads, and stores what it has missed.
-pub(super) struct Client {
+pub(super) struct CacheClient {
     space: KeySpace,
     to: TcpStream,
     from: ReplyReader,
@@ -29,7 +29,7 @@ pub(super) struct Client {
     batch: Vec<Step>,
 }
 
-impl Client {
+impl CacheClient {
     pub(super) fn connect(address: &Address, space: KeySpace) -> Result<Self, DriveError> {
         let to = TcpStream::connect(address.to_string())?;
         to.set_nodelay(true)?;

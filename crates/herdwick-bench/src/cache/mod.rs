@@ -14,7 +14,7 @@ use crate::{
     server::Server,
     workload::{KeySpace, Step},
 };
-use client::Client;
+use client::CacheClient;
 use pattern::{PATTERNS, Pattern, Requests};
 pub use traces::TraceError;
 
@@ -80,7 +80,7 @@ struct Cell {
 /// A server filled to its memory limit.
 struct Full {
     server: Server,
-    client: Client,
+    client: CacheClient,
     counters: RunCounters,
 }
 
@@ -189,7 +189,7 @@ impl CacheBench<'_> {
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Full, BenchError> {
         let mut full = Full {
-            client: Client::connect(&server.remote.address, self.space)?,
+            client: CacheClient::connect(&server.remote.address, self.space)?,
             server,
             counters: RunCounters::new(),
         };

@@ -18,7 +18,7 @@ use crate::{
 const HASH_KEY: HashKey = HashKey([1, 2]);
 
 /// Accepts `window` requests and answers all of them at the next poll.
-struct Instant<'a> {
+struct InstantLines<'a> {
     answers: &'a Answers,
     window: usize,
     /// Tokens to answer, each with whether it is a write.
@@ -26,7 +26,7 @@ struct Instant<'a> {
     answered: usize,
 }
 
-impl Lines for Instant<'_> {
+impl Lines for InstantLines<'_> {
     #[inline]
     fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
         if self.pending.len() == self.window {
@@ -79,7 +79,7 @@ pub(crate) fn generator_ns(
             counters: &mut counters,
             version: 0,
         };
-        let mut lines = Instant {
+        let mut lines = InstantLines {
             answers: &answers,
             window,
             pending: Vec::with_capacity(window),
@@ -115,7 +115,7 @@ mod tests {
                 answers.lay_out(steps.map(|step| Step::get(step.key() ^ 1)));
             }
             let (mut pace, mut counters) = (Pace::closed(), RunCounters::new());
-            let mut lines = Instant {
+            let mut lines = InstantLines {
                 answers: &answers,
                 window,
                 pending: Vec::new(),

@@ -8,7 +8,7 @@ use crate::{client, exit::Exit};
 
 /// Why a benchmark printed no report.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum BenchFailure {
     #[error("{0} is measured alone: `herdwick bench {0}`")]
     Alone(String),
     #[error(
@@ -56,7 +56,7 @@ pub(super) enum Failure {
     #[error("{}", client::complaint(server, source))]
     Access {
         server: String,
-        source: client::Failure,
+        source: client::ClientFailure,
     },
     #[error("{}", client::error_text(server, source))]
     Server {
@@ -67,7 +67,7 @@ pub(super) enum Failure {
     Bench(BenchError),
 }
 
-impl Failure {
+impl BenchFailure {
     /// An error of the benchmark; one of the connection to `server` gets the client's words and code.
     pub(super) fn of(server: Option<&str>, error: BenchError) -> Self {
         let server = |address: &str| server.unwrap_or(address).to_owned();
@@ -88,22 +88,22 @@ impl Failure {
     }
 }
 
-impl From<&Failure> for Exit {
-    fn from(failure: &Failure) -> Self {
+impl From<&BenchFailure> for Exit {
+    fn from(failure: &BenchFailure) -> Self {
         match failure {
-            Failure::Alone(_)
-            | Failure::NoServer { .. }
-            | Failure::Unread { .. }
-            | Failure::ForeignServer { .. }
-            | Failure::OfTrace { .. }
-            | Failure::OtherFabric { .. }
-            | Failure::Unreadable { .. }
-            | Failure::Baseline { .. }
-            | Failure::NoLatencies => Self::Usage,
-            Failure::Unwritable { .. } => Self::Failed,
-            Failure::Access { source, .. } => source.into(),
-            Failure::Server { source, .. } => source.into(),
-            Failure::Bench(error) => error.into(),
+            BenchFailure::Alone(_)
+            | BenchFailure::NoServer { .. }
+            | BenchFailure::Unread { .. }
+            | BenchFailure::ForeignServer { .. }
+            | BenchFailure::OfTrace { .. }
+            | BenchFailure::OtherFabric { .. }
+            | BenchFailure::Unreadable { .. }
+            | BenchFailure::Baseline { .. }
+            | BenchFailure::NoLatencies => Self::Usage,
+            BenchFailure::Unwritable { .. } => Self::Failed,
+            BenchFailure::Access { source, .. } => source.into(),
+            BenchFailure::Server { source, .. } => source.into(),
+            BenchFailure::Bench(error) => error.into(),
         }
     }
 }

@@ -4,7 +4,7 @@
 use clap::{ArgMatches, parser::ValueSource};
 use herdwick_bench::Fabric;
 
-use super::{BenchArgs, System, failure::Failure};
+use super::{BenchArgs, System, failure::BenchFailure};
 
 /// The options that not every system reads, by their identifiers, and the systems that do.
 const READERS: [(&str, &[System]); 20] = [
@@ -62,12 +62,12 @@ const OF_HERD: [&str; 2] = ["window", "request_path"];
 const OF_TCP: [&str; 4] = ["connections", "idle_connections", "pipeline", "multiget"];
 
 /// Checks that each option on the command line has an effect.
-pub(super) fn check(args: &BenchArgs, given: &ArgMatches) -> Result<(), Failure> {
+pub(super) fn check(args: &BenchArgs, given: &ArgMatches) -> Result<(), BenchFailure> {
     let is_given = |id: &&str| given.value_source(id) == Some(ValueSource::CommandLine);
     let all = READERS.iter().chain(&OF_OWN_SERVER);
     for (id, readers) in all.filter(|(id, _)| is_given(id)) {
         if !args.systems.iter().any(|system| readers.contains(system)) {
-            return Err(Failure::Unread {
+            return Err(BenchFailure::Unread {
                 option: option(id),
                 systems: names(&args.systems),
                 readers: names(readers),
@@ -77,17 +77,17 @@ pub(super) fn check(args: &BenchArgs, given: &ArgMatches) -> Result<(), Failure>
     if args.server.is_some()
         && let Some((id, _)) = OF_OWN_SERVER.iter().find(|(id, _)| is_given(id))
     {
-        return Err(Failure::ForeignServer { option: option(id) });
+        return Err(BenchFailure::ForeignServer { option: option(id) });
     }
     check_traces(args, is_given)?;
     check_fabrics(args, is_given)
 }
 
 /// With traces, keys and values are those of the traces.
-fn check_traces(args: &BenchArgs, is_given: impl Fn(&&str) -> bool) -> Result<(), Failure> {
+fn check_traces(args: &BenchArgs, is_given: impl Fn(&&str) -> bool) -> Result<(), BenchFailure> {
     let is_cache = matches!(args.systems[..], [System::Cache]);
     if !is_cache && !args.trace.is_empty() {
-        return Err(Failure::Unread {
+        return Err(BenchFailure::Unread {
             option: option("trace"),
             systems: names(&args.systems),
             readers: names(&[System::Cache]),
@@ -96,14 +96,14 @@ fn check_traces(args: &BenchArgs, is_given: impl Fn(&&str) -> bool) -> Result<()
     let of_keys = ["keys", "key_size", "value_size"];
     match of_keys.iter().find(|id| is_given(id)) {
         Some(id) if is_cache && !args.trace.is_empty() => {
-            Err(Failure::OfTrace { option: option(id) })
+            Err(BenchFailure::OfTrace { option: option(id) })
         }
         _ => Ok(()),
     }
 }
 
 /// Checks options of one transport against the transports that are named.
-fn check_fabrics(args: &BenchArgs, is_given: impl Fn(&&str) -> bool) -> Result<(), Failure> {
+fn check_fabrics(args: &BenchArgs, is_given: impl Fn(&&str) -> bool) -> Result<(), BenchFailure> {
     let only_herd = |system: &System| matches!(system, System::Herd);
     if args.fabric.is_empty() || !args.systems.iter().all(only_herd) {
         return Ok(());
@@ -113,7 +113,7 @@ fn check_fabrics(args: &BenchArgs, is_given: impl Fn(&&str) -> bool) -> Result<(
     let unread = [(herd, &OF_HERD[..], "shm"), (tcp, &OF_TCP[..], "tcp")];
     for (has, ids, fabric) in unread {
         if let Some(id) = ids.iter().find(|id| !has && is_given(id)) {
-            return Err(Failure::OtherFabric {
+            return Err(BenchFailure::OtherFabric {
                 option: option(id),
                 fabric,
             });

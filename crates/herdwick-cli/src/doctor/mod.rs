@@ -17,7 +17,7 @@ use std::{
 use clap::Args;
 use herdwick_providers as providers;
 
-use self::report::{Checks, Fabric, Report};
+use self::report::{Checks, FabricReport, Report};
 use crate::{exit::Exit, serve::lease_directory};
 
 /// Report which fabrics work on this host and, for each that does not, why and what to type.
@@ -56,7 +56,7 @@ fn show(report: &Report, json: bool) -> io::Result<()> {
 
 fn examine(lease_directory: &Path) -> Report {
     let examined = providers::Fabric::ALL.map(|fabric| {
-        let found = Fabric::new(checks(fabric, lease_directory));
+        let found = FabricReport::new(checks(fabric, lease_directory));
         // A device that may be lost may also be absent.
         let found = if fabric.may_be_lost() {
             found.optional()

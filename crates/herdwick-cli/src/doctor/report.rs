@@ -62,7 +62,7 @@ pub(crate) type Checks = BTreeMap<&'static str, Check>;
 
 /// A fabric: the worst of its checks, and all of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Fabric {
+pub(crate) struct FabricReport {
     #[serde(flatten)]
     pub(crate) verdict: Check,
     /// Whether most hosts lack it, so that its absence is no failure.
@@ -70,7 +70,7 @@ pub(crate) struct Fabric {
     pub(crate) checks: Checks,
 }
 
-impl Fabric {
+impl FabricReport {
     pub(crate) fn new(checks: Checks) -> Self {
         let worst = checks.values().max_by_key(|check| check.status);
         let verdict = match worst {
@@ -98,7 +98,7 @@ impl Fabric {
 /// All findings. Its JSON format only ever gains fields.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Report {
-    pub(crate) fabrics: BTreeMap<&'static str, Fabric>,
+    pub(crate) fabrics: BTreeMap<&'static str, FabricReport>,
     pub(crate) host: Checks,
 }
 
@@ -158,11 +158,11 @@ mod tests {
     fn report() -> Report {
         let sealed = Check::works("sealed").fact("bytes", 4096);
         let closed = Check::would_work_if("/tmp is closed", "chmod");
-        let shm = Fabric::new(BTreeMap::from([
+        let shm = FabricReport::new(BTreeMap::from([
             ("memfd", sealed.clone()),
             ("socket_dir", closed),
         ]));
-        let gone = Fabric::new(BTreeMap::from([
+        let gone = FabricReport::new(BTreeMap::from([
             ("memfd", sealed),
             ("x", Check::cannot("gone")),
         ]));
@@ -183,7 +183,7 @@ mod tests {
         );
         assert_eq!(report.fabrics["verbs"].verdict.status, Status::Cannot);
         assert!(!report.all_fabrics_work());
-        let fine = Fabric::new(BTreeMap::from([("memfd", Check::works("sealed"))]));
+        let fine = FabricReport::new(BTreeMap::from([("memfd", Check::works("sealed"))]));
         assert_eq!(fine.verdict.status, Status::Works);
         let mut healed = report;
         healed.fabrics.insert("shm", fine);

@@ -5,8 +5,8 @@ use std::{fs, path::Path, sync::Arc};
 
 use herdwick_fabric::{Capabilities, Device};
 use herdwick_verbs::{
-    DeviceInfo, Library, LibraryError, Link, NoPlace, Place, VerbsDevice, VerbsError, VerbsOptions,
-    survey,
+    DeviceInfo, Library, LibraryError, LinkLayer, NoPlace, Place, VerbsDevice, VerbsError,
+    VerbsOptions, survey,
 };
 use rustix::process::{Resource, Rlimit, getrlimit};
 
@@ -42,7 +42,7 @@ pub(super) fn checks() -> Checks {
         checks.insert("port", port(opened.as_ref()));
         if let Ok(device) = opened {
             let place = device.place();
-            if place.port.link == Link::Ethernet {
+            if place.port.link == LinkLayer::Ethernet {
                 checks.insert("firewall", packet_filter());
                 checks.insert("mtu", mtu(place.port.mtu, interface(place)));
             }

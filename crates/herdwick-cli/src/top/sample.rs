@@ -62,7 +62,7 @@ pub(super) struct Worker {
 /// A transport of the server between two samples: requests per second, and the mean number of
 /// requests in a batch.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Fabric {
+pub(super) struct FabricRates {
     pub(super) name: String,
     pub(super) requests: Option<f64>,
     pub(super) batch: Option<f64>,
@@ -251,7 +251,7 @@ impl State {
         workers
     }
 
-    pub(super) fn fabrics(&self) -> Vec<Fabric> {
+    pub(super) fn fabrics(&self) -> Vec<FabricRates> {
         let Some(now) = &self.now else {
             return Vec::new();
         };
@@ -270,7 +270,7 @@ impl State {
             .map(|name| {
                 let requests = all(format!("{name}:requests"));
                 let batches = all(format!("{name}:batches"));
-                Fabric {
+                FabricRates {
                     name: name.to_owned(),
                     requests,
                     batch: requests

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
     PartyId, SeededNetwork, SeededPort,
-    party::{Address, Cq, Party, Qp, ReceiveSide, Region, SendSide},
+    party::{Address, Cq, PartyState, Qp, ReceiveSide, Region, SendSide},
     rng::Rng,
     world::World,
 };
@@ -85,7 +85,7 @@ impl Device for SeededDevice {
         })?;
         let wake = Arc::new(wake);
         let mut world = self.network.world();
-        let mut party = Party::new(limits.clone());
+        let mut party = PartyState::new(limits.clone());
         party.wake = Some(Arc::clone(&wake));
         world.parties.push(party);
         let id = PartyId(world.parties.len() - 1);
@@ -359,7 +359,7 @@ impl World {
     }
 }
 
-impl Party {
+impl PartyState {
     fn promise(&mut self, spec: &QpSpec) -> Result<(), ControlError> {
         for (cq, depth) in [
             (spec.send_cq, spec.send_depth),

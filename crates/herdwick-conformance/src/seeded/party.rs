@@ -21,7 +21,7 @@ use super::world::{EventKey, Packet, Reply};
 pub struct PartyId(pub(super) usize);
 
 /// The objects of one port.
-pub(super) struct Party {
+pub(super) struct PartyState {
     pub(super) stopped: bool,
     pub(super) limits: PortLimits,
     pub(super) pds: BTreeSet<PdId>,
@@ -34,7 +34,7 @@ pub(super) struct Party {
     next_id: u32,
 }
 
-impl Party {
+impl PartyState {
     pub(super) fn new(limits: PortLimits) -> Self {
         Self {
             stopped: false,

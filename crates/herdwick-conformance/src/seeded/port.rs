@@ -16,7 +16,7 @@ use herdwick_mem::{Span, WORD};
 
 use super::{
     PartyId, SeededNetwork,
-    party::{Party, Qp},
+    party::{PartyState, Qp},
     send::{Body, SendEntry},
     world::{Event, Verb, World},
 };
@@ -64,7 +64,7 @@ impl Drop for SeededPort {
             world.cancel_timer(*qpn);
             world.qps.remove(qpn);
         }
-        world.parties[self.party.0] = Party::new(herdwick_fabric::PortLimits::default());
+        world.parties[self.party.0] = PartyState::new(herdwick_fabric::PortLimits::default());
     }
 }
 
@@ -198,7 +198,7 @@ impl World {
 /// Context of the checks at posting.
 struct Check<'a> {
     capabilities: &'a Capabilities,
-    party: &'a Party,
+    party: &'a PartyState,
     qp: &'a Qp,
 }
 
@@ -305,7 +305,7 @@ impl Check<'_> {
     }
 }
 
-impl Party {
+impl PartyState {
     /// Returns the memory of a local range, which must be within a region of the queue pair's
     /// domain.
     fn local(&self, qp: &Qp, local: Local) -> Result<(Span, usize), PostError> {

@@ -9,7 +9,7 @@ use herdwick_fabric::{Capabilities, Completion, CqId, Qpn, RecvWr, Remote, Rkey,
 
 use super::{
     Faults, PartyId,
-    party::{Entry, Party, Qp, Received},
+    party::{Entry, PartyState, Qp, Received},
     receive::Landing,
     rng::{Rng, mix},
 };
@@ -23,7 +23,7 @@ pub(super) struct World {
     pub(super) steps: u64,
     pub(super) trace: u64,
     pub(super) lost: u64,
-    pub(super) parties: Vec<Party>,
+    pub(super) parties: Vec<PartyState>,
     pub(super) qps: BTreeMap<Qpn, Qp>,
     /// Every rkey ever used.
     pub(super) rkeys: BTreeSet<Rkey>,

@@ -78,11 +78,11 @@ pub(super) struct Slot {
     pub(super) waits_for: u16,
     pub(super) attempts: u8,
     pub(super) is_read: bool,
-    pub(super) state: State,
+    pub(super) state: SlotState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SlotState {
     Free,
     /// Held back behind others for its key; its line was never written.
     Held,
@@ -126,7 +126,7 @@ impl Channel {
             waits_for: 0,
             attempts: 0,
             is_read: true,
-            state: State::Free,
+            state: SlotState::Free,
         });
         let mut channel = Self {
             slots: slots.collect(),
@@ -210,12 +210,12 @@ impl Channel {
         slot.deadline = u64::MAX;
         self.keys.add(bucket, is_read);
         if waits_for > 0 {
-            slot.state = State::Held;
+            slot.state = SlotState::Held;
             self.in_flight += 1;
             self.held.push(index as u16);
             return Ok(());
         }
-        slot.state = State::Queued;
+        slot.state = SlotState::Queued;
         self.enqueue(index);
         Ok(())
     }
@@ -236,7 +236,7 @@ impl Channel {
         }
         let mask = self.slots.len() - 1;
         let mut index = self.next;
-        while self.slots[index].state != State::Free {
+        while self.slots[index].state != SlotState::Free {
             index = (index + 1) & mask;
         }
         Some(index)
@@ -262,7 +262,7 @@ impl Channel {
     #[inline]
     pub(super) fn vacate(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        slot.state = State::Free;
+        slot.state = SlotState::Free;
         self.keys.remove(slot.bucket, slot.is_read);
         self.in_flight -= 1;
         if !self.held.is_empty() {
@@ -287,11 +287,14 @@ impl Channel {
         self.held.clear();
         for index in 0..self.slots.len() {
             let state = self.slots[index].state;
-            if state == State::InFlight {
+            if state == SlotState::InFlight {
                 self.lines[index].cancel();
             }
             // The cancellation of a request that timed out earlier may not have been posted yet.
-            if matches!(state, State::InFlight | State::Abandoned | State::Lost) {
+            if matches!(
+                state,
+                SlotState::InFlight | SlotState::Abandoned | SlotState::Lost
+            ) {
                 self.lines[index].retry();
                 self.slots[index].overflow_len = 0;
                 self.slots[index].attempts = 1;
@@ -308,11 +311,11 @@ impl Channel {
         self.held.clear();
         for slot in &mut self.slots {
             match slot.state {
-                State::Held | State::Queued => sink(slot.token, Outcome::Timeout),
-                State::InFlight => sink(slot.token, slot.given_up()),
-                State::Free | State::Abandoned | State::Lost | State::Closed => {}
+                SlotState::Held | SlotState::Queued => sink(slot.token, Outcome::Timeout),
+                SlotState::InFlight => sink(slot.token, slot.given_up()),
+                SlotState::Free | SlotState::Abandoned | SlotState::Lost | SlotState::Closed => {}
             }
-            slot.state = State::Closed;
+            slot.state = SlotState::Closed;
         }
         // A full count makes `free_slot` refuse every later request.
         self.in_flight = self.slots.len();

@@ -9,7 +9,7 @@
 
 use herdwick_request::KeyHash;
 
-use super::channel::{Channel, State};
+use super::channel::{Channel, SlotState};
 use crate::wire::{LINE_BYTES, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Stamp};
 
 /// Buckets a slot. A new request shares its bucket with one of 32 in flight with a probability of
@@ -58,7 +58,7 @@ impl Channel {
         let slots = self.slots.iter().zip(&self.lines);
         let earlier = slots.filter(|(slot, line)| {
             slot.bucket == bucket
-                && slot.state != State::Free
+                && slot.state != SlotState::Free
                 && line.hash() == hash
                 && !(is_read && slot.is_read)
         });
@@ -71,7 +71,7 @@ impl Channel {
     pub(super) fn remote_slot(&self) -> usize {
         let mask = self.slots.len() - 1;
         let mut index = self.next.wrapping_sub(1) & mask;
-        while self.slots[index].state != State::Free {
+        while self.slots[index].state != SlotState::Free {
             index = index.wrapping_sub(1) & mask;
         }
         index
@@ -112,14 +112,14 @@ impl Channel {
             self.relocate(from, to);
         }
         self.next = (to + 1) & (self.slots.len() - 1);
-        self.slots[to].state = State::Queued;
+        self.slots[to].state = SlotState::Queued;
         self.pending.push(to as u16);
     }
 
     /// Moves a request that was never written into another slot, with its key's bucket.
     fn relocate(&mut self, from: usize, to: usize) {
         let held = self.slots[from];
-        self.slots[from].state = State::Free;
+        self.slots[from].state = SlotState::Free;
         self.slots[to] = super::channel::Slot {
             sequence: self.slots[to].sequence,
             ..held

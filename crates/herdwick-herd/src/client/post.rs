@@ -5,7 +5,7 @@ use herdwick_fabric::{AddressHandle, Local, Payload, Port, PostError, Remote, Se
 
 use super::{
     ClientOptions, Destination,
-    channel::{Channel, Slot, State},
+    channel::{Channel, Slot, SlotState},
     nanos,
 };
 use crate::{
@@ -76,7 +76,7 @@ impl Channel {
                 break;
             }
             taken += 1;
-            if matches!(slot.state, State::Free | State::Held) {
+            if matches!(slot.state, SlotState::Free | SlotState::Held) {
                 continue;
             }
             match self.spec.to {
@@ -168,12 +168,12 @@ impl Channel {
     ) {
         for index in &self.pending[entries] {
             let slot = &mut self.slots[usize::from(*index)];
-            if slot.state == State::Queued {
+            if slot.state == SlotState::Queued {
                 slot.deadline = slot
                     .deadline
                     .min(now.saturating_add(nanos(options.deadline)));
                 if posted {
-                    slot.state = State::InFlight;
+                    slot.state = SlotState::InFlight;
                     slot.retry_at = now.saturating_add(nanos(options.retry_after));
                 }
             }

@@ -6,7 +6,7 @@ use herdwick_fabric::Port;
 
 use super::{
     ClientSide,
-    channel::{Channel, State},
+    channel::{Channel, SlotState},
     nanos,
 };
 use crate::wire::{Line, Stamp};
@@ -35,7 +35,7 @@ impl Channel {
         slot.overflow_len = 0;
         slot.attempts = 0;
         slot.retry_at = retry_at;
-        slot.state = State::Abandoned;
+        slot.state = SlotState::Abandoned;
         // It conflicts with no request, as a read of an unused key would not.
         (slot.bucket, slot.is_read) = (0, true);
         self.keys.add(0, true);

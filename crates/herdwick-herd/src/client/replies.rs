@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::{
     Answer, ClientSide, Outcome,
-    channel::{Channel, State},
+    channel::{Channel, SlotState},
 };
 use crate::wire::{REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, Sequence, Window, split_imm};
 
@@ -132,9 +132,9 @@ impl Channel {
             return Settled::Before;
         }
         let settled = match slot.state {
-            State::InFlight => Settled::Now(token),
-            State::Abandoned | State::Lost => Settled::Reclaimed,
-            State::Free | State::Held | State::Queued | State::Closed => {
+            SlotState::InFlight => Settled::Now(token),
+            SlotState::Abandoned | SlotState::Lost => Settled::Reclaimed,
+            SlotState::Free | SlotState::Held | SlotState::Queued | SlotState::Closed => {
                 return Settled::Before;
             }
         };

@@ -2,7 +2,7 @@
 
 use super::{
     ClientOptions, ClientSide, Outcome,
-    channel::{Channel, State},
+    channel::{Channel, SlotState},
     nanos,
 };
 use crate::ClientCounters;
@@ -40,29 +40,29 @@ impl Channel {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             match slot.state {
-                State::Held if slot.deadline == u64::MAX => {
+                SlotState::Held if slot.deadline == u64::MAX => {
                     let deadline = now.saturating_add(nanos(options.deadline));
                     self.slots[index].deadline = deadline;
                 }
-                State::Held | State::Queued if now >= slot.deadline => {
+                SlotState::Held | SlotState::Queued if now >= slot.deadline => {
                     sink(slot.token, Outcome::Timeout);
                     self.unqueue(index);
                     counters.abandoned += 1;
                     outcomes += 1;
                 }
-                State::InFlight if now >= slot.deadline => {
+                SlotState::InFlight if now >= slot.deadline => {
                     sink(slot.token, slot.given_up());
                     self.cancel(index, now);
                     counters.abandoned += 1;
                     outcomes += 1;
                     self.retry(index, now, options, counters);
                 }
-                State::InFlight if now >= slot.retry_at => {
+                SlotState::InFlight if now >= slot.retry_at => {
                     self.retry(index, now, options, counters);
                 }
-                State::Abandoned if now >= slot.retry_at => {
+                SlotState::Abandoned if now >= slot.retry_at => {
                     if slot.attempts >= CANCELLATIONS_MAX {
-                        self.slots[index].state = State::Lost;
+                        self.slots[index].state = SlotState::Lost;
                         counters.slots_lost += 1;
                     } else {
                         self.retry(index, now, options, counters);
@@ -90,7 +90,7 @@ impl Channel {
         slot.overflow_len = 0;
         slot.attempts = 0;
         slot.retry_at = now;
-        slot.state = State::Abandoned;
+        slot.state = SlotState::Abandoned;
     }
 
     /// Writes the slot's line again, one attempt later, if a RECV is free for another reply.

@@ -10,14 +10,14 @@ use crate::hello::{Accept, Claim, FrameError, Grant, HEADER_BYTES, Header, Kind,
 /// The state of a lease socket.
 #[derive(Debug)]
 pub struct ClientHandshake {
-    state: State,
+    state: ClientState,
     input: Vec<u8>,
     /// What came with the frame's first byte.
     fds: Vec<OwnedFd>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ClientState {
     /// The claim is sent; waiting for the grant.
     Claimed,
     /// Joining the domains; the server does not send.
@@ -53,7 +53,7 @@ impl ClientHandshake {
     #[must_use]
     pub fn new(claim: &Claim) -> (Self, Vec<u8>) {
         let shake = Self {
-            state: State::Claimed,
+            state: ClientState::Claimed,
             input: Vec::new(),
             fds: Vec::new(),
         };
@@ -63,7 +63,7 @@ impl ClientHandshake {
     /// Returns how many bytes are due, at most: those that follow belong to the next frame.
     #[must_use]
     pub fn wanted(&self) -> usize {
-        if matches!(self.state, State::Granted | State::Live) {
+        if matches!(self.state, ClientState::Granted | ClientState::Live) {
             return 0;
         }
         let whole = match self.header() {
@@ -84,9 +84,9 @@ impl ClientHandshake {
         fds: Vec<OwnedFd>,
     ) -> Result<Option<ClientEvent>, HandshakeError> {
         let due = match self.state {
-            State::Claimed => Kind::Grant,
-            State::Accepted => Kind::Go,
-            State::Granted | State::Live => return Err(FrameError::Body.into()),
+            ClientState::Claimed => Kind::Grant,
+            ClientState::Accepted => Kind::Go,
+            ClientState::Granted | ClientState::Live => return Err(FrameError::Body.into()),
         };
         // Descriptors ride on the first byte of a grant, so that no server can send any number.
         let rides = self.input.is_empty() && due == Kind::Grant;
@@ -109,12 +109,12 @@ impl ClientHandshake {
         match header.kind {
             Kind::Refusal => Err(HandshakeError::Refused(Refusal::parse(body))),
             Kind::Go => {
-                self.state = State::Live;
+                self.state = ClientState::Live;
                 Ok(Some(ClientEvent::Go))
             }
             _ => {
                 let grant = Grant::parse(body)?;
-                self.state = State::Granted;
+                self.state = ClientState::Granted;
                 let tickets = tickets(&grant, std::mem::take(&mut self.fds));
                 Ok(Some(ClientEvent::Granted(grant, tickets)))
             }
@@ -124,7 +124,7 @@ impl ClientHandshake {
     /// Accepts the grant. Returns the bytes to send.
     #[must_use]
     pub fn accept(&mut self, accept: &Accept) -> Vec<u8> {
-        self.state = State::Accepted;
+        self.state = ClientState::Accepted;
         accept.to_frame()
     }
 

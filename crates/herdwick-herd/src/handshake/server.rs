@@ -16,7 +16,7 @@ const BODY_BYTES_MAX: usize = 1 + WORKERS_MAX * 2 * (2 + ENDPOINT_BYTES_MAX);
 /// The state of a lease socket.
 #[derive(Debug)]
 pub struct ServerHandshake {
-    state: State,
+    state: ServerState,
     input: Vec<u8>,
     /// When the socket times out, unless it progresses.
     deadline: Duration,
@@ -26,7 +26,7 @@ pub struct ServerHandshake {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ServerState {
     /// Waiting for the client's claim.
     Claim,
     /// The workers are allocating; the client must not send.
@@ -53,7 +53,7 @@ impl ServerHandshake {
     #[must_use]
     pub fn new(now: Duration) -> Self {
         Self {
-            state: State::Claim,
+            state: ServerState::Claim,
             input: Vec::new(),
             deadline: now + HANDSHAKE_DEADLINE,
             beats: 0,
@@ -71,10 +71,10 @@ impl ServerHandshake {
         bytes: &[u8],
     ) -> Result<Option<ServerEvent>, FrameError> {
         let due = match self.state {
-            State::Live => return self.beat(now, bytes.len()).map(|()| None),
-            State::Granting | State::Connecting => return Err(FrameError::Body),
-            State::Claim => Kind::Claim,
-            State::Accept => Kind::Accept,
+            ServerState::Live => return self.beat(now, bytes.len()).map(|()| None),
+            ServerState::Granting | ServerState::Connecting => return Err(FrameError::Body),
+            ServerState::Claim => Kind::Claim,
+            ServerState::Accept => Kind::Accept,
         };
         if self.input.len() + bytes.len() > HEADER_BYTES + BODY_BYTES_MAX {
             return Err(FrameError::Body);
@@ -98,9 +98,9 @@ impl ServerHandshake {
             _ => ServerEvent::Accept(Accept::parse(body)?),
         };
         self.state = if due == Kind::Claim {
-            State::Granting
+            ServerState::Granting
         } else {
-            State::Connecting
+            ServerState::Connecting
         };
         self.input = Vec::new();
         Ok(Some(event))
@@ -123,12 +123,12 @@ impl ServerHandshake {
 
     /// The grant was sent.
     pub fn granted(&mut self) {
-        self.state = State::Accept;
+        self.state = ServerState::Accept;
     }
 
     /// Every worker has connected the lease.
     pub fn connected(&mut self, now: Duration) {
-        self.state = State::Live;
+        self.state = ServerState::Live;
         self.deadline = now + LEASE_DEADLINE;
     }
 

@@ -69,7 +69,7 @@ pub struct WriteNotify {
 /// A [`Chunk`] in service: what the server knows of each slot, and which slot it polls next.
 pub(super) struct Attached {
     pub(super) chunk: Chunk,
-    pub(super) slots: Box<[Slot]>,
+    pub(super) slots: Box<[SlotRecord]>,
     pub(super) ud_queue: Option<OpenUdQueue>,
     /// The slot of the next expected request.
     pub(super) cursor: usize,
@@ -81,7 +81,7 @@ pub(super) struct Attached {
 
 /// What the server remembers of one slot. It lies outside the client's memory.
 #[derive(Clone, Copy)]
-pub(super) struct Slot {
+pub(super) struct SlotRecord {
     /// The control word last judged; the slot is quiet while it stays the same.
     seen: Control,
     /// Stamp of the next new request.
@@ -137,7 +137,7 @@ impl Attached {
     }
 
     pub(super) fn new(chunk: Chunk) -> Self {
-        let slots = (0..chunk.window.slots()).map(|slot| Slot {
+        let slots = (0..chunk.window.slots()).map(|slot| SlotRecord {
             seen: Control::default(),
             next: Stamp::new(chunk.epoch, Sequence::default()).plus(slot),
             last: Last::None,

@@ -32,7 +32,7 @@ const LARGE_BATCHES: usize = 4;
 /// The replies of one batch: small ones in private words, large ones in a registered ring.
 pub(super) struct Replies {
     small: Box<[[u64; SMALL_WORDS]; BATCH]>,
-    ring: Ring,
+    ring: ReplyRing,
     /// Bytes of each reply; 0: no reply.
     lens: [u32; BATCH],
     /// Most inline bytes of a work request, at most those of `small`: longer replies use the ring.
@@ -47,7 +47,7 @@ pub(super) struct Replies {
 
 /// Cells for replies that do not fit inside a completion. A cell is in use from when it is filled
 /// until a completion reports that its reply was sent.
-struct Ring {
+struct ReplyRing {
     memory: Span,
     region: RegionId,
     stride: usize,
@@ -64,7 +64,7 @@ impl Replies {
         let (region, stride) = (options.reply_region, stride(options.reply_bytes_max));
         Self {
             small: Box::new([[0; SMALL_WORDS]; BATCH]),
-            ring: Ring {
+            ring: ReplyRing {
                 cells: (memory.len() / stride) as u64,
                 memory,
                 region,
@@ -284,7 +284,7 @@ const fn stride(reply_bytes_max: usize) -> usize {
     reply_bytes_max.next_multiple_of(8)
 }
 
-impl Ring {
+impl ReplyRing {
     /// Writes a reply to the next cell and returns its offset; `None` if every cell is in use.
     fn fill(&mut self, head: [u64; 2], value: &[u8]) -> Option<usize> {
         if self.filled - self.sent >= self.cells {

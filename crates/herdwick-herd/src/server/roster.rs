@@ -4,7 +4,7 @@
 use super::{
     ClientId,
     batch::Job,
-    chunk::{Attached, Slot},
+    chunk::{Attached, SlotRecord},
 };
 
 /// Polls without a request after which a client becomes cold.
@@ -21,13 +21,13 @@ pub(super) struct Roster {
     places: Vec<Place>,
     unpolled: usize,
     announced: usize,
-    hot: Ring,
-    cold: Ring,
+    hot: RoundRobin,
+    cold: RoundRobin,
 }
 
 /// Indices of clients that are polled in turns.
 #[derive(Default)]
-struct Ring {
+struct RoundRobin {
     places: Vec<u32>,
     /// Position of the next client: below their number, or 0.
     turn: usize,
@@ -49,8 +49,8 @@ impl Roster {
                 .collect(),
             unpolled: 0,
             announced: 0,
-            hot: Ring::with_capacity(clients_max),
-            cold: Ring::with_capacity(clients_max),
+            hot: RoundRobin::with_capacity(clients_max),
+            cold: RoundRobin::with_capacity(clients_max),
         }
     }
 
@@ -94,7 +94,7 @@ impl Roster {
     }
 
     /// The slot of a job. Its client exists: clients are detached only between passes.
-    pub(super) fn slot(&mut self, job: &Job) -> &mut Slot {
+    pub(super) fn slot(&mut self, job: &Job) -> &mut SlotRecord {
         let client = self
             .client(job.client)
             .expect("clients leave between passes");
@@ -175,7 +175,7 @@ impl Roster {
     }
 }
 
-impl Ring {
+impl RoundRobin {
     fn with_capacity(clients_max: usize) -> Self {
         Self {
             places: Vec::with_capacity(clients_max),
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn take_last_removes_the_client_returned_last() {
         for taken in 0..5 {
-            let mut ring = Ring::with_capacity(5);
+            let mut ring = RoundRobin::with_capacity(5);
             ring.places.extend(0..5);
             (0..taken).for_each(|n| assert_eq!(ring.next(), Some(n)));
             assert_eq!(ring.next(), Some(taken));
@@ -240,14 +240,14 @@ mod tests {
             let others: Vec<_> = (0..5).filter(|index| *index != taken).collect();
             assert_eq!(left, others);
         }
-        assert_eq!(Ring::default().take_last(), None);
+        assert_eq!(RoundRobin::default().take_last(), None);
     }
 
     #[test]
     fn retain_keeps_the_turn_at_the_next_remaining_client() {
         for turn in 0..5 {
             for leavers in 0..32_u32 {
-                let mut ring = Ring {
+                let mut ring = RoundRobin {
                     places: (0..5).collect(),
                     turn,
                 };

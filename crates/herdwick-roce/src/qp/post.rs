@@ -39,7 +39,7 @@ pub(crate) struct Sends {
     /// Slots of finished unsignaled requests, which the next completion frees.
     pub(crate) quiet: usize,
     /// Unfinished requests. On UC and UD only those that the wire had no room for.
-    pub(crate) ring: VecDeque<Entry>,
+    pub(crate) ring: VecDeque<Wqe>,
     /// The PSN of the next packet to post.
     pub(crate) assign: Psn24,
     /// The PSN of the next packet to transmit.
@@ -52,7 +52,7 @@ pub(crate) struct Sends {
 
 /// An unfinished send work request.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry {
+pub(crate) struct Wqe {
     pub(crate) wr_id: u64,
     pub(crate) verb: Verb,
     pub(crate) body: Body,
@@ -133,7 +133,7 @@ impl Sends {
     }
 
     /// Returns a byte range of an entry's payload.
-    pub(super) fn payload(&self, entry: &Entry, offset: usize, len: usize) -> Payload<'_> {
+    pub(super) fn payload(&self, entry: &Wqe, offset: usize, len: usize) -> Payload<'_> {
         match entry.body {
             Body::Slot(slot) => {
                 let at = slot * self.slot_bytes + offset;
@@ -148,7 +148,7 @@ impl Sends {
     }
 }
 
-impl Entry {
+impl Wqe {
     pub(crate) fn ended(&self, status: Status) -> Ended {
         Ended {
             wr_id: self.wr_id,
@@ -210,7 +210,7 @@ impl Qp {
         let Ok(target) = self.target(shared, to) else {
             return;
         };
-        let entry = Entry {
+        let entry = Wqe {
             wr_id: wr.wr_id,
             verb,
             body: self.sends.keep(payload),

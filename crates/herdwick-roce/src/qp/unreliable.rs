@@ -7,7 +7,7 @@ use super::{
     Ended, Qp,
     fragment::{Fragment, Whole, class},
     inbound::Refusal,
-    post::{Body, Entry, Parts, Verb},
+    post::{Body, Parts, Verb, Wqe},
 };
 use crate::{
     Drop, Memory, Wire,
@@ -126,12 +126,12 @@ impl Qp {
     }
 
     /// Returns the index of the entry's next packet to send.
-    pub(super) fn index_of_next(&self, entry: &Entry) -> u32 {
+    pub(super) fn index_of_next(&self, entry: &Wqe) -> u32 {
         self.sends.next.ahead_of(entry.psn).cast_unsigned()
     }
 
     /// Returns whether the region of an entry's payload was deregistered after posting.
-    pub(super) fn gone(&self, shared: &Shared, entry: &Entry) -> bool {
+    pub(super) fn gone(&self, shared: &Shared, entry: &Wqe) -> bool {
         match entry.body {
             Body::Slot(_) => false,
             Body::Region(local) => shared.regions.get(local.region).is_none(),
@@ -139,7 +139,7 @@ impl Qp {
     }
 
     /// Returns the offset in the message at which packet `index` starts, and its length.
-    pub(super) fn run(&self, shared: &Shared, entry: &Entry, index: u32) -> (usize, usize) {
+    pub(super) fn run(&self, shared: &Shared, entry: &Wqe, index: u32) -> (usize, usize) {
         let mtu = self.mtu(shared);
         let offset = index as usize * mtu;
         (offset, (entry.len - offset).min(mtu))
@@ -150,7 +150,7 @@ impl Qp {
     pub(super) fn fragment<'a>(
         &self,
         shared: &Shared,
-        entry: &Entry,
+        entry: &Wqe,
         index: u32,
         payload: Payload<'a>,
     ) -> Fragment<'a> {

@@ -13,7 +13,7 @@ use crate::herd::lease::{LeaseId, Terms};
 
 /// The leases that one worker holds resources for.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct HeldLeases {
     leases: HashMap<LeaseId, Lease>,
 }
 
@@ -52,7 +52,7 @@ impl ServeError {
     }
 }
 
-impl Held {
+impl HeldLeases {
     pub(super) fn ids(&self) -> impl Iterator<Item = LeaseId> {
         self.leases.keys().copied()
     }

@@ -24,12 +24,12 @@ use herdwick_herd::{
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
-    herd::lease::{Answer, LeaseId, Order, Terms, WorkerEnd},
+    herd::lease::{LeaseAnswer, LeaseId, LeaseOrder, Terms, WorkerEnd},
     runtime::front::{Activity, Front, Pass, Tokens},
 };
 use counted::Counted;
 pub(crate) use counted::FrontCounters;
-use held::Held;
+use held::HeldLeases;
 
 /// The parameters of a front.
 pub(crate) struct HerdConfig {
@@ -57,9 +57,9 @@ pub(crate) struct HerdFront<D: Device> {
     device: D,
     /// `None` while the device is lost.
     server: Option<ServerEnd<D::Port>>,
-    held: Held,
+    held: HeldLeases,
     /// An order that the last poll before sleeping found.
-    found: Option<Order>,
+    found: Option<LeaseOrder>,
     /// Where the event sources of ends opened later are registered.
     sources: Option<(Registry, Tokens)>,
     losses: Losses,
@@ -91,7 +91,7 @@ impl<D: Device> HerdFront<D> {
             transport,
             server: None,
             device,
-            held: Held::default(),
+            held: HeldLeases::default(),
             found: None,
             sources: None,
             losses: Losses::default(),
@@ -138,9 +138,9 @@ impl<D: Device> HerdFront<D> {
             return false;
         };
         let answer = match order {
-            Order::Grant(id, terms) => Answer::Granted(id, self.grant(id, terms)),
-            Order::Connect(id, peer) => Answer::Connected(id, self.connect(id, &peer)),
-            Order::Revoke(id) => {
+            LeaseOrder::Grant(id, terms) => LeaseAnswer::Granted(id, self.grant(id, terms)),
+            LeaseOrder::Connect(id, peer) => LeaseAnswer::Connected(id, self.connect(id, &peer)),
+            LeaseOrder::Revoke(id) => {
                 self.revoke(id);
                 return true;
             }
@@ -149,13 +149,13 @@ impl<D: Device> HerdFront<D> {
         true
     }
 
-    fn next_order(&mut self) -> Option<Order> {
+    fn next_order(&mut self) -> Option<LeaseOrder> {
         self.found
             .take()
             .or_else(|| self.config.end.orders.try_recv().ok())
     }
 
-    fn tell(&self, answer: Answer) {
+    fn tell(&self, answer: LeaseAnswer) {
         // A send fails only at the end of the server: otherwise the lease manager outlives its
         // orders.
         let _ = self.config.end.answers.send((self.config.worker, answer));
@@ -194,7 +194,7 @@ impl<D: Device> HerdFront<D> {
         let done: Released = Box::new(move |released| {
             unrevoked.fetch_add(released.is_err().into(), Ordering::Relaxed);
             // A send fails only at the end of the server, as in `tell`.
-            let _ = answers.send((worker, Answer::Revoked(id)));
+            let _ = answers.send((worker, LeaseAnswer::Revoked(id)));
             let _ = manager.wake();
         });
         match &mut self.server {
@@ -232,7 +232,7 @@ impl<D: Device> HerdFront<D> {
         if !self.losses.ending && !server.is_lost(&self.device) {
             self.losses.seen = self.device.health(&server.port).failures;
             for id in self.held.unheard(&self.device, server) {
-                self.tell(Answer::Lost(id));
+                self.tell(LeaseAnswer::Lost(id));
             }
             return;
         }
@@ -240,7 +240,7 @@ impl<D: Device> HerdFront<D> {
             self.losses.ending = true;
             self.losses.count += 1;
             for id in self.held.ids() {
-                self.tell(Answer::Lost(id));
+                self.tell(LeaseAnswer::Lost(id));
             }
         }
         if self.held.is_empty()

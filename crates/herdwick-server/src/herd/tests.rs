@@ -41,26 +41,28 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
         host: None,
     };
     for id in 0..ORDERS {
-        to_front.send(Order::Grant(LeaseId(id), terms)).unwrap();
+        to_front
+            .send(LeaseOrder::Grant(LeaseId(id), terms))
+            .unwrap();
     }
     for id in 0..ORDERS {
         assert!(!front.arm(), "work is pending");
         assert!(front.take_order());
         let answered: Vec<_> = from_front.try_iter().collect();
         assert!(
-            matches!(&answered[..], [(0, Answer::Granted(LeaseId(of), Some(_)))] if *of == id),
+            matches!(&answered[..], [(0, LeaseAnswer::Granted(LeaseId(of), Some(_)))] if *of == id),
             "{answered:?}"
         );
     }
     assert!(front.arm() && !front.take_order());
     for id in 0..ORDERS {
-        to_front.send(Order::Revoke(LeaseId(id))).unwrap();
+        to_front.send(LeaseOrder::Revoke(LeaseId(id))).unwrap();
         assert!(front.take_order());
     }
     // The thread that releases the memory answers, when the memory is released.
     for _ in 0..ORDERS {
         let answer = from_front.recv_timeout(TIMEOUT).unwrap();
-        assert!(matches!(answer, (0, Answer::Revoked(_))), "{answer:?}");
+        assert!(matches!(answer, (0, LeaseAnswer::Revoked(_))), "{answer:?}");
     }
     let counts = front.counts();
     assert!(counts.contains(&("leases_not_taken_back", 0)), "{counts:?}");

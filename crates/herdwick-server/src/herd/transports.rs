@@ -12,7 +12,7 @@ use herdwick_providers::{AnyDevice, AnyPort, Fabric, ListenError, ListenHost, Vi
 use crate::{
     herd::{
         FrontCounters, HerdConfig, HerdFront,
-        lease::{Kind, Offered},
+        lease::{LeaseKind, Offered},
     },
     runtime::{front::Front, time::unix_time},
     settings::{config::Config, error::StartError},
@@ -194,7 +194,7 @@ pub(crate) fn counters() -> Vec<&'static Counter> {
 
 /// Returns the bytes of memory that a lease of `window` holds at all `workers` together: everything
 /// that its client, which may be hostile, can write or fill.
-pub(crate) fn lease_bytes(kind: Kind, window: Window, workers: usize) -> usize {
+pub(crate) fn lease_bytes(kind: LeaseKind, window: Window, workers: usize) -> usize {
     let domain = kind.fabric.pd_bytes(&kind.path.pd_room(window));
     workers * (domain + kind.path.private_bytes(window))
 }

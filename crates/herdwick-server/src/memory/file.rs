@@ -84,12 +84,12 @@ pub(crate) struct MemoryFile {
     pub(crate) file: File,
     parts: Parts,
     /// What a previous server left, from a valid header; its items are not verified yet.
-    pub(crate) left: Option<Left>,
+    pub(crate) left: Option<StoredWith>,
 }
 
 /// The hash key and epoch that the file's items were stored under.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
+pub(crate) struct StoredWith {
     pub(crate) hash_key: HashKey,
     pub(crate) epoch_unix: u64,
 }
@@ -422,7 +422,7 @@ fn lock(path: &Path) -> Result<File, MemoryFileError> {
 }
 
 /// Reads and verifies the header page.
-fn read(file: &File, parts: Parts) -> io::Result<Result<Left, Cold>> {
+fn read(file: &File, parts: Parts) -> io::Result<Result<StoredWith, Cold>> {
     let mut page = [0; PAGE as usize];
     let len = file.metadata()?.len();
     let read = page.len().min(usize::try_from(len).unwrap_or(page.len()));
@@ -430,7 +430,7 @@ fn read(file: &File, parts: Parts) -> io::Result<Result<Left, Cold>> {
     Ok(judge(&page, len, parts))
 }
 
-fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<Left, Cold> {
+fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<StoredWith, Cold> {
     // A server that was killed between noting its state and writing the header leaves all other
     // bytes zero.
     let state = STATE_AT as usize..STATE_AT as usize + size_of::<u64>();
@@ -470,7 +470,7 @@ fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<Left, Col
     if !is_whole(state, boot()) {
         return Err(Cold::HostWentDown);
     }
-    Ok(Left {
+    Ok(StoredWith {
         hash_key: HashKey(header.hash_key.map(U64::get)),
         epoch_unix: header.epoch_unix.get(),
     })

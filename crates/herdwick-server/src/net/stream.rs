@@ -10,7 +10,7 @@ use mio::{Interest, Registry, Token, net};
 
 use crate::net::{
     tls::TlsStream,
-    udp::{Exchange, Sent},
+    udp::{Sent, UdpExchange},
     unix::UnixSocket,
 };
 
@@ -21,7 +21,7 @@ pub(crate) enum Stream {
     Unix(UnixSocket),
     Tls(Box<TlsStream>),
     /// One datagram; the reply is sent when it is complete.
-    Datagram(Box<Exchange>),
+    Datagram(Box<UdpExchange>),
 }
 
 impl Stream {

@@ -12,7 +12,7 @@ use crate::{
         forward::{ForwardBatch, Order, Ticket},
         parking::WakeupFd,
         partition::{Partition, Uploader},
-        upload_steps::Step,
+        upload_steps::UploadStep,
     },
     telemetry::counters::WorkerCounters,
 };
@@ -106,7 +106,7 @@ impl CrossCore {
         Ok(())
     }
 
-    /// Adds a step of an upload to that batch; of [`Step::Bytes`], as many bytes as it has room
+    /// Adds a step of an upload to that batch; of [`UploadStep::Bytes`], as many bytes as it has room
     /// for. Returns that number.
     ///
     /// # Errors
@@ -115,14 +115,14 @@ impl CrossCore {
         &mut self,
         peer: usize,
         who: Uploader,
-        step: Step<'_>,
+        step: UploadStep<'_>,
     ) -> Result<usize, Exhausted> {
         let open = self.links[peer].open(|open| open.upload_steps_room() >= PIECE_BYTES_MIN)?;
         let room = open.upload_steps_room();
         let (step, count) = match step {
-            Step::Bytes(bytes) => {
+            UploadStep::Bytes(bytes) => {
                 let count = bytes.len().min(room);
-                (Step::Bytes(&bytes[..count]), count)
+                (UploadStep::Bytes(&bytes[..count]), count)
             }
             step => (step, 0),
         };

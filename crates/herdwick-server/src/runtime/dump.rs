@@ -19,7 +19,7 @@ const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum DumpFormat {
     Metadump,
     Mgdump,
     Cachedump,
@@ -30,7 +30,7 @@ pub(crate) enum Format {
 /// The position of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dump {
-    format: Format,
+    format: DumpFormat,
     /// The current partition.
     pub(crate) worker: usize,
     /// Where the next step begins: a bucket, or a connection's index.
@@ -42,7 +42,7 @@ pub(crate) struct Dump {
 }
 
 impl Dump {
-    pub(crate) fn new(format: Format) -> Self {
+    pub(crate) fn new(format: DumpFormat) -> Self {
         Self {
             format,
             worker: 0,
@@ -54,7 +54,7 @@ impl Dump {
     }
 
     /// A dump without items.
-    pub(crate) fn empty(format: Format) -> Self {
+    pub(crate) fn empty(format: DumpFormat) -> Self {
         Self {
             items_left: 0,
             ..Self::new(format)
@@ -66,23 +66,23 @@ impl Dump {
         Self {
             items_left: if items == 0 { u32::MAX } else { items },
             bytes_left: CACHEDUMP_BYTES_MAX,
-            ..Self::new(Format::Cachedump)
+            ..Self::new(DumpFormat::Cachedump)
         }
     }
 
     /// Returns the output before the first item.
     pub(crate) fn opening(self) -> &'static [u8] {
         match self.format {
-            Format::Metadump | Format::Mgdump => text::OK,
-            Format::Cachedump | Format::Connections => &[],
+            DumpFormat::Metadump | DumpFormat::Mgdump => text::OK,
+            DumpFormat::Cachedump | DumpFormat::Connections => &[],
         }
     }
 
     /// Returns the output after the last item.
     pub(crate) fn ending(self) -> &'static [u8] {
         match self.format {
-            Format::Metadump | Format::Cachedump | Format::Connections => text::END,
-            Format::Mgdump => b"EN\r\n",
+            DumpFormat::Metadump | DumpFormat::Cachedump | DumpFormat::Connections => text::END,
+            DumpFormat::Mgdump => b"EN\r\n",
         }
     }
 
@@ -105,7 +105,7 @@ impl Dump {
 
     /// Returns the index of the next connection, if the dump lists connections.
     pub(crate) fn connection(&self) -> Option<usize> {
-        matches!(self.format, Format::Connections).then_some(self.bucket)
+        matches!(self.format, DumpFormat::Connections).then_some(self.bucket)
     }
 
     /// Records that the owner has listed its connections before `next`; `None`: all of them.
@@ -129,7 +129,7 @@ impl Dump {
 }
 
 fn show(
-    format: Format,
+    format: DumpFormat,
     clock: Clock,
     key: &[u8],
     item: &Item<'_>,
@@ -139,8 +139,8 @@ fn show(
     let unix = |second: u32| clock.epoch_unix + u64::from(second);
     let expires = (item.deadline != Deadline::NEVER).then(|| unix(item.deadline.0));
     match format {
-        Format::Connections => Ok(()),
-        Format::Metadump => {
+        DumpFormat::Connections => Ok(()),
+        DumpFormat::Metadump => {
             let key = Uri(key);
             match expires {
                 Some(at) => write!(out, "key={key} exp={at}"),
@@ -155,7 +155,7 @@ fn show(
                 " la={used} cas={cas} fetch={fetched} cls=1 size={bytes} flags={flags} "
             )
         }
-        Format::Mgdump => {
+        DumpFormat::Mgdump => {
             out.extend_from_slice(b"mg ");
             if key.iter().all(u8::is_ascii_graphic) {
                 out.extend_from_slice(key);
@@ -165,7 +165,7 @@ fn show(
                 writeln!(out, " b\r")
             }
         }
-        Format::Cachedump => {
+        DumpFormat::Cachedump => {
             out.extend_from_slice(b"ITEM ");
             out.extend_from_slice(key);
             let (len, at) = (item.value.len(), expires.unwrap_or(0));

@@ -99,9 +99,9 @@ impl<T> Lock<T> {
     }
 
     /// Locks it for its owner, who keeps it across passes.
-    pub(crate) fn keep(&self) -> Kept<'_, T> {
+    pub(crate) fn keep(&self) -> KeptPartition<'_, T> {
         self.reserved.store(true, Ordering::Relaxed);
-        Kept {
+        KeptPartition {
             reserved: &self.reserved,
             partition: whatever(self.partition.lock()),
         }
@@ -132,12 +132,12 @@ fn whatever<T>(result: LockResult<T>) -> T {
 }
 
 /// A partition that its owner keeps locked across passes.
-pub(crate) struct Kept<'a, T = Partition> {
+pub(crate) struct KeptPartition<'a, T = Partition> {
     reserved: &'a AtomicBool,
     partition: MutexGuard<'a, CachePadded<T>>,
 }
 
-impl<T> Drop for Kept<'_, T> {
+impl<T> Drop for KeptPartition<'_, T> {
     fn drop(&mut self) {
         self.reserved.store(false, Ordering::Relaxed);
     }
@@ -153,7 +153,7 @@ pub(crate) enum Own<'a> {
 
 impl<'a> Own<'a> {
     #[inline]
-    pub(crate) fn new(kept: Option<&'a mut Kept<'_>>, lock: &'a Lock<Partition>) -> Self {
+    pub(crate) fn new(kept: Option<&'a mut KeptPartition<'_>>, lock: &'a Lock<Partition>) -> Self {
         match kept {
             Some(kept) => Self::Kept(&mut kept.partition),
             None => Self::Shared(lock),

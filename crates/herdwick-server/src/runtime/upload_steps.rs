@@ -12,7 +12,7 @@ use crate::{
 
 /// A step of an upload.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step<'a> {
+pub(crate) enum UploadStep<'a> {
     /// Reserve room for a value of this many bytes under this key.
     Begin(&'a [u8], usize),
     /// Append these bytes.
@@ -26,13 +26,13 @@ pub(crate) enum Step<'a> {
 /// that request is answered.
 #[derive(Default)]
 pub(crate) struct UploadSteps {
-    steps: Vec<(Uploader, Kind)>,
+    steps: Vec<(Uploader, StepKind)>,
     /// Keys, and parts of values.
     bytes: Vec<u8>,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum StepKind {
     Begin { key_len: usize, value_len: usize },
     Bytes(usize),
     Abort(Lot),
@@ -47,14 +47,14 @@ impl UploadSteps {
         self.steps.len()
     }
 
-    pub(crate) fn add(&mut self, who: Uploader, step: Step<'_>) {
+    pub(crate) fn add(&mut self, who: Uploader, step: UploadStep<'_>) {
         let (kind, bytes) = match step {
-            Step::Begin(key, value_len) => {
+            UploadStep::Begin(key, value_len) => {
                 let key_len = key.len();
-                (Kind::Begin { key_len, value_len }, key)
+                (StepKind::Begin { key_len, value_len }, key)
             }
-            Step::Bytes(bytes) => (Kind::Bytes(bytes.len()), bytes),
-            Step::Abort(lot) => (Kind::Abort(lot), &[][..]),
+            UploadStep::Bytes(bytes) => (StepKind::Bytes(bytes.len()), bytes),
+            UploadStep::Abort(lot) => (StepKind::Abort(lot), &[][..]),
         };
         self.steps.push((who, kind));
         self.bytes.extend_from_slice(bytes);
@@ -73,7 +73,7 @@ impl UploadSteps {
         let count = *taken.as_ref().unwrap_or(&0);
         self.bytes.truncate(from + count);
         if count > 0 {
-            self.steps.push((who, Kind::Bytes(count)));
+            self.steps.push((who, StepKind::Bytes(count)));
         }
         taken
     }
@@ -83,23 +83,23 @@ impl UploadSteps {
         let mut rest = &self.bytes[..];
         for &(who, kind) in &self.steps {
             let count = match kind {
-                Kind::Begin { key_len, .. } => key_len,
-                Kind::Bytes(count) => count,
-                Kind::Abort(_) => 0,
+                StepKind::Begin { key_len, .. } => key_len,
+                StepKind::Bytes(count) => count,
+                StepKind::Abort(_) => 0,
             };
             let (bytes, behind) = rest.split_at(count);
             rest = behind;
             match kind {
-                Kind::Begin { value_len, .. } => {
+                StepKind::Begin { value_len, .. } => {
                     let staged = store.store.stage(clock.second, bytes, value_len);
                     store.begin_upload(who, staged);
                 }
-                Kind::Bytes(_) => {
+                StepKind::Bytes(_) => {
                     if let Some(staged) = store.upload(who) {
                         store.store.append(staged, bytes);
                     }
                 }
-                Kind::Abort(_) => {
+                StepKind::Abort(_) => {
                     if let Some(staged) = store.end_upload(who) {
                         store.store.abort(staged);
                     }
@@ -111,7 +111,7 @@ impl UploadSteps {
     /// Returns the places of the aborted uploads.
     pub(crate) fn lots(&self) -> impl Iterator<Item = Lot> {
         self.steps.iter().filter_map(|(_, kind)| match kind {
-            Kind::Abort(lot) => Some(*lot),
+            StepKind::Abort(lot) => Some(*lot),
             _ => None,
         })
     }

@@ -68,7 +68,7 @@ pub(crate) struct Worker {
 
 /// Whether a pass found work, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Found {
+enum WorkFound {
     Nothing,
     /// Work that an event announced.
     ByEvents,
@@ -93,13 +93,13 @@ impl Worker {
             }
             let own = Own::new(kept.as_mut(), lock);
             let found = self.pass(now, own, &partitions, &mut walk);
-            if found != Found::Nothing {
+            if found != WorkFound::Nothing {
                 last_work = now;
             }
             if self.stopping.is_set() && self.has_stopped(now) {
                 return;
             }
-            worked = found == Found::InMemory;
+            worked = found == WorkFound::InMemory;
             let since = last_in_memory.map(|last| now.saturating_sub(last));
             if let (true, Some(since)) = (worked, since) {
                 self.spin.learn(since);
@@ -114,7 +114,9 @@ impl Worker {
             if awake && !passes.is_multiple_of(SOCKET_PASSES) {
                 continue;
             }
-            if awake || found != Found::Nothing || now.saturating_sub(last_work) < self.spin.base()
+            if awake
+                || found != WorkFound::Nothing
+                || now.saturating_sub(last_work) < self.spin.base()
             {
                 self.check(Duration::ZERO);
             } else {
@@ -130,10 +132,10 @@ impl Worker {
         mut own: Own<'_>,
         partitions: &Partitions,
         walk: &mut Walk,
-    ) -> Found {
+    ) -> WorkFound {
         let unused = self.context.tunables.memory.unused() / partitions.len();
         let mut clock = self.timer.clock(now);
-        let mut found = Found::Nothing;
+        let mut found = WorkFound::Nothing;
         {
             let (mut partition, lowers_memory) = own.begin(PassStart { now, clock, unused });
             if partition.unused() != self.unused {
@@ -144,13 +146,13 @@ impl Worker {
             let crawls = self.crawl(walk, &mut partition, now);
             // A worker with more to do towards the memory limit, or to crawl, does not sleep.
             if lowers_memory || crawls {
-                found = Found::ByEvents;
+                found = WorkFound::ByEvents;
             }
             for _ in 0..BATCHES {
                 let Some((peer, mut batch)) = self.cross_core.arrived() else {
                     break;
                 };
-                found = Found::ByEvents;
+                found = WorkFound::ByEvents;
                 self.obey(peer, &mut batch, now, &mut partition);
                 // The order may have changed it.
                 clock = self.timer.clock(now);
@@ -170,9 +172,9 @@ impl Worker {
         for front in &mut self.fronts {
             if front.pass(&mut pass) == Activity::Busy {
                 let kind = if front.polls_memory() {
-                    Found::InMemory
+                    WorkFound::InMemory
                 } else {
-                    Found::ByEvents
+                    WorkFound::ByEvents
                 };
                 found = found.max(kind);
             }

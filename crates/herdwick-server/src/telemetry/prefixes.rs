@@ -12,10 +12,10 @@ const DELIMITER: u8 = b':';
 
 /// Counts by prefix.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Prefixes(HashMap<Box<[u8]>, Counts>);
+pub(crate) struct Prefixes(HashMap<Box<[u8]>, PrefixCounts>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct PrefixCounts {
     gets: u64,
     hits: u64,
     sets: u64,
@@ -42,12 +42,12 @@ impl Prefixes {
         }
     }
 
-    fn counts(&mut self, prefix: &[u8]) -> Option<&mut Counts> {
+    fn counts(&mut self, prefix: &[u8]) -> Option<&mut PrefixCounts> {
         if !self.0.contains_key(prefix) {
             if self.0.len() >= PREFIXES_MAX {
                 return None;
             }
-            self.0.insert(prefix.into(), Counts::default());
+            self.0.insert(prefix.into(), PrefixCounts::default());
         }
         self.0.get_mut(prefix)
     }
@@ -68,7 +68,7 @@ impl Prefixes {
         for (prefix, counts) in &self.0 {
             out.extend_from_slice(b"PREFIX ");
             out.extend_from_slice(prefix);
-            let Counts {
+            let PrefixCounts {
                 gets,
                 hits,
                 sets,

@@ -23,7 +23,7 @@ pub use general::GeneralNames;
 pub(crate) use general::WorkerCounters;
 pub(crate) use output::Stats;
 pub(crate) use registry::{Family, Series, Statistic, Value, counted};
-pub use registry::{Kind, Unit};
+pub use registry::{StatisticKind, Unit};
 pub(crate) use settings::settings;
 pub use workers::WorkerNames;
 pub(crate) use workers::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::translate::Kind;
+use super::translate::OpKind;
 use crate::Ticket;
 
 /// The requests in flight: at most as many as all windows together hold.
@@ -26,7 +26,7 @@ pub(super) struct Entry {
     pub(super) ticket: Ticket,
     pub(super) unix: u64,
     pub(super) due: Duration,
-    pub(super) kind: Kind,
+    pub(super) kind: OpKind,
 }
 
 impl Pending {

@@ -17,12 +17,12 @@ use crate::{due::Due, stream};
 /// The socket of a lease. Its calls block, but not beyond `due`.
 #[derive(Debug)]
 pub(crate) struct LeaseSocket {
-    kind: Kind,
+    kind: SocketKind,
     due: Option<Due>,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum SocketKind {
     /// The server's lease socket, which transfers descriptors.
     Unix(UnixStream),
     /// A separate connection to the memcached port.
@@ -33,7 +33,7 @@ impl LeaseSocket {
     /// Connects to a server's lease socket.
     pub(crate) fn unix(path: &Path, due: Due) -> io::Result<Self> {
         Ok(Self {
-            kind: Kind::Unix(stream::unix(path, due)?),
+            kind: SocketKind::Unix(stream::unix(path, due)?),
             due: Some(due),
         })
     }
@@ -43,7 +43,7 @@ impl LeaseSocket {
         let socket = TcpStream::connect_timeout(&peer, due.left()?)?;
         socket.set_nodelay(true)?;
         Ok(Self {
-            kind: Kind::Tcp(socket),
+            kind: SocketKind::Tcp(socket),
             due: Some(due),
         })
     }
@@ -52,7 +52,7 @@ impl LeaseSocket {
     #[cfg(test)]
     pub(super) fn of(socket: UnixStream) -> Self {
         Self {
-            kind: Kind::Unix(socket),
+            kind: SocketKind::Unix(socket),
             due: None,
         }
     }
@@ -84,8 +84,8 @@ impl LeaseSocket {
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             kind: match &self.kind {
-                Kind::Unix(socket) => Kind::Unix(socket.try_clone()?),
-                Kind::Tcp(socket) => Kind::Tcp(socket.try_clone()?),
+                SocketKind::Unix(socket) => SocketKind::Unix(socket.try_clone()?),
+                SocketKind::Tcp(socket) => SocketKind::Tcp(socket.try_clone()?),
             },
             due: self.due,
         })
@@ -93,8 +93,8 @@ impl LeaseSocket {
 
     pub(super) fn shutdown(&self) -> io::Result<()> {
         match &self.kind {
-            Kind::Unix(socket) => socket.shutdown(Shutdown::Both),
-            Kind::Tcp(socket) => socket.shutdown(Shutdown::Both),
+            SocketKind::Unix(socket) => socket.shutdown(Shutdown::Both),
+            SocketKind::Tcp(socket) => socket.shutdown(Shutdown::Both),
         }
     }
 }
@@ -103,8 +103,8 @@ impl Write for LeaseSocket {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         self.limit(Timeout::Send)?;
         in_time(match &mut self.kind {
-            Kind::Unix(socket) => socket.write(from),
-            Kind::Tcp(socket) => socket.write(from),
+            SocketKind::Unix(socket) => socket.write(from),
+            SocketKind::Tcp(socket) => socket.write(from),
         })
     }
 
@@ -116,8 +116,8 @@ impl Write for LeaseSocket {
 impl AsFd for LeaseSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
-            Kind::Unix(socket) => socket.as_fd(),
-            Kind::Tcp(socket) => socket.as_fd(),
+            SocketKind::Unix(socket) => socket.as_fd(),
+            SocketKind::Tcp(socket) => socket.as_fd(),
         }
     }
 }

@@ -7,21 +7,21 @@ use crate::{Answer, Cause, Hit, Lost, Op, Put, Refusal};
 
 /// The part of a request that the meaning of its answer depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OpKind {
     Get,
     Touch,
     Arith,
     Other,
 }
 
-impl Kind {
+impl OpKind {
     /// Whether the caller needs a value that the reply withholds.
     pub(super) fn wants_value(self) -> bool {
         self == Self::Get
     }
 }
 
-impl From<&Op<'_>> for Kind {
+impl From<&Op<'_>> for OpKind {
     fn from(op: &Op<'_>) -> Self {
         match op {
             Op::Get => Self::Get,
@@ -68,18 +68,18 @@ pub(super) fn store_op<'a>(op: &Op<'a>, unix: u64) -> request::Op<'a> {
 }
 
 /// Returns the answer to a request of `kind` that ended with `outcome`.
-pub(super) fn answer<'a>(kind: Kind, outcome: &Outcome<'a>) -> Answer<'a> {
+pub(super) fn answer<'a>(kind: OpKind, outcome: &Outcome<'a>) -> Answer<'a> {
     let Outcome::Answered(reply) = outcome else {
         return lost(Cause::Timeout, outcome);
     };
     match reply.status {
         ReplyStatus::Done => match (kind, reply.number) {
-            (Kind::Get, Some(version)) => Answer::Hit(Hit {
+            (OpKind::Get, Some(version)) => Answer::Hit(Hit {
                 value: reply.value,
                 flags: reply.flags(),
                 version,
             }),
-            (Kind::Arith, Some(number)) => Answer::Number(number),
+            (OpKind::Arith, Some(number)) => Answer::Number(number),
             _ => Answer::Done,
         },
         ReplyStatus::NotFound => Answer::Miss,

@@ -16,7 +16,7 @@ use herdwick_memcache::reply;
 use self::{
     inbox::Inbox,
     outbox::Outbox,
-    queue::{Kind, Pending, Queue},
+    queue::{CommandKind, PendingCommand, Queue},
 };
 use crate::{Answer, Cause, Key, Mode, Op, Put, Ticket};
 
@@ -86,10 +86,10 @@ impl Text {
         }
         let (ticket, start) = (self.queue.next_ticket(), self.outbox.end());
         let (line, argument, kind) = match command {
-            Command::Stats(b"") => ("stats", b"".as_slice(), Kind::Stats),
-            Command::Stats(argument) => ("stats ", argument, Kind::Stats),
-            Command::Version => ("version", b"".as_slice(), Kind::Version),
-            Command::FlushAll => ("flush_all", b"".as_slice(), Kind::FlushAll),
+            Command::Stats(b"") => ("stats", b"".as_slice(), CommandKind::Stats),
+            Command::Stats(argument) => ("stats ", argument, CommandKind::Stats),
+            Command::Version => ("version", b"".as_slice(), CommandKind::Version),
+            Command::FlushAll => ("flush_all", b"".as_slice(), CommandKind::FlushAll),
         };
         for part in [line.as_bytes(), argument, b"\r\n"] {
             self.outbox.push(part);
@@ -144,10 +144,10 @@ impl Text {
         self.outbox.unsent().len() >= UNSENT_BYTES_MAX || self.queue.in_flight() >= IN_FLIGHT_MAX
     }
 
-    fn push(&mut self, kind: Kind, start: u64, due: Duration, key: &[u8]) {
+    fn push(&mut self, kind: CommandKind, start: u64, due: Duration, key: &[u8]) {
         let (first, end) = (self.queue.next_ticket(), self.outbox.end());
         self.queue.push(
-            Pending {
+            PendingCommand {
                 kind,
                 first,
                 count: 1,
@@ -163,7 +163,7 @@ impl Text {
     /// one line for many keys makes a multi-get cheap for the server.
     fn join_gets(&mut self, key: Key<'_>) -> bool {
         let sent = self.outbox.sent();
-        let open = |last: &&Pending| last.start >= sent && last.count < KEYS_PER_LINE_MAX;
+        let open = |last: &&PendingCommand| last.start >= sent && last.count < KEYS_PER_LINE_MAX;
         let joins = self.queue.last_gets().filter(open).is_some();
         if joins {
             self.outbox.unpush(2);
@@ -176,15 +176,15 @@ impl Text {
     }
 }
 
-fn encode(out: &mut Outbox, unix: u64, key: &[u8], op: &Op<'_>) -> Kind {
+fn encode(out: &mut Outbox, unix: u64, key: &[u8], op: &Op<'_>) -> CommandKind {
     match *op {
-        Op::Get => line(out, "gets ", key, &[], Kind::Gets),
+        Op::Get => line(out, "gets ", key, &[], CommandKind::Gets),
         Op::Store(mode, put) => store(out, verb(mode), unix, key, &put, None),
         Op::Cas(version, put) => store(out, "cas ", unix, key, &put, Some(version)),
-        Op::Delete => line(out, "delete ", key, &[], Kind::Delete),
+        Op::Delete => line(out, "delete ", key, &[], CommandKind::Delete),
         Op::Touch(ttl) => touch(out, key, ttl.exptime(unix)),
-        Op::Incr(delta) => line(out, "incr ", key, &[delta], Kind::Arith),
-        Op::Decr(delta) => line(out, "decr ", key, &[delta], Kind::Arith),
+        Op::Incr(delta) => line(out, "incr ", key, &[delta], CommandKind::Arith),
+        Op::Decr(delta) => line(out, "decr ", key, &[delta], CommandKind::Arith),
     }
 }
 
@@ -198,7 +198,13 @@ fn verb(mode: Mode) -> &'static str {
     }
 }
 
-fn line(out: &mut Outbox, verb: &str, key: &[u8], numbers: &[u64], kind: Kind) -> Kind {
+fn line(
+    out: &mut Outbox,
+    verb: &str,
+    key: &[u8],
+    numbers: &[u64],
+    kind: CommandKind,
+) -> CommandKind {
     out.push(verb.as_bytes());
     out.push(key);
     for &number in numbers {
@@ -208,12 +214,12 @@ fn line(out: &mut Outbox, verb: &str, key: &[u8], numbers: &[u64], kind: Kind) -
     kind
 }
 
-fn touch(out: &mut Outbox, key: &[u8], exptime: u32) -> Kind {
+fn touch(out: &mut Outbox, key: &[u8], exptime: u32) -> CommandKind {
     out.push(b"touch ");
     out.push(key);
     push_exptime(out, exptime);
     out.push(b"\r\n");
-    Kind::Touch
+    CommandKind::Touch
 }
 
 fn store(
@@ -223,7 +229,7 @@ fn store(
     key: &[u8],
     put: &Put<'_>,
     compare: Option<u64>,
-) -> Kind {
+) -> CommandKind {
     out.push(verb.as_bytes());
     out.push(key);
     // Taken apart whole: a new option has to be encoded here.
@@ -237,7 +243,7 @@ fn store(
     for part in [b"\r\n", value, b"\r\n"] {
         out.push(part);
     }
-    Kind::Store
+    CommandKind::Store
 }
 
 /// Appends an exptime. The text protocol cannot encode a time after January 2038: the item then

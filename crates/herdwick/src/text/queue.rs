@@ -9,7 +9,7 @@ use crate::{Answer, Cause, Hit, Lost, Refusal, Ticket};
 
 /// The part of a request that the meaning of its reply depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum CommandKind {
     /// One `gets` line for a run of tickets.
     Gets,
     Store,
@@ -21,7 +21,7 @@ pub(super) enum Kind {
     FlushAll,
 }
 
-impl Kind {
+impl CommandKind {
     fn mutates(self) -> bool {
         !matches!(self, Self::Gets | Self::Stats | Self::Version)
     }
@@ -29,8 +29,8 @@ impl Kind {
 
 /// A command that awaits its reply.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pending {
-    pub(super) kind: Kind,
+pub(super) struct PendingCommand {
+    pub(super) kind: CommandKind,
     /// Its tickets not answered yet: `first` and the `count - 1` after it. Only `Gets` has more
     /// than one; it stays in the queue with none left until its `END`.
     pub(super) first: Ticket,
@@ -45,7 +45,7 @@ pub(super) struct Pending {
 /// Commands in flight, oldest first: memcached answers in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    pending: VecDeque<Pending>,
+    pending: VecDeque<PendingCommand>,
     keys: Keys,
     tickets: u64,
 }
@@ -62,13 +62,13 @@ impl Queue {
             .map_or(0, |front| (self.tickets - front.first.0) as usize)
     }
 
-    pub(super) fn front(&self) -> Option<&Pending> {
+    pub(super) fn front(&self) -> Option<&PendingCommand> {
         self.pending.front()
     }
 
     /// Appends a command with one ticket; a `Gets` with its key.
-    pub(super) fn push(&mut self, pending: Pending, key: &[u8]) {
-        if pending.kind == Kind::Gets {
+    pub(super) fn push(&mut self, pending: PendingCommand, key: &[u8]) {
+        if pending.kind == CommandKind::Gets {
             self.keys.push(key);
         }
         self.pending.push_back(pending);
@@ -76,8 +76,10 @@ impl Queue {
     }
 
     /// The newest command, if it is a `Gets`.
-    pub(super) fn last_gets(&self) -> Option<&Pending> {
-        self.pending.back().filter(|last| last.kind == Kind::Gets)
+    pub(super) fn last_gets(&self) -> Option<&PendingCommand> {
+        self.pending
+            .back()
+            .filter(|last| last.kind == CommandKind::Gets)
     }
 
     /// Adds a key to the newest command, a `Gets`, which now ends at `end`.
@@ -101,16 +103,16 @@ impl Queue {
     ) -> Result<(), Cause> {
         let front = *self.pending.front().ok_or(Cause::Unexpected)?;
         match (front.kind, reply) {
-            (Kind::Gets, Reply::Value(value)) => return self.answer_hit(&value, sink),
-            (Kind::Gets, Reply::End) => {
+            (CommandKind::Gets, Reply::Value(value)) => return self.answer_hit(&value, sink),
+            (CommandKind::Gets, Reply::End) => {
                 self.finish(front, Answer::Miss, sink);
                 return Ok(());
             }
-            (Kind::Stats, Reply::Stat { name, value }) => {
+            (CommandKind::Stats, Reply::Stat { name, value }) => {
                 sink(front.first, Answer::Line { name, value });
                 return Ok(());
             }
-            (Kind::Version, Reply::Version(value)) => {
+            (CommandKind::Version, Reply::Version(value)) => {
                 sink(
                     front.first,
                     Answer::Line {
@@ -189,12 +191,12 @@ impl Queue {
     /// Removes the oldest command and gives all its tickets the same answer.
     fn finish(
         &mut self,
-        front: Pending,
+        front: PendingCommand,
         answer: Answer<'_>,
         sink: &mut impl FnMut(Ticket, Answer<'_>),
     ) {
         self.pending.pop_front();
-        if front.kind == Kind::Gets {
+        if front.kind == CommandKind::Gets {
             self.keys.pop(front.count);
         }
         for index in 0..front.count {
@@ -220,25 +222,28 @@ fn refusal(reply: Reply<'_>) -> Option<Refusal<'_>> {
     }
 }
 
-fn plain(kind: Kind, reply: Reply<'_>) -> Option<Answer<'static>> {
+fn plain(kind: CommandKind, reply: Reply<'_>) -> Option<Answer<'static>> {
     Some(match (kind, reply) {
-        (Kind::Store, Reply::Stored)
-        | (Kind::Delete, Reply::Deleted)
-        | (Kind::Touch, Reply::Touched)
-        | (Kind::FlushAll, Reply::Ok)
-        | (Kind::Stats, Reply::End | Reply::Reset | Reply::Ok) => Answer::Done,
-        (Kind::Store, Reply::NotStored) => Answer::NotStored,
-        (Kind::Store, Reply::Exists) => Answer::Exists,
-        (Kind::Store | Kind::Delete | Kind::Touch | Kind::Arith, Reply::NotFound) => Answer::Miss,
-        (Kind::Arith, Reply::Number(number)) => Answer::Number(number),
+        (CommandKind::Store, Reply::Stored)
+        | (CommandKind::Delete, Reply::Deleted)
+        | (CommandKind::Touch, Reply::Touched)
+        | (CommandKind::FlushAll, Reply::Ok)
+        | (CommandKind::Stats, Reply::End | Reply::Reset | Reply::Ok) => Answer::Done,
+        (CommandKind::Store, Reply::NotStored) => Answer::NotStored,
+        (CommandKind::Store, Reply::Exists) => Answer::Exists,
+        (
+            CommandKind::Store | CommandKind::Delete | CommandKind::Touch | CommandKind::Arith,
+            Reply::NotFound,
+        ) => Answer::Miss,
+        (CommandKind::Arith, Reply::Number(number)) => Answer::Number(number),
         _ => return None,
     })
 }
 
 /// Whether the server may have read a store's data block as commands, because it rejected the line.
-fn misread(kind: Kind, answer: Answer<'_>, reply: Reply<'_>) -> bool {
+fn misread(kind: CommandKind, answer: Answer<'_>, reply: Reply<'_>) -> bool {
     let refused = matches!(answer, Answer::Refused(_));
-    kind == Kind::Store && refused && !matches!(reply, Reply::ServerError(_))
+    kind == CommandKind::Store && refused && !matches!(reply, Reply::ServerError(_))
 }
 
 /// The keys of the `gets` in flight, each after a byte with its length.

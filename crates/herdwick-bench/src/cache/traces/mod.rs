@@ -40,7 +40,7 @@ fn names() -> String {
 }
 
 /// A trace, and the sizes of memory to measure it with.
-struct Trace {
+struct CacheTrace {
     name: String,
     requests: Vec<Request>,
     /// Sizes of memory, in percent of `data`.
@@ -49,7 +49,7 @@ struct Trace {
     data: u64,
 }
 
-impl Trace {
+impl CacheTrace {
     fn new(name: &str, requests: Vec<Request>, rooms: &[u64]) -> Result<Self, TraceError> {
         let half = requests.len() / 2;
         let reads = requests[half..]
@@ -208,10 +208,10 @@ impl Bench<'_> {
             match name.as_str() {
                 "all" => {
                     for name in all.clone() {
-                        self.measure(&Trace::named(name, self.config.quick)?, watch)?;
+                        self.measure(&CacheTrace::named(name, self.config.quick)?, watch)?;
                     }
                 }
-                name => self.measure(&Trace::named(name, self.config.quick)?, watch)?,
+                name => self.measure(&CacheTrace::named(name, self.config.quick)?, watch)?,
             }
         }
         let lines = BeforeAfter::default();
@@ -225,11 +225,11 @@ impl Bench<'_> {
 
     fn measure(
         &mut self,
-        trace: &Trace,
+        trace: &CacheTrace,
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<(), BenchError> {
         for percent in &trace.rooms {
-            let mut cell = Cell {
+            let mut cell = TraceCell {
                 trace,
                 percent: *percent,
                 room: (trace.data * percent / 100).max(ROOM_MIN),
@@ -271,7 +271,7 @@ impl Bench<'_> {
     /// resident memory, in MiB.
     fn run(
         &mut self,
-        cell: &Cell<'_>,
+        cell: &TraceCell<'_>,
         name: &str,
         mut cache: impl Cache,
         watch: &mut dyn FnMut(&Progress),
@@ -314,7 +314,7 @@ impl Bench<'_> {
         Ok(resident_mb)
     }
 
-    fn subject(&self, cell: &Cell<'_>, name: &str) -> Subject {
+    fn subject(&self, cell: &TraceCell<'_>, name: &str) -> Subject {
         let reads = cell
             .trace
             .requests
@@ -339,8 +339,8 @@ impl Bench<'_> {
 }
 
 /// A trace and a size of memory: percent of its data, and bytes.
-struct Cell<'a> {
-    trace: &'a Trace,
+struct TraceCell<'a> {
+    trace: &'a CacheTrace,
     percent: u64,
     room: u64,
 }
@@ -395,7 +395,7 @@ mod tests {
     #[test]
     fn store_with_enough_memory_matches_the_model_that_never_evicts() {
         for row in &TRACES {
-            let trace = Trace::of_row(row, true).unwrap();
+            let trace = CacheTrace::of_row(row, true).unwrap();
             let requests = &trace.requests[..trace.requests.len().min(40_000)];
             let (mut own, _) = store::Own::new(trace.data * 3 + (64 << 20)).unwrap();
             let mut model = Model::new(Lru::default(), u64::MAX / 2);

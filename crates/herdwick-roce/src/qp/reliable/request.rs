@@ -7,7 +7,7 @@ use herdwick_fabric::Status;
 use super::super::{
     Qp,
     fragment::reth,
-    post::{Entry, Verb},
+    post::{Verb, Wqe},
 };
 use crate::{
     Memory, RNR_FOR_EVER, Retry, Wire,
@@ -93,7 +93,7 @@ impl Requester {
     }
 }
 
-impl Entry {
+impl Wqe {
     /// Returns how many packets the request for packet `index` covers: the rest of its piece for a
     /// READ, else one.
     fn asked_at_once(&self, index: u32) -> u32 {
@@ -141,7 +141,7 @@ impl Qp {
     }
 
     /// Returns the work request whose packet may be sent next.
-    pub(super) fn next_request(&self) -> Option<Entry> {
+    pub(super) fn next_request(&self) -> Option<Wqe> {
         let requester = &self.requester;
         let entry = self.sends.ring.get(requester.cursor)?;
         let link = self.link?;
@@ -163,13 +163,13 @@ impl Qp {
     /// Returns whether a READ or atomic before the next request has not been answered completely.
     fn awaits_answer(&self) -> bool {
         let before = self.sends.ring.iter().take(self.requester.cursor);
-        before.into_iter().any(Entry::is_answered)
+        before.into_iter().any(Wqe::is_answered)
     }
 
     fn emit_request<M: Memory, W: Wire>(
         &self,
         shared: &mut Shared,
-        entry: &Entry,
+        entry: &Wqe,
         index: u32,
         memory: &M,
         wire: &mut W,
@@ -188,7 +188,7 @@ impl Qp {
     fn emit_question<W: Wire>(
         &self,
         shared: &mut Shared,
-        entry: &Entry,
+        entry: &Wqe,
         index: u32,
         wire: &mut W,
     ) -> bool {
@@ -229,11 +229,11 @@ impl Qp {
         true
     }
 
-    fn asks(&self, entry: &Entry, index: u32) -> bool {
+    fn asks(&self, entry: &Wqe, index: u32) -> bool {
         index + 1 == entry.packets || self.requester.unasked + 1 >= ASK_EVERY
     }
 
-    fn note_sent(&mut self, shared: &mut Shared, entry: &Entry, index: u32) {
+    fn note_sent(&mut self, shared: &mut Shared, entry: &Wqe, index: u32) {
         let asks = entry.is_answered() || self.asks(entry, index);
         let count = entry.asked_at_once(index);
         let requester = &mut self.requester;

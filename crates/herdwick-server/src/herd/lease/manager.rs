@@ -29,7 +29,7 @@ use herdwick_providers::Fabric;
 use mio::{Events, Interest, Poll, Token as Key};
 
 use super::{
-    Answer, Arrival, Kind, LeaseCounters, LeaseId, Order, Tokens,
+    LeaseAnswer, LeaseArrival, LeaseCounters, LeaseId, LeaseKind, LeaseOrder, LeaseTokens,
     client::{Client, Grants},
     counters::count,
     shares::Shares,
@@ -50,7 +50,7 @@ const FIRST_CLIENT: usize = 2;
 /// The lease manager's link to one worker.
 pub(crate) struct WorkerLink {
     /// Orders, taken by the worker one a pass. At most three for each lease.
-    pub(crate) orders: Sender<Order>,
+    pub(crate) orders: Sender<LeaseOrder>,
     /// Wakes the worker if it sleeps.
     pub(crate) wake: Box<dyn Fn() + Send>,
 }
@@ -65,7 +65,7 @@ pub(crate) struct LeaseConfig {
     /// Most bytes of memory that all leases hold at once.
     pub(crate) bytes_max: usize,
     /// Returns the bytes that a lease with this window holds at all workers together.
-    pub(crate) lease_bytes: fn(kind: Kind, window: Window, workers: usize) -> usize,
+    pub(crate) lease_bytes: fn(kind: LeaseKind, window: Window, workers: usize) -> usize,
     /// Returns whether the fabric passes descriptors, which requires a unix socket.
     pub(crate) is_local: fn(fabric: Fabric) -> bool,
 }
@@ -73,11 +73,11 @@ pub(crate) struct LeaseConfig {
 /// The sources of clients, and the channels to and from the workers.
 pub(crate) struct LeaseChannels {
     pub(crate) listener: Option<unix::Listener>,
-    pub(crate) arrivals: Receiver<Arrival>,
-    pub(crate) tokens: Arc<Tokens>,
+    pub(crate) arrivals: Receiver<LeaseArrival>,
+    pub(crate) tokens: Arc<LeaseTokens>,
     /// For each fabric, the link to each worker.
     pub(crate) links: Vec<Vec<WorkerLink>>,
-    pub(crate) answers: Receiver<(usize, Answer)>,
+    pub(crate) answers: Receiver<(usize, LeaseAnswer)>,
     /// The random source for epochs.
     pub(crate) random: fn(&mut [u8]) -> io::Result<()>,
 }
@@ -88,14 +88,14 @@ pub(crate) struct LeaseManager {
     listener: Option<unix::Listener>,
     doors: Doors,
     /// Connections to the memcached port that began with a claim.
-    arrivals: Receiver<Arrival>,
+    arrivals: Receiver<LeaseArrival>,
     config: LeaseConfig,
-    tokens: Arc<Tokens>,
+    tokens: Arc<LeaseTokens>,
     counters: Arc<LeaseCounters>,
     workers: usize,
     /// For each fabric, the link to each worker.
     links: Vec<Vec<WorkerLink>>,
-    answers: Receiver<(usize, Answer)>,
+    answers: Receiver<(usize, LeaseAnswer)>,
     clients: HashMap<LeaseId, Client>,
     next: usize,
     /// The epoch of the previous lease.
@@ -241,16 +241,18 @@ impl LeaseManager {
         // later is an answer, which carries no descriptors.
         client.may_be_unread &= client.stream.as_ref().is_some_and(unread::is_unread);
         let fabric = client.fabric;
-        self.order(fabric, |worker| Order::Connect(id, accept.workers[worker]));
+        self.order(fabric, |worker| {
+            LeaseOrder::Connect(id, accept.workers[worker])
+        });
     }
 
     fn handle_answers(&mut self, now: Duration) {
         while let Ok((worker, answer)) = self.answers.try_recv() {
             match answer {
-                Answer::Granted(id, grant) => self.handle_granted(id, worker, grant),
-                Answer::Connected(id, outcome) => self.handle_connected(id, outcome, now),
-                Answer::Lost(id) => self.handle_lost(id),
-                Answer::Revoked(id) => self.handle_revoked(id),
+                LeaseAnswer::Granted(id, grant) => self.handle_granted(id, worker, grant),
+                LeaseAnswer::Connected(id, outcome) => self.handle_connected(id, outcome, now),
+                LeaseAnswer::Lost(id) => self.handle_lost(id),
+                LeaseAnswer::Revoked(id) => self.handle_revoked(id),
             }
         }
     }
@@ -394,10 +396,10 @@ impl LeaseManager {
         client.revoking = self.workers;
         self.counters.releasing.fetch_add(1, Ordering::Relaxed);
         let fabric = client.fabric;
-        self.order(fabric, |_| Order::Revoke(id));
+        self.order(fabric, |_| LeaseOrder::Revoke(id));
     }
 
-    fn order(&self, fabric: Fabric, order: impl Fn(usize) -> Order) {
+    fn order(&self, fabric: Fabric, order: impl Fn(usize) -> LeaseOrder) {
         let links = self.links.get(fabric.rank()).into_iter().flatten();
         for (worker, link) in links.enumerate() {
             // A send fails only when the worker has ended, and with it everything it held: the

@@ -23,7 +23,7 @@ pub(crate) struct LeaseId(pub(crate) u64);
 
 /// The fabric and request path of a lease. A token encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct LeaseKind {
     pub(crate) fabric: Fabric,
     pub(crate) path: RequestPath,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Terms {
 
 /// An order of the lease manager to a worker.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub(crate) enum LeaseOrder {
     /// Allocate memory and queue pairs.
     Grant(LeaseId, Terms),
     /// Connect them with the client's, and start polling.
@@ -55,20 +55,20 @@ pub(crate) enum Order {
 
 /// A worker's answer; the channel adds the worker's index.
 #[derive(Debug)]
-pub(crate) enum Answer {
-    /// To [`Order::Grant`]; `None`: the worker failed, and holds nothing.
+pub(crate) enum LeaseAnswer {
+    /// To [`LeaseOrder::Grant`]; `None`: the worker failed, and holds nothing.
     Granted(LeaseId, Option<Box<(WorkerGrant, Vec<OwnedFd>)>>),
-    /// To [`Order::Connect`]; an error: the endpoints are malformed, or the server failed.
+    /// To [`LeaseOrder::Connect`]; an error: the endpoints are malformed, or the server failed.
     Connected(LeaseId, Result<(), Refusal>),
     /// Unsolicited: the device or queue pair of this lease was lost.
     Lost(LeaseId),
-    /// To [`Order::Revoke`]: the lease is not served any more, and its memory is released.
+    /// To [`LeaseOrder::Revoke`]: the lease is not served any more, and its memory is released.
     Revoked(LeaseId),
 }
 
 /// One worker's end of the channels.
 pub(crate) struct WorkerEnd {
-    pub(crate) orders: Receiver<Order>,
-    pub(crate) answers: Sender<(usize, Answer)>,
+    pub(crate) orders: Receiver<LeaseOrder>,
+    pub(crate) answers: Sender<(usize, LeaseAnswer)>,
     pub(crate) manager: Arc<Waker>,
 }

@@ -21,8 +21,8 @@ use herdwick_request::HashKey;
 use mio::{Poll, Waker};
 
 use super::{
-    Arrival, Kind, LeaseChannels, LeaseConfig, LeaseCounters, LeaseManager, LeaseSocket, Tokens,
-    WAKER, WorkerEnd, WorkerLink,
+    LeaseArrival, LeaseChannels, LeaseConfig, LeaseCounters, LeaseKind, LeaseManager, LeaseSocket,
+    LeaseTokens, WAKER, WorkerEnd, WorkerLink,
 };
 use crate::runtime::{parking::WakeupFd, time::Timer};
 
@@ -47,9 +47,9 @@ pub(crate) struct LeaseService {
 
 /// What clients need to reach the lease manager.
 struct Entrance {
-    tokens: Arc<Tokens>,
+    tokens: Arc<LeaseTokens>,
     counters: Arc<LeaseCounters>,
-    arrivals: Sender<Arrival>,
+    arrivals: Sender<LeaseArrival>,
     waker: Arc<Waker>,
     fabrics: Vec<Offered>,
     /// The path of the lease socket.
@@ -81,7 +81,7 @@ impl LeaseService {
                 .iter()
                 .fold(0, |word, byte| word << 8 | u64::from(*byte))
         };
-        let tokens = Arc::new(Tokens::new(HashKey([word(low), word(high)])));
+        let tokens = Arc::new(LeaseTokens::new(HashKey([word(low), word(high)])));
         let (arrivals, arrived) = mpsc::channel();
         let (to_manager, answers) = mpsc::channel();
         let mut links: Vec<Vec<WorkerLink>> = Fabric::ALL.map(|_| Vec::new()).into();
@@ -213,7 +213,7 @@ impl Host {
     }
 
     /// Sends a connection that began with a claim to the lease manager.
-    pub(crate) fn pass_on(&self, arrival: Arrival) {
+    pub(crate) fn pass_on(&self, arrival: LeaseArrival) {
         if let Some(entrance) = &self.entrance {
             // Fails only when the lease manager has ended; then the connection is closed here.
             let _ = entrance.arrivals.send(arrival);
@@ -251,7 +251,7 @@ impl Entrance {
             true => Some(self.socket.clone()?),
             false => None,
         };
-        let kind = Kind {
+        let kind = LeaseKind {
             fabric: *fabric,
             path,
         };

@@ -39,13 +39,13 @@ pub(super) const KEPT: usize = 8;
 pub(super) struct Shares {
     bytes_max: usize,
     leases_max: usize,
-    all: Held,
-    owners: HashMap<Owner, Held>,
+    all: LeaseShare,
+    owners: HashMap<Owner, LeaseShare>,
 }
 
 /// Leases and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Held {
+struct LeaseShare {
     leases: usize,
     bytes: usize,
 }
@@ -55,7 +55,7 @@ impl Shares {
         Self {
             bytes_max,
             leases_max,
-            all: Held::default(),
+            all: LeaseShare::default(),
             owners: HashMap::new(),
         }
     }
@@ -202,7 +202,7 @@ mod tests {
             for (owner, bytes) in held.drain(..) {
                 shares.give_back(owner, bytes);
             }
-            prop_assert_eq!(shares.all, Held::default());
+            prop_assert_eq!(shares.all, LeaseShare::default());
             prop_assert!(shares.owners.is_empty());
         }
     }

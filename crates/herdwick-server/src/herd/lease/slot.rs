@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::{context::Context, net::stream::Stream};
 
 /// A connection to the memcached port that began with a claim.
-pub(crate) struct Arrival {
+pub(crate) struct LeaseArrival {
     pub(crate) stream: Stream,
     /// The bytes received so far.
     pub(crate) input: Vec<u8>,

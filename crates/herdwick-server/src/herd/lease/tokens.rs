@@ -20,7 +20,7 @@ use herdwick_herd::{
 use herdwick_providers::Fabric;
 use herdwick_request::HashKey;
 
-use super::Kind;
+use super::LeaseKind;
 
 /// Largest number of used tokens remembered while they would be valid. Beyond 13,000 claims a
 /// second the oldest could be used again by an eavesdropper.
@@ -44,7 +44,7 @@ const MILLIS_BITS: u32 = u64::BITS - KIND_BITS - NUMBER_BITS;
 
 /// Issues and redeems tokens.
 #[derive(Debug)]
-pub(crate) struct Tokens {
+pub(crate) struct LeaseTokens {
     key: HashKey,
     told: AtomicU64,
     used: Mutex<Used>,
@@ -57,7 +57,7 @@ struct Used {
     order: VecDeque<(u64, Duration)>,
 }
 
-impl Tokens {
+impl LeaseTokens {
     /// `key` must be random and secret.
     pub(crate) fn new(key: HashKey) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Tokens {
     }
 
     /// Issues a token for a lease of `kind`.
-    pub(crate) fn issue(&self, kind: Kind, now: Duration) -> Token {
+    pub(crate) fn issue(&self, kind: LeaseKind, now: Duration) -> Token {
         let number = self.told.fetch_add(1, Ordering::Relaxed) % (1 << NUMBER_BITS);
         let path = PATHS.iter().position(|path| *path == kind.path);
         let kind = path.unwrap_or(0) as u64 | (kind.fabric.rank() as u64) << 2;
@@ -79,7 +79,7 @@ impl Tokens {
 
     /// Returns the purpose of `token` and marks it used, if it was issued here, has not expired,
     /// and was not used before.
-    pub(crate) fn redeem(&self, token: Token, now: Duration) -> Option<Kind> {
+    pub(crate) fn redeem(&self, token: Token, now: Duration) -> Option<LeaseKind> {
         let word = word(&token.0[..8]);
         let (told, good) = (
             word >> (KIND_BITS + NUMBER_BITS),
@@ -105,7 +105,7 @@ impl Tokens {
             .back()
             .map_or(expires, |(_, last)| expires.max(*last));
         used.order.push_back((word, kept));
-        Some(Kind {
+        Some(LeaseKind {
             fabric: *Fabric::ALL.get((word >> 2) as usize % 4)?,
             path: PATHS[word as usize % 4],
         })
@@ -146,14 +146,14 @@ mod tests {
 
     const T0: Duration = Duration::from_secs(1);
 
-    fn tokens() -> Tokens {
-        Tokens::new(HashKey([1, 2]))
+    fn tokens() -> LeaseTokens {
+        LeaseTokens::new(HashKey([1, 2]))
     }
 
-    fn kinds() -> impl Iterator<Item = Kind> {
+    fn kinds() -> impl Iterator<Item = LeaseKind> {
         let fabrics = Fabric::ALL.into_iter();
         fabrics.flat_map(|fabric| {
-            PATHS[..3].iter().map(move |path| Kind {
+            PATHS[..3].iter().map(move |path| LeaseKind {
                 fabric,
                 path: *path,
             })
@@ -207,7 +207,7 @@ mod tests {
             forged.0[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(tokens.redeem(forged, T0), None, "bit {bit}");
         }
-        let other = Tokens::new(HashKey([1, 3]));
+        let other = LeaseTokens::new(HashKey([1, 3]));
         assert_eq!(other.redeem(token, T0), None, "another server's");
         assert!(tokens.redeem(token, T0).is_some());
     }
@@ -231,7 +231,7 @@ mod tests {
             let now = T0 + Duration::from_nanos(n);
             assert!(tokens.redeem(tokens.issue(kind, now), now).is_some());
         }
-        let kept = |tokens: &Tokens| {
+        let kept = |tokens: &LeaseTokens| {
             let used = tokens.used.lock().unwrap();
             (used.words.len(), used.order.len())
         };

@@ -6,7 +6,7 @@ use herdwick_memcache::{Keys, text};
 use crate::{
     context::Context,
     runtime::{
-        dump::{Dump, Format},
+        dump::{Dump, DumpFormat},
         time::Warp,
     },
     settings::config::Offers,
@@ -206,8 +206,8 @@ fn walk(what: &[u8], classes: &[u8]) -> Admin {
     };
     match what {
         _ if !has_any => Admin::Say(b"NOTSTARTED no items to crawl\r\n"),
-        b"metadump" => dump(Format::Metadump),
-        b"mgdump" => dump(Format::Mgdump),
+        b"metadump" => dump(DumpFormat::Metadump),
+        b"mgdump" => dump(DumpFormat::Mgdump),
         _ if has_log => Admin::Crawler(CrawlerOrder::Crawl),
         _ => Admin::Say(text::OK),
     }

@@ -36,19 +36,19 @@ pub(super) fn pool_bytes(workers: usize) -> usize {
 
 /// The unused buffers of a worker.
 pub(crate) struct Pool {
-    inputs: Kept,
-    large: Kept,
-    outputs: Kept,
+    inputs: SpareBuffers,
+    large: SpareBuffers,
+    outputs: SpareBuffers,
 }
 
 /// Unused buffers of one kind, and their bytes of memory.
-struct Kept {
+struct SpareBuffers {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
     most: usize,
 }
 
-impl Kept {
+impl SpareBuffers {
     fn new(most: usize) -> Self {
         Self {
             buffers: Vec::new(),
@@ -82,9 +82,9 @@ impl Pool {
     /// Creates a pool that keeps `most` bytes of each kind.
     pub(crate) fn new(most: usize) -> Self {
         Self {
-            inputs: Kept::new(most),
-            large: Kept::new(most),
-            outputs: Kept::new(most),
+            inputs: SpareBuffers::new(most),
+            large: SpareBuffers::new(most),
+            outputs: SpareBuffers::new(most),
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
     upload_state::Upload,
 };
 use crate::{
-    net::{auth::Exchange, stream::Stream},
+    net::{auth::SaslExchange, stream::Stream},
     runtime::{dump::Dump, forward::Ticket},
     settings::config::Protocol,
     telemetry::counters::WorkerCounters,
@@ -69,7 +69,7 @@ pub(crate) struct Connection {
     /// It has authenticated, or need not.
     pub(crate) admitted: bool,
     /// What its SASL exchange waits for.
-    pub(crate) exchange: Option<Exchange>,
+    pub(crate) exchange: Option<SaslExchange>,
     /// The peer has closed both directions or reset the connection, and receives nothing more.
     pub(crate) gone: bool,
     /// Its memory, as last counted.
@@ -365,7 +365,7 @@ impl Connection {
             0
         };
         let input = self.input.memory().max(line);
-        let exchange = self.exchange.as_ref().map_or(0, Exchange::memory);
+        let exchange = self.exchange.as_ref().map_or(0, SaslExchange::memory);
         input + self.output.memory() + self.stream.owed() + behind + gathered + exchange
     }
 

@@ -14,7 +14,7 @@ use crate::runtime::{
 const TRIED_MAX: usize = 16;
 
 /// The partitions that a run is executed in.
-pub(super) struct Held<'a, 'p> {
+pub(super) struct HeldPartitions<'a, 'p> {
     /// This worker's partition, if the run has requests to it. It is not locked yet.
     own: Option<(u16, &'a mut Own<'p>)>,
     /// Partitions of other workers, locked, each with the index of its owner.
@@ -22,7 +22,7 @@ pub(super) struct Held<'a, 'p> {
     start: PassStart,
 }
 
-impl<'a, 'p> Held<'a, 'p> {
+impl<'a, 'p> HeldPartitions<'a, 'p> {
     /// Locks those of other workers' partitions that `run` has requests to and that are free.
     /// `index` is this worker's.
     pub(super) fn lock(
@@ -136,7 +136,7 @@ mod tests {
         let mut own = Own::Shared(partitions.of(0));
         // The owner of 2 keeps it.
         let kept = partitions.of(2).keep();
-        let held = Held::lock(&run, 0, &mut own, &partitions, start);
+        let held = HeldPartitions::lock(&run, 0, &mut own, &partitions, start);
         assert_eq!(
             [0, 1, 2, 3].map(|owner| held.has(owner)),
             [true, true, false, true]

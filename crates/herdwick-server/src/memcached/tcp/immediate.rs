@@ -24,7 +24,7 @@ use crate::{
     memcached::protocol::Encoder,
     runtime::{
         crawl::NotStarted,
-        dump::{Dump, Format},
+        dump::{Dump, DumpFormat},
         forward::{Order, Ticket},
         front::Pass,
     },
@@ -125,7 +125,7 @@ fn administer(
         Admin::Connections => {
             let out = output.buffer(&mut service.pool);
             listing::say_listeners(&service.context, pass.clock, out);
-            let dump = Dump::new(Format::Connections);
+            let dump = Dump::new(DumpFormat::Connections);
             return Begun::Dump { used, dump };
         }
         Admin::Dump(dump) => {

@@ -13,11 +13,11 @@ use super::wait_queue::WaitQueue;
 
 /// The lots of all partitions.
 pub(crate) struct Lots {
-    partitions: Vec<Partition>,
+    partitions: Vec<PartitionLots>,
 }
 
 #[derive(Default)]
-struct Partition {
+struct PartitionLots {
     /// Number of lots.
     count: AtomicUsize,
     /// Lots in use by all workers; more than there are after the number has fallen.
@@ -38,7 +38,7 @@ impl Lots {
     /// Creates the lots of `workers` partitions with `count` lots each.
     pub(crate) fn new(count: usize, workers: usize) -> Arc<Self> {
         let lots = Self {
-            partitions: (0..workers).map(|_| Partition::default()).collect(),
+            partitions: (0..workers).map(|_| PartitionLots::default()).collect(),
         };
         (0..workers).for_each(|owner| lots.resize(owner, count));
         Arc::new(lots)

@@ -41,7 +41,7 @@ pub(crate) use run::Owners;
 
 use crate::{
     context::Context,
-    herd::lease::{Arrival, ConnectionSlot, Host},
+    herd::lease::{ConnectionSlot, Host, LeaseArrival},
     memcached::{
         protocol::RUN_REQUESTS,
         tcp::{
@@ -239,7 +239,7 @@ impl TcpFront {
     fn pass_on(&mut self, place: u32, pass: &mut Pass<'_>) {
         if let Some(Connection { stream, input, .. }) = self.take_out(place, pass) {
             let context = &self.service.context;
-            self.service.host.pass_on(Arrival {
+            self.service.host.pass_on(LeaseArrival {
                 stream,
                 input: input.data().to_vec(),
                 slot: ConnectionSlot(Arc::clone(context)),

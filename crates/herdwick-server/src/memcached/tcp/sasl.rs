@@ -10,7 +10,7 @@ use herdwick_memcache::{
 use super::{connection::Connection, run::Progress, state::Service};
 use crate::{
     context::VERSION,
-    net::auth::{Auth, Exchange, MECHANISMS, SaslStep},
+    net::auth::{Auth, MECHANISMS, SaslExchange, SaslStep},
     telemetry::counters::WorkerCounters,
 };
 
@@ -84,7 +84,7 @@ impl Service {
 /// connection's exchange waits for.
 fn authenticate(
     auth: &Auth,
-    exchange: &mut Option<Exchange>,
+    exchange: &mut Option<SaslExchange>,
     decoder: &mut Decoder,
     input: &[u8],
     out: &mut Vec<u8>,
@@ -137,7 +137,7 @@ fn contradicts_itself(decoded: &Decoded<'_>) -> bool {
 /// Answers a packet that may precede authentication, or contradicts itself.
 fn handle(
     auth: &Auth,
-    exchange: &mut Option<Exchange>,
+    exchange: &mut Option<SaslExchange>,
     packet: &Packet<'_>,
     (used, swallow): (usize, u64),
     out: &mut Vec<u8>,
@@ -170,7 +170,7 @@ fn handle(
 /// authenticated now.
 fn take_step(
     auth: &Auth,
-    exchange: &mut Option<Exchange>,
+    exchange: &mut Option<SaslExchange>,
     packet: &Packet<'_>,
     message: Option<&[u8]>,
     out: &mut Vec<u8>,
@@ -179,7 +179,7 @@ fn take_step(
     let echo = packet.echo;
     let step = match (message, exchange.take()) {
         (Some(message), _) if echo.plain() == opcode::SASL_AUTH => {
-            Exchange::start(auth, packet.key, message)
+            SaslExchange::start(auth, packet.key, message)
         }
         (Some(message), Some(exchange)) => exchange.step(auth, message),
         // Too long, or a step without a start.

@@ -8,7 +8,7 @@ use herdwick_memcache::text;
 use super::{
     connection::{Connection, Room},
     gather::{Gather, Purpose, Replies},
-    held::{self, Held},
+    held::{self, HeldPartitions},
     immediate,
     run::{Progress, Run, Stop},
     state::{Round, Service},
@@ -177,7 +177,8 @@ impl Service {
         pass: &mut Pass<'_>,
     ) -> Option<Gather> {
         let start = pass.start();
-        let held = Held::lock(run, self.owners.own, &mut pass.own, pass.partitions, start);
+        let held =
+            HeldPartitions::lock(run, self.owners.own, &mut pass.own, pass.partitions, start);
         let wanted = |slot: usize| !held.has(run.owners[slot]);
         let (sent, outstanding) = send_away(run, wanted, ticket, pass.cross_core, pass.counters);
         if sent == 0 {

@@ -33,7 +33,7 @@ pub(crate) struct Service {
     /// The lots by which uploads are admitted to logs.
     pub(super) lots: WorkerLots,
     /// Uploads that are still to be aborted at their owners.
-    pub(super) left: Vec<Left>,
+    pub(super) left: Vec<AbortedUpload>,
 }
 
 /// Buffers for the requests of a scattered run that are executed in one partition.
@@ -63,7 +63,7 @@ pub(crate) enum Round {
 }
 
 /// An upload that is to be aborted at its owner.
-pub(super) struct Left {
+pub(super) struct AbortedUpload {
     pub(super) owner: usize,
     pub(super) who: Uploader,
     pub(super) lot: Lot,

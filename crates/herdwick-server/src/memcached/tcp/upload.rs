@@ -12,7 +12,7 @@ use super::{
     connection::{Connection, Flow},
     gather::Gather,
     run::{Cursor, Progress},
-    state::{Left, Service},
+    state::{AbortedUpload, Service},
     upload_state::Upload,
 };
 use crate::memcached::protocol::{BatchEncoder, Large};
@@ -20,7 +20,7 @@ use crate::runtime::{
     cross_core::{Exhausted, PIECE_BYTES_MIN},
     forward::Ticket,
     front::Pass,
-    upload_steps::Step,
+    upload_steps::UploadStep,
 };
 
 /// Maximum bytes read in one turn.
@@ -121,7 +121,7 @@ fn begin(
         let second = own.clock().second;
         upload.staged = Some(own.store.stage(second, &upload.key, upload.value_len));
     } else {
-        let step = Step::Begin(&upload.key, upload.value_len);
+        let step = UploadStep::Begin(&upload.key, upload.value_len);
         let who = ticket.uploader(service.owners.own);
         pass.cross_core.upload(owner, who, step)?;
     }
@@ -149,7 +149,7 @@ fn feed(
             }
             None => pass
                 .cross_core
-                .upload(upload.owner, who, Step::Bytes(bytes))?,
+                .upload(upload.owner, who, UploadStep::Bytes(bytes))?,
         };
         connection.input.consume(count);
         upload.lacking -= count;
@@ -288,7 +288,7 @@ pub(super) fn abort(
         Some(lot) if upload.begun && upload.staged.is_none() => {
             // The lot is given back when the forwarded batch returns: only then has the owner
             // freed the reservation.
-            let left = Left {
+            let left = AbortedUpload {
                 owner: upload.owner,
                 who: ticket.uploader(service.owners.own),
                 lot,
@@ -304,7 +304,7 @@ pub(super) fn abort(
 /// Sends the aborts to the owners, as far as forwarded batches are free.
 pub(super) fn send_aborts(service: &mut Service, pass: &mut Pass<'_>) {
     service.left.retain(|left| {
-        let step = Step::Abort(left.lot);
+        let step = UploadStep::Abort(left.lot);
         pass.cross_core.upload(left.owner, left.who, step).is_err()
     });
 }

@@ -22,14 +22,14 @@ use crate::{
 };
 
 /// A listening socket for connections.
-pub(crate) enum Listener {
+pub(crate) enum StreamListener {
     Tcp(TcpListener),
     /// Connections on it speak TLS.
     Tls(TcpListener),
     Unix(unix::Listener),
 }
 
-impl Listener {
+impl StreamListener {
     fn number(&self) -> RawFd {
         match self {
             Self::Tcp(tcp) | Self::Tls(tcp) => tcp.as_raw_fd(),
@@ -41,7 +41,7 @@ impl Listener {
 /// The open listeners, the addresses they are bound to, and the addresses that could not be bound.
 #[derive(Default)]
 pub(crate) struct Opened {
-    pub(crate) listeners: Vec<Listener>,
+    pub(crate) listeners: Vec<StreamListener>,
     pub(crate) udp: Vec<UdpListener>,
     pub(crate) addresses: Vec<Address>,
     pub(crate) socket_file: Option<SocketFile>,
@@ -51,7 +51,7 @@ pub(crate) struct Opened {
 
 /// A listener, as `stats conns` shows it.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct ListenerInfo {
     /// The listener's descriptor.
     pub(crate) number: RawFd,
     pub(crate) udp: bool,
@@ -74,7 +74,7 @@ pub(crate) fn open(config: &Config) -> Result<Opened, StartError> {
             let address = Address::Unix(path.clone());
             let (listener, file) = unix::open(path, *mode, config.backlog)
                 .map_err(|error| refused(address.clone(), error))?;
-            opened.listeners.push(Listener::Unix(listener));
+            opened.listeners.push(StreamListener::Unix(listener));
             opened.socket_file = Some(file);
             opened.addresses.push(address);
         }
@@ -91,9 +91,9 @@ impl Opened {
     }
 
     /// Returns every listener, streams first.
-    pub(crate) fn sources(&self) -> Vec<Source> {
+    pub(crate) fn sources(&self) -> Vec<ListenerInfo> {
         let streams = self.listeners.iter().zip(&self.addresses);
-        let streams = streams.map(|(listener, address)| Source {
+        let streams = streams.map(|(listener, address)| ListenerInfo {
             number: listener.number(),
             udp: false,
             address: match address {
@@ -102,7 +102,7 @@ impl Opened {
             },
         });
         let datagrams = self.udp.iter().zip(&self.udp_addresses);
-        let datagrams = datagrams.map(|(listener, address)| Source {
+        let datagrams = datagrams.map(|(listener, address)| ListenerInfo {
             number: listener.number(),
             udp: true,
             address: format!("udp:{address}"),
@@ -126,8 +126,8 @@ impl Opened {
             };
             self.addresses.push(Address::Tcp(bound));
             self.listeners.push(match config.tls {
-                Some(_) if !interface.plain => Listener::Tls(listener),
-                _ => Listener::Tcp(listener),
+                Some(_) if !interface.plain => StreamListener::Tls(listener),
+                _ => StreamListener::Tcp(listener),
             });
         }
         if self.listeners.len() == before {

@@ -19,7 +19,7 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 
-pub(crate) use listen::{Listener, Opened, Source, open};
+pub(crate) use listen::{ListenerInfo, Opened, StreamListener, open};
 pub(crate) use polling::WAKE;
 use polling::{EVENTS, RETRY};
 pub(crate) use tls::{Porch, greeter};
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The thread that accepts connections and assigns them to the workers round-robin.
 pub(crate) struct Acceptor {
     pub(crate) poll: Poll,
-    pub(crate) listeners: Vec<Listener>,
+    pub(crate) listeners: Vec<StreamListener>,
     pub(crate) udp: Vec<UdpListener>,
     /// The thread for TLS handshakes, if there are TLS listeners.
     pub(crate) porch: Option<Porch>,
@@ -52,7 +52,7 @@ pub(crate) struct Acceptor {
 }
 
 /// An accepted connection.
-enum Arrival {
+enum Accepted {
     Plain(Stream),
     /// Its handshake has not begun.
     Tls(TcpStream),
@@ -68,10 +68,10 @@ impl Acceptor {
         for (index, listener) in self.listeners.iter_mut().enumerate() {
             let registry = self.poll.registry();
             match listener {
-                Listener::Tcp(tcp) | Listener::Tls(tcp) => {
+                StreamListener::Tcp(tcp) | StreamListener::Tls(tcp) => {
                     registry.register(tcp, Token(index), Interest::READABLE)?;
                 }
-                Listener::Unix(unix) => {
+                StreamListener::Unix(unix) => {
                     registry.register(unix, Token(index), Interest::READABLE)?;
                 }
             }
@@ -109,11 +109,13 @@ impl Acceptor {
                 return false;
             }
             let accepted = match &self.listeners[index] {
-                Listener::Tcp(tcp) => accept(tcp).map(|stream| Arrival::Plain(Stream::Tcp(stream))),
-                Listener::Tls(tcp) => accept(tcp).map(Arrival::Tls),
-                Listener::Unix(listener) => {
+                StreamListener::Tcp(tcp) => {
+                    accept(tcp).map(|stream| Accepted::Plain(Stream::Tcp(stream)))
+                }
+                StreamListener::Tls(tcp) => accept(tcp).map(Accepted::Tls),
+                StreamListener::Unix(listener) => {
                     let accepted = listener.accept();
-                    accepted.map(|stream| Arrival::Plain(Stream::Unix(stream)))
+                    accepted.map(|stream| Accepted::Plain(Stream::Unix(stream)))
                 }
             };
             match accepted {
@@ -144,15 +146,15 @@ impl Acceptor {
         emptied
     }
 
-    fn admit(&mut self, arrival: Arrival, now: Duration) {
+    fn admit(&mut self, arrival: Accepted, now: Duration) {
         let has_room = self.context.limits.enter();
         match arrival {
-            Arrival::Plain(stream) if has_room => self.deal(stream),
-            Arrival::Plain(mut stream) => {
+            Accepted::Plain(stream) if has_room => self.deal(stream),
+            Accepted::Plain(mut stream) => {
                 // Best effort: the connection ends either way.
                 let _ = stream.write(text::TOO_MANY_CONNECTIONS);
             }
-            Arrival::Tls(socket) if has_room => {
+            Accepted::Tls(socket) if has_room => {
                 let deadline = now + self.context.tunables.timeout().request;
                 match &mut self.porch {
                     Some(porch) => porch.begin(socket, deadline),
@@ -161,7 +163,7 @@ impl Acceptor {
             }
             // A text line would be a malformed record to a TLS client, so the socket is closed
             // silently.
-            Arrival::Tls(_) => {}
+            Accepted::Tls(_) => {}
         }
     }
 

@@ -9,7 +9,7 @@ use mio::{Events, Poll, Waker, net::TcpStream};
 use super::polling::{EVENTS, RETRY, WAKE};
 use crate::{
     context::Context,
-    net::tls::{Certificates, Handshakes, Progress, TlsStream},
+    net::tls::{Certificates, HandshakeProgress, Handshakes, TlsStream},
     runtime::{readiness, stopping::Stopping, time::Timer},
     settings::error::{StartError, refused},
 };
@@ -168,14 +168,14 @@ impl Greeter {
         }
     }
 
-    fn follow(&mut self, progress: Progress) {
+    fn follow(&mut self, progress: HandshakeProgress) {
         match progress {
-            Progress::UnderWay => {}
-            Progress::Done(stream) => {
+            HandshakeProgress::UnderWay => {}
+            HandshakeProgress::Done(stream) => {
                 self.waiting.push_back(stream);
                 self.pass_waiting();
             }
-            Progress::Failed => self.context.limits.leave(),
+            HandshakeProgress::Failed => self.context.limits.leave(),
         }
     }
 }

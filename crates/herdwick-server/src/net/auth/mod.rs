@@ -20,7 +20,7 @@ use stringprep::saslprep;
 
 pub use error::AuthError;
 use error::LINE_BYTES_MAX;
-pub(crate) use sasl::{Exchange, MECHANISMS, SaslStep};
+pub(crate) use sasl::{MECHANISMS, SaslExchange, SaslStep};
 use scram::{ITERATIONS, Keys, mac, same};
 
 use crate::settings::config::{Config, SaslUsers};
@@ -38,24 +38,24 @@ const NONCE_BYTES: usize = 18;
 /// The users of a file of `user:password` lines.
 pub(crate) struct Auth {
     path: PathBuf,
-    format: Format,
+    format: UserFormat,
     /// For SASL; `None`: users of the text protocol.
     secret: Option<Secret>,
     /// Replaced as a whole. Locked only to copy the pointer, and only for an authentication
     /// attempt.
-    users: Mutex<Arc<[User]>>,
+    users: Mutex<Arc<[UserEntry]>>,
 }
 
 /// A file of users, and how its lines are read.
 #[derive(Clone, Copy)]
-struct Source<'a> {
+struct UserFile<'a> {
     path: &'a Path,
-    format: Format,
+    format: UserFormat,
 }
 
 /// What a line of the file is, and who is to prove its password.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Format {
+enum UserFormat {
     /// `user:password`, for the text protocol.
     Text,
     /// The same, for SASL.
@@ -71,7 +71,7 @@ struct Secret {
     nonces: AtomicU64,
 }
 
-struct User {
+struct UserEntry {
     /// For SASL, as [`prepared`] returns it.
     name: Box<[u8]>,
     password: Box<[u8]>,
@@ -98,12 +98,12 @@ struct Challenge {
 impl Auth {
     /// Reads the users that `config` names, if it names any.
     pub(crate) fn open(config: &Config) -> Result<Option<Self>, AuthError> {
-        let Some(source) = Source::of(config) else {
+        let Some(source) = UserFile::of(config) else {
             return Ok(None);
         };
         let secret = match source.format {
-            Format::Text => None,
-            Format::Sasl | Format::Pwdb => Some(Secret::new()?),
+            UserFormat::Text => None,
+            UserFormat::Sasl | UserFormat::Pwdb => Some(Secret::new()?),
         };
         let users = source.users(secret.as_ref())?;
         Ok(Some(Self {
@@ -116,7 +116,7 @@ impl Auth {
 
     /// Reads the file again. If it cannot be used, the previous users stay.
     pub(crate) fn reload(&self) -> Result<(), AuthError> {
-        let source = Source {
+        let source = UserFile {
             path: &self.path,
             format: self.format,
         };
@@ -176,7 +176,7 @@ impl Auth {
         })
     }
 
-    fn users(&self) -> Arc<[User]> {
+    fn users(&self) -> Arc<[UserEntry]> {
         Arc::clone(&self.users.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -214,7 +214,7 @@ fn first<const N: usize>(bytes: [u8; 32]) -> [u8; N] {
     std::array::from_fn(|at| bytes[at])
 }
 
-impl User {
+impl UserEntry {
     fn has(&self, password: &[u8]) -> bool {
         let all = same(&self.password, password);
         let part = self.password.split_at_checked(password.len());
@@ -257,20 +257,20 @@ fn prepared(bytes: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a> UserFile<'a> {
     /// Returns the file that `config` names, if it names any.
     fn of(config: &'a Config) -> Option<Self> {
         let (path, format) = match (&config.sasl, &config.auth) {
-            (Some(SaslUsers::AuthFile(path)), _) => (path, Format::Sasl),
-            (Some(SaslUsers::Pwdb(path)), _) => (path, Format::Pwdb),
-            (None, Some(path)) => (path, Format::Text),
+            (Some(SaslUsers::AuthFile(path)), _) => (path, UserFormat::Sasl),
+            (Some(SaslUsers::Pwdb(path)), _) => (path, UserFormat::Pwdb),
+            (None, Some(path)) => (path, UserFormat::Text),
             (None, None) => return None,
         };
         Some(Self { path, format })
     }
 
     /// Returns the users in the file, with the keys of SASL if there is a secret to make them.
-    fn users(self, secret: Option<&Secret>) -> Result<Arc<[User]>, AuthError> {
+    fn users(self, secret: Option<&Secret>) -> Result<Arc<[UserEntry]>, AuthError> {
         let users = self.read()?;
         let Some(secret) = secret else {
             return Ok(users.into());
@@ -295,7 +295,7 @@ impl<'a> Source<'a> {
         Err(self.unreadable(io::Error::other("only a regular file is read again")))
     }
 
-    fn read(self) -> Result<Vec<User>, AuthError> {
+    fn read(self) -> Result<Vec<UserEntry>, AuthError> {
         let path = || self.path.to_owned();
         let text = std::fs::read(self.path).map_err(|source| self.unreadable(source))?;
         let lines = text
@@ -304,7 +304,7 @@ impl<'a> Source<'a> {
         let filled = lines
             .enumerate()
             .filter(|(_, line)| self.format.is_filled(line));
-        let mut users: Vec<User> = filled
+        let mut users: Vec<UserEntry> = filled
             .map(|(index, line)| {
                 user(line, self.format).ok_or_else(|| AuthError::Line {
                     path: path(),
@@ -317,17 +317,17 @@ impl<'a> Source<'a> {
             let path = path();
             return Err(AuthError::Count { path, count, max });
         }
-        if self.format == Format::Pwdb {
+        if self.format == UserFormat::Pwdb {
             add_short_names(&mut users, &host_name());
         }
-        if self.format != Format::Text {
+        if self.format != UserFormat::Text {
             keep_first(&mut users);
         }
         Ok(users)
     }
 }
 
-impl Format {
+impl UserFormat {
     /// Returns what names the file.
     fn option(self) -> &'static str {
         match self {
@@ -352,19 +352,19 @@ impl Format {
     }
 }
 
-fn user(line: &[u8], format: Format) -> Option<User> {
+fn user(line: &[u8], format: UserFormat) -> Option<UserEntry> {
     let colon = line.iter().position(|&byte| byte == b':')?;
-    (line.len() <= LINE_BYTES_MAX).then(|| User {
+    (line.len() <= LINE_BYTES_MAX).then(|| UserEntry {
         name: line[..colon].into(),
         password: line[colon + 1..].into(),
-        fields: format == Format::Pwdb,
+        fields: format == UserFormat::Pwdb,
         scram: None,
     })
 }
 
 /// Prepares the names, and keeps the first user of each: memcached looks no further in its file of
 /// SASL users, and SCRAM can prove one password only.
-fn keep_first(users: &mut Vec<User>) {
+fn keep_first(users: &mut Vec<UserEntry>) {
     let mut names = HashSet::new();
     users.retain_mut(|user| {
         user.name = prepared(&user.name).into();
@@ -375,17 +375,17 @@ fn keep_first(users: &mut Vec<User>) {
 /// Adds each user of the realm `host` once more without the realm: Cyrus SASL adds the name of the
 /// host to a name without a realm before memcached looks it up. They come first, so that of two
 /// lines for such a name it is the one that memcached would find.
-fn add_short_names(users: &mut Vec<User>, host: &[u8]) {
-    let short = |user: &User| {
+fn add_short_names(users: &mut Vec<UserEntry>, host: &[u8]) {
+    let short = |user: &UserEntry| {
         let name = user.name.strip_suffix(host)?.strip_suffix(b"@")?;
-        Some(User {
+        Some(UserEntry {
             name: name.into(),
             password: user.password.clone(),
             fields: user.fields,
             scram: None,
         })
     };
-    let short: Vec<User> = users.iter().filter_map(short).collect();
+    let short: Vec<UserEntry> = users.iter().filter_map(short).collect();
     users.splice(..0, short);
 }
 
@@ -399,15 +399,15 @@ fn host_name() -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn of_pwdb(line: &[u8]) -> User {
-        user(line, Format::Pwdb).unwrap()
+    fn of_pwdb(line: &[u8]) -> UserEntry {
+        user(line, UserFormat::Pwdb).unwrap()
     }
 
     #[test]
     fn auth_file_lines_are_parsed() {
-        assert!(user(b"no colon", Format::Text).is_none());
-        assert!(user(&[b':'; 257], Format::Text).is_none());
-        let found = user(b"a:b:c", Format::Text).unwrap();
+        assert!(user(b"no colon", UserFormat::Text).is_none());
+        assert!(user(&[b':'; 257], UserFormat::Text).is_none());
+        let found = user(b"a:b:c", UserFormat::Text).unwrap();
         assert_eq!((&*found.name, &*found.password), (&b"a"[..], &b"b:c"[..]));
         assert!(found.has(b"b:c") && !found.has(b"b"));
     }
@@ -460,7 +460,7 @@ mod tests {
     fn names_and_passwords_are_prepared() {
         let secret = Secret::new().unwrap();
         let scram = |line: &str| {
-            let mut users = vec![user(line.as_bytes(), Format::Sasl).unwrap()];
+            let mut users = vec![user(line.as_bytes(), UserFormat::Sasl).unwrap()];
             keep_first(&mut users);
             let user = users.remove(0).keyed(&secret);
             (user.name, user.scram.unwrap())

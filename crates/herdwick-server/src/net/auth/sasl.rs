@@ -15,7 +15,7 @@ const SCRAM: &[u8] = b"SCRAM-SHA-256";
 const PLAIN: &[u8] = b"PLAIN";
 
 /// What an exchange waits for.
-pub(crate) enum Exchange {
+pub(crate) enum SaslExchange {
     /// The first message, which did not come with the start.
     Opened(Mechanism),
     /// The proof of SCRAM.
@@ -37,7 +37,7 @@ pub(crate) enum SaslStep {
     /// The user is authenticated.
     Admitted,
     /// Send this message, and wait for another.
-    Continue(Exchange, String),
+    Continue(SaslExchange, String),
     /// The exchange has failed.
     Refused,
 }
@@ -55,7 +55,7 @@ impl Mechanism {
     }
 }
 
-impl Exchange {
+impl SaslExchange {
     /// Begins an exchange with the message that came with its start, which may be empty: then the
     /// first message comes with the first step.
     pub(crate) fn start(auth: &Auth, mechanism: &[u8], message: &[u8]) -> SaslStep {
@@ -125,6 +125,6 @@ fn challenge(auth: &Auth, message: &[u8]) -> Option<SaslStep> {
     // An unknown user is challenged like a known one, and fails at the proof.
     let Challenge { keys, salt, nonce } = auth.challenge(&name)?;
     let (challenged, said) = Challenged::new(&first, keys, &salt, &nonce);
-    let exchange = Exchange::Challenged(Box::new(challenged));
+    let exchange = SaslExchange::Challenged(Box::new(challenged));
     Some(SaslStep::Continue(exchange, said))
 }

@@ -35,7 +35,7 @@ struct Handshake {
 
 /// The state of a handshake after a step.
 #[derive(Debug)]
-pub(crate) enum Progress {
+pub(crate) enum HandshakeProgress {
     /// In progress.
     UnderWay,
     /// Completed; the connection can be served.
@@ -68,10 +68,10 @@ impl Handshakes {
         certificates: &Certificates,
         registry: &Registry,
         deadline: Duration,
-    ) -> Progress {
+    ) -> HandshakeProgress {
         let Ok(session) = certificates.session() else {
             certificates.counters.failed.fetch_add(1, Relaxed);
-            return Progress::Failed;
+            return HandshakeProgress::Failed;
         };
         let mut stream = Box::new(TlsStream::new(socket, session));
         let place = self.vacant.pop().unwrap_or_else(|| {
@@ -83,7 +83,7 @@ impl Handshakes {
         if registry.register(stream.socket_mut(), token, both).is_err() {
             certificates.counters.failed.fetch_add(1, Relaxed);
             self.vacant.push(place);
-            return Progress::Failed;
+            return HandshakeProgress::Failed;
         }
         self.places[place] = Some(Handshake {
             stream,
@@ -99,28 +99,28 @@ impl Handshakes {
         token: Token,
         certificates: &Certificates,
         registry: &Registry,
-    ) -> Progress {
+    ) -> HandshakeProgress {
         let place = token.0.wrapping_sub(self.first);
         let Some(Some(handshake)) = self.places.get_mut(place) else {
-            return Progress::UnderWay;
+            return HandshakeProgress::UnderWay;
         };
         let before = handshake.came;
         let shaken = handshake.stream.shake_hands(&mut handshake.came);
         self.came += handshake.came - before;
         match shaken {
-            Ok(Shaken::NotYet) => Progress::UnderWay,
+            Ok(Shaken::NotYet) => HandshakeProgress::UnderWay,
             Ok(Shaken::Done) => match self.take_out(place, registry) {
                 Some(stream) => {
                     let new = u64::from(!stream.is_resumed());
                     certificates.counters.new_sessions.fetch_add(new, Relaxed);
-                    Progress::Done(stream)
+                    HandshakeProgress::Done(stream)
                 }
-                None => Progress::Failed,
+                None => HandshakeProgress::Failed,
             },
             Err(_) => {
                 certificates.counters.failed.fetch_add(1, Relaxed);
                 self.take_out(place, registry);
-                Progress::Failed
+                HandshakeProgress::Failed
             }
         }
     }
@@ -224,7 +224,10 @@ mod tests {
             let progress = self
                 .handshakes
                 .begin(socket, &self.certificates, registry, deadline);
-            assert!(matches!(progress, Progress::UnderWay), "{progress:?}");
+            assert!(
+                matches!(progress, HandshakeProgress::UnderWay),
+                "{progress:?}"
+            );
             peer
         }
 
@@ -296,11 +299,11 @@ mod tests {
             let registry = porch.poll.registry();
             let certificates = &porch.certificates;
             match porch.handshakes.go_on(Token(1), certificates, registry) {
-                Progress::UnderWay => {}
+                HandshakeProgress::UnderWay => {}
                 other => break other,
             }
         };
-        assert!(matches!(failed, Progress::Failed));
+        assert!(matches!(failed, HandshakeProgress::Failed));
         assert_eq!(porch.certificates.counters.failed.load(Relaxed), 1);
     }
 }

@@ -8,7 +8,7 @@ mod stream;
 use std::{io, path::PathBuf};
 
 pub(crate) use certificates::Certificates;
-pub(crate) use handshakes::{Handshakes, Progress};
+pub(crate) use handshakes::{HandshakeProgress, Handshakes};
 pub(crate) use stream::{SENDING_BYTES, TlsStream};
 
 /// The TLS settings of the TCP ports (memcached's `-Z` and `-o ssl_*`).

@@ -14,7 +14,7 @@ use super::{FRAME_BYTES, HEADER_BYTES};
 
 /// A request in a datagram and the reply to it.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct UdpExchange {
     socket: Arc<UdpSocket>,
     from: SocketAddr,
     id: [u8; 2],
@@ -35,7 +35,7 @@ pub(crate) enum Sent {
     Less,
 }
 
-impl Exchange {
+impl UdpExchange {
     /// Parses a `datagram`. Returns `None` if it is malformed, a part of a longer request, or a
     /// reply.
     pub(super) fn new(
@@ -123,7 +123,7 @@ fn framed(count: usize) -> usize {
     count + HEADER_BYTES * count.div_ceil(FRAME_BYTES)
 }
 
-impl Read for Exchange {
+impl Read for UdpExchange {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let rest = &self.request[self.read..];
         let count = rest.len().min(into.len());
@@ -134,7 +134,7 @@ impl Read for Exchange {
     }
 }
 
-impl Write for Exchange {
+impl Write for UdpExchange {
     /// Appends to the reply.
     ///
     /// # Errors

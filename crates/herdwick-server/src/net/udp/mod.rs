@@ -12,7 +12,7 @@ mod socket;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-pub(crate) use exchange::{Exchange, Sent};
+pub(crate) use exchange::{Sent, UdpExchange};
 pub use network::Network;
 pub(crate) use socket::UdpListener;
 

@@ -9,7 +9,7 @@ use std::{
 
 use mio::{Interest, Registry, Token, net::UdpSocket};
 
-use super::{Exchange, FRAME_BYTES, HEADER_BYTES, Refused, Udp};
+use super::{FRAME_BYTES, HEADER_BYTES, Refused, Udp, UdpExchange};
 
 /// Maximum length of a datagram in bytes.
 const DATAGRAM_BYTES: usize = 64 << 10;
@@ -68,7 +68,7 @@ impl UdpListener {
     }
 
     /// Receives datagrams and passes each request to `deal`. Returns false if there may be more.
-    pub(crate) fn take_in(&mut self, refused: &Refused, mut deal: impl FnMut(Exchange)) -> bool {
+    pub(crate) fn take_in(&mut self, refused: &Refused, mut deal: impl FnMut(UdpExchange)) -> bool {
         for _ in 0..TURN {
             let (length, from) = match self.socket.recv_from(&mut self.buffer) {
                 Ok(received) => received,
@@ -89,7 +89,7 @@ impl UdpListener {
                 self.whole_bytes_max.min(AMPLIFICATION_MAX * length)
             };
             let socket = Arc::clone(&self.socket);
-            match Exchange::new(socket, from, &self.buffer[..length], bound) {
+            match UdpExchange::new(socket, from, &self.buffer[..length], bound) {
                 Some(exchange) => deal(exchange),
                 None => {
                     refused.malformed.fetch_add(1, Relaxed);

@@ -39,7 +39,7 @@ const STACK_BYTES: usize = 128 << 10;
 
 /// Sockets that wait to be closed, and the state of each thread.
 struct Queue<T> {
-    users: BTreeMap<u32, User<T>>,
+    users: BTreeMap<u32, UserSockets<T>>,
     closers: [Closer; CLOSERS_MAX],
     /// Number of sockets ever taken from the queue.
     taken: u64,
@@ -52,7 +52,7 @@ struct Queue<T> {
 }
 
 /// The sockets of one user; removed when there are none.
-struct User<T> {
+struct UserSockets<T> {
     waiting: VecDeque<T>,
     closing: usize,
 }
@@ -91,7 +91,7 @@ impl<T> Queue<T> {
     }
 
     fn push(&mut self, user: u32, socket: T) {
-        let user = self.users.entry(user).or_insert_with(|| User {
+        let user = self.users.entry(user).or_insert_with(|| UserSockets {
             waiting: VecDeque::new(),
             closing: 0,
         });
@@ -106,7 +106,7 @@ impl<T> Queue<T> {
 
     /// Returns the next user in turn, of those that occupy fewer threads than they may.
     fn next(&self) -> Option<u32> {
-        let may = |(id, user): (&u32, &User<T>)| {
+        let may = |(id, user): (&u32, &UserSockets<T>)| {
             (!user.waiting.is_empty() && user.closing < USER_CLOSERS_MAX).then_some(*id)
         };
         let behind = self.users.range(self.last.saturating_add(1)..);

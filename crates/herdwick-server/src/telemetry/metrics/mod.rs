@@ -29,7 +29,7 @@ use crate::{
     settings::error::StartError,
     telemetry::counters::Snapshot,
 };
-use visitor::{Step, Visitor};
+use visitor::{Visitor, VisitorStep};
 
 /// Largest number of clients at a time. A further one replaces the oldest.
 const VISITORS_MAX: usize = 16;
@@ -111,11 +111,11 @@ pub(crate) struct Reporter {
     timer: Timer,
     stopping: Arc<Stopping>,
     visitors: [Option<Visitor>; VISITORS_MAX],
-    round: Option<Round>,
+    round: Option<SnapshotRound>,
 }
 
 /// A round of snapshots, requested from every worker.
-struct Round {
+struct SnapshotRound {
     outstanding: usize,
     parts: Vec<Snapshot>,
 }
@@ -178,7 +178,7 @@ impl Reporter {
             return;
         };
         let late = now.saturating_sub(visitor.came()) > TIMEOUT;
-        if late || visitor.step() == Step::Gone {
+        if late || visitor.step() == VisitorStep::Gone {
             self.visitors[place] = None;
         }
     }
@@ -196,7 +196,7 @@ impl Reporter {
             },
             TICKET,
         ) {
-            self.round = Some(Round {
+            self.round = Some(SnapshotRound {
                 outstanding,
                 parts: Vec::new(),
             });

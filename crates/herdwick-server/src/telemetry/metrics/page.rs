@@ -12,7 +12,7 @@ use crate::{
     runtime::dump::Uri,
     telemetry::{
         counters::{Snapshot, View},
-        stats::{self, Family, Kind, families},
+        stats::{self, Family, StatisticKind, families},
     },
 };
 
@@ -106,14 +106,14 @@ fn with(family: &Family, metric: Metric) -> MetricFamily {
     made.set_name(family.name.to_owned());
     made.set_help(family.help.to_owned());
     made.set_field_type(match family.kind {
-        Kind::Counter => MetricType::COUNTER,
-        Kind::Gauge | Kind::Text => MetricType::GAUGE,
+        StatisticKind::Counter => MetricType::COUNTER,
+        StatisticKind::Gauge | StatisticKind::Text => MetricType::GAUGE,
     });
     made.set_metric(vec![metric]);
     made
 }
 
-fn metric(kind: Kind, labels: Vec<(&'static str, String)>, value: f64) -> Metric {
+fn metric(kind: StatisticKind, labels: Vec<(&'static str, String)>, value: f64) -> Metric {
     let pair = |(name, value): (&str, String)| {
         let mut pair = LabelPair::default();
         pair.set_name(name.to_owned());
@@ -122,12 +122,12 @@ fn metric(kind: Kind, labels: Vec<(&'static str, String)>, value: f64) -> Metric
     };
     let mut metric = Metric::from_label(labels.into_iter().map(pair).collect());
     match kind {
-        Kind::Counter => {
+        StatisticKind::Counter => {
             let mut counter = Counter::default();
             counter.set_value(value);
             metric.set_counter(counter);
         }
-        Kind::Gauge | Kind::Text => {
+        StatisticKind::Gauge | StatisticKind::Text => {
             let mut gauge = Gauge::default();
             gauge.set_value(value);
             metric.set_gauge(gauge);

@@ -41,25 +41,25 @@ enum State {
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum VisitorStep {
     Stays,
     Gone,
 }
 
 /// The response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Response {
     Page { head: bool },
     Fixed(&'static str, &'static str),
 }
 
-const NOT_HTTP: Answer = Answer::Fixed("400 Bad Request", "this is no HTTP request\n");
-const TOO_LONG: Answer = Answer::Fixed(
+const NOT_HTTP: Response = Response::Fixed("400 Bad Request", "this is no HTTP request\n");
+const TOO_LONG: Response = Response::Fixed(
     "431 Request Header Fields Too Large",
     "a request has at most 64 headers and 8 KiB\n",
 );
-const METHOD: Answer = Answer::Fixed("405 Method Not Allowed", "GET and HEAD are served\n");
-const ELSEWHERE: Answer = Answer::Fixed("404 Not Found", "metrics are at /metrics\n");
+const METHOD: Response = Response::Fixed("405 Method Not Allowed", "GET and HEAD are served\n");
+const ELSEWHERE: Response = Response::Fixed("404 Not Found", "metrics are at /metrics\n");
 
 impl Visitor {
     pub(super) fn new(stream: TcpStream, came: Duration) -> Self {
@@ -90,36 +90,36 @@ impl Visitor {
     }
 
     /// Reads and writes as far as possible without blocking.
-    pub(super) fn step(&mut self) -> Step {
-        if matches!(self.state, State::Reading) && self.read() == Step::Gone {
-            return Step::Gone;
+    pub(super) fn step(&mut self) -> VisitorStep {
+        if matches!(self.state, State::Reading) && self.read() == VisitorStep::Gone {
+            return VisitorStep::Gone;
         }
         match self.state {
-            State::Reading | State::Waiting { .. } => Step::Stays,
+            State::Reading | State::Waiting { .. } => VisitorStep::Stays,
             State::Writing(_) => self.write(),
             State::Leaving => self.leave(),
         }
     }
 
-    fn read(&mut self) -> Step {
+    fn read(&mut self) -> VisitorStep {
         let mut chunk = [0; 2048];
         loop {
             match self.stream.read(&mut chunk) {
-                Ok(0) => return Step::Gone,
+                Ok(0) => return VisitorStep::Gone,
                 Ok(count) => self.bytes.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Stays,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return VisitorStep::Stays,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => return Step::Gone,
+                Err(_) => return VisitorStep::Gone,
             }
             match answer(&self.bytes) {
                 None => {}
-                Some(Answer::Page { head }) => {
+                Some(Response::Page { head }) => {
                     self.state = State::Waiting { head };
-                    return Step::Stays;
+                    return VisitorStep::Stays;
                 }
-                Some(Answer::Fixed(status, body)) => {
+                Some(Response::Fixed(status, body)) => {
                     self.respond(status, "text/plain; charset=utf-8", body, body.len());
-                    return Step::Stays;
+                    return VisitorStep::Stays;
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Visitor {
         self.state = State::Writing(0);
     }
 
-    fn write(&mut self) -> Step {
+    fn write(&mut self) -> VisitorStep {
         while let State::Writing(from) = self.state {
             match self.stream.write(&self.bytes[from..]) {
                 Ok(count) if from + count < self.bytes.len() => {
@@ -147,28 +147,28 @@ impl Visitor {
                     self.state = State::Leaving;
                     return self.leave();
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Stays,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return VisitorStep::Stays,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Step::Gone,
+                Err(_) => return VisitorStep::Gone,
             }
         }
-        Step::Stays
+        VisitorStep::Stays
     }
 
     /// Discards further input, a bounded amount in each step.
-    fn leave(&mut self) -> Step {
+    fn leave(&mut self) -> VisitorStep {
         let mut unheard = [0; 4096];
         match self.stream.read(&mut unheard) {
-            Ok(0) => Step::Gone,
-            Ok(_) => Step::Stays,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Step::Stays,
-            Err(_) => Step::Gone,
+            Ok(0) => VisitorStep::Gone,
+            Ok(_) => VisitorStep::Stays,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => VisitorStep::Stays,
+            Err(_) => VisitorStep::Gone,
         }
     }
 }
 
 /// Returns the response to the request in `bytes`; `None`: it is incomplete.
-fn answer(bytes: &[u8]) -> Option<Answer> {
+fn answer(bytes: &[u8]) -> Option<Response> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     match request.parse(bytes) {
@@ -185,7 +185,7 @@ fn answer(bytes: &[u8]) -> Option<Answer> {
     let path = request.path.unwrap_or_default();
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     Some(match path {
-        "/metrics" => Answer::Page { head },
+        "/metrics" => Response::Page { head },
         _ => ELSEWHERE,
     })
 }
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn http_requests_get_the_page_or_the_right_status() {
-        let page = |head| Some(Answer::Page { head });
+        let page = |head| Some(Response::Page { head });
         assert_eq!(
             answer(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
             page(false)

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    GENERAL, ITEMS, ITEMS_PREFIX, Kind, SLAB, SLAB_PREFIX, SLABS, Series, Statistic, Unit,
+    GENERAL, ITEMS, ITEMS_PREFIX, SLAB, SLAB_PREFIX, SLABS, Series, Statistic, StatisticKind, Unit,
     by_worker, families, workers::WORKER,
 };
 use crate::herd::{lease::LEASES, transports};
@@ -16,7 +16,7 @@ pub struct Description {
     /// Its name there, where `N` stands for a worker's index.
     pub name: String,
     /// How it changes.
-    pub kind: Kind,
+    pub kind: StatisticKind,
     /// Its unit.
     pub unit: Unit,
     /// Its family on the metrics page, and the labels that tell it from others, if it is there.
@@ -67,7 +67,7 @@ fn of_transports() -> impl Iterator<Item = Description> {
         Description {
             command: "stats",
             name: counter.name.to_owned(),
-            kind: Kind::Counter,
+            kind: StatisticKind::Counter,
             unit: Unit::One,
             series: Some(series),
             help: counter.help,
@@ -90,7 +90,7 @@ impl fmt::Display for Series {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for StatisticKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Counter => "counter",

@@ -10,7 +10,7 @@ use std::{
 
 /// How a statistic changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StatisticKind {
     /// It only grows, until `stats reset`, which leaves some as they are (`docs/statistics.md`).
     Counter,
     /// It grows and shrinks.
@@ -36,7 +36,7 @@ pub enum Unit {
 #[derive(Debug)]
 pub(crate) struct Family {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: StatisticKind,
     pub(crate) help: &'static str,
 }
 
@@ -57,7 +57,7 @@ pub(super) const ZERO: u64 = 0;
 #[derive(Debug)]
 pub(crate) struct Statistic<R> {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: StatisticKind,
     pub(crate) unit: Unit,
     /// What it means; empty for those of memcached's machinery that does not exist here.
     pub(crate) help: &'static str,
@@ -162,7 +162,7 @@ macro_rules! table {
             fn(&$View) -> $crate::telemetry::stats::Value,
         >] = &[$($crate::telemetry::stats::Statistic {
             name: stringify!($name),
-            kind: $crate::telemetry::stats::Kind::$kind,
+            kind: $crate::telemetry::stats::StatisticKind::$kind,
             unit: $crate::telemetry::stats::registry::table!(@unit $($unit)?),
             help: concat!($($help),*).trim_ascii(),
             series: $crate::telemetry::stats::registry::table!(
@@ -189,7 +189,7 @@ macro_rules! table {
         Some($crate::telemetry::stats::Series {
             family: &$crate::telemetry::stats::Family {
                 name: $own,
-                kind: $crate::telemetry::stats::Kind::$kind,
+                kind: $crate::telemetry::stats::StatisticKind::$kind,
                 help: $help,
             },
             labels: &[$(("slab", $slab))?],

@@ -9,7 +9,7 @@ use herdwick_herd::{
 };
 
 use super::{
-    super::{Kind, LeaseId, Order, Terms, counters::count, shares::Owner},
+    super::{LeaseId, LeaseKind, LeaseOrder, Terms, counters::count, shares::Owner},
     LeaseManager,
     unread::{UNREAD_HELD_MAX, is_unread},
 };
@@ -57,7 +57,7 @@ impl LeaseManager {
         client.claim(kind.fabric, terms, bytes, self.workers);
         self.shares.take(owner, bytes);
         self.show_bytes();
-        self.order(kind.fabric, |_| Order::Grant(id, terms));
+        self.order(kind.fabric, |_| LeaseOrder::Grant(id, terms));
     }
 
     /// Returns how many leases of `owner` have an unread grant. A grant once seen to be read is not
@@ -89,7 +89,7 @@ impl LeaseManager {
     ///
     /// As memory gets scarce, windows shrink: each takes at most half of what is left, so that
     /// further clients find some too. Only the smallest window may take all of it.
-    fn room(&self, kind: Kind, owner: Owner, asked: u32) -> Option<(Window, usize)> {
+    fn room(&self, kind: LeaseKind, owner: Owner, asked: u32) -> Option<(Window, usize)> {
         let left = self.shares.left(owner)?;
         let asked = (asked as usize).clamp(1, Window::MAX).next_power_of_two();
         let halves = (0..=asked.ilog2()).map(|halved| asked >> halved);

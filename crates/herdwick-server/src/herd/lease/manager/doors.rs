@@ -11,7 +11,9 @@ use std::{cmp::Reverse, collections::HashMap, io::ErrorKind, time::Duration};
 use mio::Token as Key;
 
 use super::{
-    super::{Arrival, ConnectionSlot, LeaseId, client::Client, counters::count, shares::Owner},
+    super::{
+        ConnectionSlot, LeaseArrival, LeaseId, client::Client, counters::count, shares::Owner,
+    },
     LeaseManager,
 };
 use crate::net::stream::Stream;
@@ -81,7 +83,7 @@ impl LeaseManager {
         for _ in 0..ACCEPTS_MAX {
             let arrival = self.arrivals.try_recv();
             self.doors.arriving = arrival.is_ok();
-            let Ok(Arrival {
+            let Ok(LeaseArrival {
                 stream,
                 input,
                 slot,

@@ -42,11 +42,11 @@ struct AttachedClient {
 
 struct World {
     manager: LeaseManager,
-    tokens: Arc<Tokens>,
+    tokens: Arc<LeaseTokens>,
     now: Duration,
     clients: Vec<AttachedClient>,
-    orders: Vec<Receiver<Order>>,
-    answers: Sender<(usize, Answer)>,
+    orders: Vec<Receiver<LeaseOrder>>,
+    answers: Sender<(usize, LeaseAnswer)>,
     /// The leases that each worker holds resources for.
     held: Vec<HashSet<LeaseId>>,
     /// Every lease that the first worker has granted.
@@ -56,7 +56,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let tokens = Arc::new(Tokens::new(HashKey([3, 4])));
+        let tokens = Arc::new(LeaseTokens::new(HashKey([3, 4])));
         let (to_manager, answers) = mpsc::channel();
         let (links, orders) = (0..WORKERS)
             .map(|_| {
@@ -143,28 +143,28 @@ impl World {
         };
         let held = &mut self.held[worker];
         let answer = match order {
-            Order::Grant(id, _) if fails => Answer::Granted(id, None),
-            Order::Grant(id, _) => {
+            LeaseOrder::Grant(id, _) if fails => LeaseAnswer::Granted(id, None),
+            LeaseOrder::Grant(id, _) => {
                 assert!(worker > 0 || self.granted.insert(id), "an id is reused");
                 assert!(held.insert(id));
                 let grant = WorkerGrant {
                     fds: 0,
                     ..worker_grant()
                 };
-                Answer::Granted(id, Some(Box::new((grant, Vec::new()))))
+                LeaseAnswer::Granted(id, Some(Box::new((grant, Vec::new()))))
             }
-            Order::Connect(id, _) => {
+            LeaseOrder::Connect(id, _) => {
                 assert!(held.contains(&id), "connected before the grant");
                 let outcome = if fails {
                     Err(Refusal::Malformed)
                 } else {
                     Ok(())
                 };
-                Answer::Connected(id, outcome)
+                LeaseAnswer::Connected(id, outcome)
             }
-            Order::Revoke(id) => {
+            LeaseOrder::Revoke(id) => {
                 held.remove(&id);
-                Answer::Revoked(id)
+                LeaseAnswer::Revoked(id)
             }
         };
         self.answers.send((worker, answer)).unwrap();
@@ -173,7 +173,7 @@ impl World {
 
     fn lose(&mut self, worker: usize, which: usize) {
         if let Some(id) = self.held[worker].iter().nth(which) {
-            self.answers.send((worker, Answer::Lost(*id))).unwrap();
+            self.answers.send((worker, LeaseAnswer::Lost(*id))).unwrap();
         }
     }
 

@@ -26,20 +26,20 @@ use super::{
     *,
 };
 use crate::{
-    herd::lease::{Kind, LeaseSocket},
+    herd::lease::{LeaseKind, LeaseSocket},
     net::{stream::Stream, unix::UnixSocket},
 };
 
 const WORKERS: usize = 2;
 
-pub(super) const LOCAL: Kind = Kind {
+pub(super) const LOCAL: LeaseKind = LeaseKind {
     fabric: Fabric::ALL[0],
     path: RequestPath::UcWrite,
 };
 
 struct Fixture {
     path: PathBuf,
-    tokens: Arc<Tokens>,
+    tokens: Arc<LeaseTokens>,
     counters: Arc<LeaseCounters>,
     /// Leases that the workers hold memory for: (worker, lease).
     held: Arc<Mutex<Vec<(usize, LeaseId)>>>,
@@ -67,7 +67,7 @@ impl Fixture {
         let mut socket = LeaseSocket::bind(&std::env::temp_dir(), None).unwrap();
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
-        let (tokens, held) = (Arc::new(Tokens::new(HashKey([1, 2]))), Arc::default());
+        let (tokens, held) = (Arc::new(LeaseTokens::new(HashKey([1, 2]))), Arc::default());
         let (to_manager, answers) = mpsc::channel();
         let (mut links, mut workers) = (Vec::new(), Vec::new());
         for worker in 0..WORKERS {
@@ -163,25 +163,25 @@ impl Drop for Fixture {
 
 fn work(
     worker: usize,
-    orders: &Receiver<Order>,
-    answers: &Sender<(usize, Answer)>,
+    orders: &Receiver<LeaseOrder>,
+    answers: &Sender<(usize, LeaseAnswer)>,
     waker: &Waker,
     held: &Mutex<Vec<(usize, LeaseId)>>,
 ) {
     for order in orders {
         let answer = match order {
-            Order::Grant(id, _) => {
+            LeaseOrder::Grant(id, _) => {
                 held.lock().unwrap().push((worker, id));
                 let (read, write) = rustix::pipe::pipe().unwrap();
-                Answer::Granted(id, Some(Box::new((worker_grant(), vec![read, write]))))
+                LeaseAnswer::Granted(id, Some(Box::new((worker_grant(), vec![read, write]))))
             }
-            Order::Connect(id, peer) => {
+            LeaseOrder::Connect(id, peer) => {
                 let sense = peer.requests.as_bytes() == [7; 8];
-                Answer::Connected(id, sense.then_some(()).ok_or(Refusal::Malformed))
+                LeaseAnswer::Connected(id, sense.then_some(()).ok_or(Refusal::Malformed))
             }
-            Order::Revoke(id) => {
+            LeaseOrder::Revoke(id) => {
                 held.lock().unwrap().retain(|entry| *entry != (worker, id));
-                Answer::Revoked(id)
+                LeaseAnswer::Revoked(id)
             }
         };
         if answers.send((worker, answer)).is_err() || waker.wake().is_err() {
@@ -270,7 +270,7 @@ fn lease_does_not_time_out_while_the_manager_is_blocked() {
     let transports = LeaseChannels {
         listener: None,
         arrivals: mpsc::channel().1,
-        tokens: Arc::new(Tokens::new(HashKey([1, 2]))),
+        tokens: Arc::new(LeaseTokens::new(HashKey([1, 2]))),
         links: Vec::new(),
         answers: mpsc::channel().1,
         random: |_| Ok(()),
