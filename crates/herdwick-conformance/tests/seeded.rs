@@ -129,6 +129,7 @@ fn storm() -> Faults {
         delay_min: Duration::from_micros(1),
         delay_max: Duration::from_micros(5),
         tear: Duration::from_micros(1),
+        tear_reads: Duration::from_micros(1),
     }
 }
 
@@ -213,6 +214,7 @@ fn torn_lines(network: &SeededNetwork) -> usize {
     let ([mut a, b], [qa, _]) = pair(network, Transport::Uc);
     network.set_faults(Faults {
         tear: Duration::from_micros(1),
+        tear_reads: Duration::from_micros(1),
         ..Faults::default()
     });
     let span = b.port.region(b.shared).unwrap().clone();

@@ -54,6 +54,7 @@ fn torn() -> Faults {
         delay_min: Duration::from_nanos(100),
         delay_max: Duration::from_micros(3),
         tear: Duration::from_nanos(200),
+        tear_reads: Duration::from_nanos(200),
         ..Faults::default()
     }
 }

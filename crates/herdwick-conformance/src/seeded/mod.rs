@@ -20,6 +20,7 @@
 //! - A payload in a region is read at transmission, not at posting.
 
 mod device;
+mod load;
 mod party;
 mod port;
 mod receive;
@@ -61,6 +62,9 @@ pub struct Faults {
     /// Longest pause between two words of one WRITE becoming visible; zero: all in one step. Words
     /// appear in any order; the last one appears last if `ordered_write` is promised.
     pub tear: Duration,
+    /// Longest pause between two words that one READ loads; zero: all in one step. Words are loaded in
+    /// rising order if `ordered_read` is promised, else in any order.
+    pub tear_reads: Duration,
 }
 
 /// Ports that reach each other, and the faults between them. Clones share the network.

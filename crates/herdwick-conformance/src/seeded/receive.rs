@@ -30,20 +30,20 @@ impl Landing {
 }
 
 /// The result of a request.
-enum Executed {
+pub(super) enum Executed {
     Done(Vec<u8>),
-    /// Its words are landing; the answer follows.
-    Landing,
+    /// Its words are stored or loaded one by one; the answer follows.
+    Later,
     /// There is no RECV for it.
     NotReady,
     Refused(Status, &'static str),
 }
 
 /// The memory of a one-sided verb, after every check.
-struct Place {
-    region: u32,
-    span: Span,
-    offset: usize,
+pub(super) struct Place {
+    pub(super) region: u32,
+    pub(super) span: Span,
+    pub(super) offset: usize,
 }
 
 impl World {
@@ -85,7 +85,7 @@ impl World {
 
     fn accept_unreliable(&mut self, packet: Packet, party: usize) {
         match self.execute(packet) {
-            Executed::Done(_) | Executed::Landing => {}
+            Executed::Done(_) | Executed::Later => {}
             Executed::NotReady => self.parties[party].count_drop("no RECV"),
             Executed::Refused(_, reason) => self.parties[party].count_drop(reason),
         }
@@ -99,7 +99,7 @@ impl World {
         if let Kind::Request(Request { oldest, .. }) = packet.kind {
             qp.receive.replies = qp.receive.replies.split_off(&oldest);
         }
-        let (party, expected) = (qp.party, qp.receive.expected_psn);
+        let expected = qp.receive.expected_psn;
         if psn < expected {
             let saved = qp.receive.replies.get(&psn).cloned();
             return self.answer(to, from, psn, saved.unwrap_or(Reply::Ack(Vec::new())));
@@ -108,19 +108,15 @@ impl World {
             return;
         }
         match self.execute(packet) {
-            Executed::Landing => {}
+            Executed::Later => {}
             Executed::NotReady => self.answer(to, from, psn, Reply::NotReady),
             Executed::Done(data) => self.settle_request(to, from, psn, Reply::Ack(data)),
-            Executed::Refused(status, reason) => {
-                self.parties[party].count_drop(reason);
-                self.settle_request(to, from, psn, Reply::Refused(status));
-                self.fail(to, Status::Flushed);
-            }
+            Executed::Refused(status, reason) => self.refuse(to, from, psn, (status, reason)),
         }
     }
 
     /// Answers a request finally.
-    fn settle_request(&mut self, to: Qpn, from: Qpn, psn: u64, reply: Reply) {
+    pub(super) fn settle_request(&mut self, to: Qpn, from: Qpn, psn: u64, reply: Reply) {
         if let Some(qp) = self.qps.get_mut(&to) {
             qp.receive.expected_psn = psn + 1;
             qp.receive.replies.insert(psn, reply.clone());
@@ -148,14 +144,7 @@ impl World {
         match request.verb {
             Verb::Send => self.execute_send(&packet, request),
             Verb::Write(at) => self.execute_write(at, packet),
-            Verb::Read(at, len) => match self.open(packet.to, at, len, |a| a.remote_read) {
-                Err(reason) => Executed::Refused(Status::RemoteAccess, reason),
-                Ok(place) => {
-                    let mut data = vec![0; len];
-                    place.span.read_bytes(place.offset, &mut data);
-                    Executed::Done(data)
-                }
-            },
+            Verb::Read(at, len) => self.execute_read(at, len, packet),
             Verb::FetchAdd(at, add) => {
                 self.execute_atomic(packet.to, at, |span, word| span.fetch_add(word, add))
             }
@@ -238,7 +227,7 @@ impl World {
             recv,
         };
         self.continue_landing(landing);
-        Executed::Landing
+        Executed::Later
     }
 
     /// The words of a WRITE, in the reverse of the order in which they become visible.
@@ -331,7 +320,14 @@ impl World {
         self.resume_waiting(to);
     }
 
-    fn resume_waiting(&mut self, qpn: Qpn) {
+    /// Has requests wait while one is executed word by word.
+    pub(super) fn hold_requests(&mut self, qpn: Qpn) {
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            qp.receive.landing = true;
+        }
+    }
+
+    pub(super) fn resume_waiting(&mut self, qpn: Qpn) {
         if let Some(qp) = self.qps.get_mut(&qpn) {
             qp.receive.landing = false;
         }
@@ -359,7 +355,7 @@ impl World {
     }
 
     /// Checks key, domain, scope, right and range, in this order.
-    fn open(
+    pub(super) fn open(
         &self,
         qpn: Qpn,
         at: Remote,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use herdwick_fabric::{Capabilities, Completion, CqId, Qpn, RecvWr, Remote, Rkey, Status};
+use herdwick_mem::Span;
 
 use super::{
     Faults, PartyId,
@@ -46,8 +47,23 @@ pub(super) enum Event {
     Arrive(Packet),
     /// The next word of a WRITE becomes visible.
     Land(Landing),
+    /// The next word of a READ is loaded.
+    Load(Loading),
     /// RC's retransmission timer expires.
     Timer(Qpn),
+}
+
+/// A READ with words that are loaded one by one.
+pub(super) struct Loading {
+    pub(super) packet: Packet,
+    pub(super) region: u32,
+    pub(super) span: Span,
+    pub(super) offset: usize,
+    pub(super) data: Vec<u8>,
+    /// The ranges of `data` still to be loaded, the next one at the end.
+    pub(super) words: Vec<(usize, usize)>,
+    /// How likely a pause between two words is, per thousand.
+    pub(super) pause_per_mille: u16,
 }
 
 #[derive(Clone)]
@@ -137,6 +153,7 @@ impl World {
             Event::Transmit(qpn) => self.transmit(qpn),
             Event::Arrive(packet) => self.arrive(packet),
             Event::Land(landing) => self.land(landing),
+            Event::Load(loading) => self.load(loading),
             Event::Timer(qpn) => self.timer(qpn),
         }
         true
@@ -264,6 +281,7 @@ impl World {
                 [2, route, packet.psn, packet.kind.digest()]
             }
             Event::Land(landing) => [3, landing.digest(), 0, 0],
+            Event::Load(loading) => [5, loading.words.len() as u64, 0, 0],
             Event::Timer(qpn) => [4, qpn.0.into(), 0, 0],
         };
         let at = u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX);
