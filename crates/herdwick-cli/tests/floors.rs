@@ -25,7 +25,7 @@ const FLOORS: &[&[&str]] = &[
     &["herdwick-roce-udp"],
     // A tool for tests, right of the provider whose library it replaces.
     &["herdwick-verbs-fake"],
-    &["herdwick-herd"],
+    &["herdwick-herd", "herdwick-read"],
     &["herdwick-providers"],
     &["herdwick-server", "herdwick"],
     &["herdwick-bench"],
@@ -151,7 +151,8 @@ fn crates_without_unsafe_forbid_it() {
 const PROVIDERS: [&str; 3] = ["shm", "roce", "verbs"];
 
 /// The crates that take providers from the table in `herdwick-providers` only.
-const SYSTEMS: [&str; 4] = [
+const SYSTEMS: [&str; 5] = [
+    "herdwick-read",
     "herdwick-herd",
     "herdwick-server",
     "herdwick",
