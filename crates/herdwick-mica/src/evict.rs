@@ -132,7 +132,7 @@ impl Store {
     /// Advances the head by the multiple of `len` that [`Self::ahead_of_need`] returns, not past
     /// `stop`. If the last item overshoots, later puts advance the head by that much less.
     pub(crate) fn run_ahead(&mut self, len: usize, stop: Cursor) {
-        let stays = self.log.next(stop).map(|(at, _)| at);
+        let stays = self.log.next(&self.items, stop).map(|(at, _)| at);
         let Some((_, rate)) = self.ahead_of_need(len, stays) else {
             return;
         };
@@ -195,7 +195,7 @@ impl Store {
         let Some(Oldest { at, past, hash }) = self.oldest() else {
             return;
         };
-        if self.log.header(at).has(bit::STAGED) {
+        if self.items.header(at).has(bit::STAGED) {
             self.log.release(past);
             return self.carry(at, keep);
         }
@@ -211,7 +211,7 @@ impl Store {
             self.log.release(past);
             return;
         }
-        let len = self.log.header(at).footprint();
+        let len = self.items.header(at).footprint();
         // Copy before release: a process killed in between leaves two copies of the item rather
         // than none. Where only the old place is free for it, a kill may lose the item; a lossless
         // store copies none before there is room for both.
@@ -237,7 +237,7 @@ impl Store {
     /// Copies the oldest item to the young end if it was used, at the cost of one use; returns
     /// whether it did.
     fn grant(&mut self, hash: KeyHash, place: Place, at: Offset, stop: Option<Offset>) -> bool {
-        let header = self.log.header(at);
+        let header = self.items.header(at);
         let len = header.footprint();
         if !header.has(bit::USES) || self.chances.spent() || self.gone(at) {
             return false;
@@ -250,7 +250,7 @@ impl Store {
         let Some(to) = self.copy_oldest(hash, place, at) else {
             return false;
         };
-        self.log.header_mut(to).bits -= bit::USE;
+        self.items.header_mut(to).bits -= bit::USE;
         self.chances.spend(len);
         self.counters.refreshed += 1;
         true
@@ -265,12 +265,13 @@ impl Store {
     /// Copies the oldest item to the young end, if it is valid and there is room without evicting
     /// another.
     fn copy_oldest(&mut self, hash: KeyHash, place: Place, at: Offset) -> Option<Offset> {
-        let len = self.log.header(at).footprint();
+        let len = self.items.header(at).footprint();
         if self.gone(at) || self.log.needs(len) > self.log.free() {
             return None;
         }
-        let to = self.log.reserve(len);
-        self.log.copy(at, len, to);
+        let to = self.log.reserve(&mut self.items, len);
+        self.items.copy(at, len, to);
+        self.log.commit();
         self.index.point(place, hash, to);
         Some(to)
     }
@@ -293,9 +294,9 @@ impl Store {
         let mut len = 0;
         let mut cursor = self.log.head();
         while len < LOOKAHEAD
-            && let Some((at, past)) = self.log.next(cursor)
+            && let Some((at, past)) = self.log.next(&self.items, cursor)
         {
-            let hash = self.hash_key.hash(self.log.key(at));
+            let hash = self.hash_key.hash(self.items.key(at));
             self.index.prefetch_first(hash);
             self.lookahead.items[len] = Oldest { at, past, hash };
             len += 1;
@@ -307,7 +308,7 @@ impl Store {
 
     pub(crate) fn count_dropped(&mut self, at: Offset) {
         let gone = self.gone(at);
-        let header = self.log.header(at);
+        let header = self.items.header(at);
         let unfetched = u64::from(!header.has(bit::FETCHED));
         let counters = &mut self.counters;
         counters.items -= 1;
@@ -395,14 +396,14 @@ mod tests {
     #[test]
     fn log_scan_reproduces_the_index() {
         let mut store = store(16 << 10);
-        store.log.sums = true;
+        store.items.sums = true;
         work(&mut store, 10_000);
         let (mut items, mut bytes) = (0, 0);
         let mut cursor = store.log.head();
-        while let Some((at, past)) = store.log.next(cursor) {
-            let header = store.log.header(at);
-            let item = store.log.bytes(at, HEADER + header.payload());
-            let hash = HASH_KEY.hash(store.log.key(at));
+        while let Some((at, past)) = store.log.next(&store.items, cursor) {
+            let header = store.items.header(at);
+            let item = store.items.bytes(at, HEADER + header.payload());
+            let hash = HASH_KEY.hash(store.items.key(at));
             let live = store.index.find(hash, |it| it == at).is_some();
             let sum = checksum(item);
             assert_eq!(header.crc.get(), if live { sum } else { !sum });

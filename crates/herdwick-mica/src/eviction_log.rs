@@ -3,7 +3,7 @@
 use herdwick_layout::{bucket::Offset, item::bit};
 use herdwick_request::{Deadline, KEY_BYTES_MAX, Second};
 
-use crate::{log::Log, store::Store};
+use crate::{items::Items, store::Store};
 
 /// Maximum number of evictions recorded between two [`Store::take_evictions`]; further ones are only
 /// counted.
@@ -31,10 +31,10 @@ impl Evicted {
         &self.key[..usize::from(self.key_len)]
     }
 
-    fn new(log: &Log, at: Offset) -> Self {
-        let header = log.header(at);
+    fn new(items: &Items, at: Offset) -> Self {
+        let header = items.header(at);
         let mut key = [0; KEY_BYTES_MAX];
-        key[..usize::from(header.key_len)].copy_from_slice(log.key(at));
+        key[..usize::from(header.key_len)].copy_from_slice(items.key(at));
         Self {
             deadline: header.deadline(),
             last_access: header.last_access(),
@@ -87,7 +87,7 @@ impl Store {
             return;
         };
         if list.len() < EVICTIONS_MAX {
-            list.push(Evicted::new(&self.log, at));
+            list.push(Evicted::new(&self.items, at));
         } else {
             *missed += 1;
         }

@@ -79,6 +79,7 @@ mod counters;
 mod evict;
 mod eviction_log;
 mod index;
+mod items;
 mod limit;
 mod log;
 mod lossless;

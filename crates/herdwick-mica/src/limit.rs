@@ -19,6 +19,7 @@ use herdwick_layout::{
 
 use crate::{
     evict::{CARRY_RATE, Keep, SPARSE, part_of},
+    items::Items,
     log::Log,
     store::Store,
 };
@@ -49,7 +50,7 @@ impl Store {
     /// file, whose blocks stay allocated, and none from one that evicts nothing.
     #[must_use]
     pub fn unused_max(&self) -> usize {
-        if self.lossless || self.log.sums {
+        if self.lossless || self.items.sums {
             return 0;
         }
         self.log.len().saturating_sub(self.largest() * ITEMS_MIN)
@@ -179,7 +180,7 @@ impl Store {
     }
 
     fn return_released(&mut self) -> bool {
-        match self.log.return_released() {
+        match self.log.return_released(&mut self.items) {
             Ok(more) => more,
             Err(_) => {
                 self.counters.returns_failed += 1;
@@ -198,7 +199,7 @@ impl Log {
 
     /// Returns the memory that the head has released to the system, as far as one step may. Returns
     /// whether there is enough for another step.
-    fn return_released(&mut self) -> std::io::Result<bool> {
+    fn return_released(&mut self, items: &mut Items) -> std::io::Result<bool> {
         let (head, tail) = (self.head().passed(), self.tail().passed());
         // Before this the tail has written again.
         let from = self.returned.max(tail.saturating_sub(self.len() as u64));
@@ -214,7 +215,7 @@ impl Log {
         };
         let len = end - at;
         self.returned = from + len as u64;
-        self.give_back(at..end)?;
+        items.give_back(at..end)?;
         Ok(head - self.returned >= RETURN_MIN)
     }
 

@@ -1,17 +1,17 @@
 //! The circular log of items: reservation at the tail, release at the head, a walk between them,
 //! and its repair after damage. Order of stores: see [`Log`].
 
-use std::{io, ops::Range};
+use std::io;
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{ALIGN, Found, HEADER, Header, amend, examine, put_header, seal, shape},
+    item::{ALIGN, Found, HEADER, Header, examine, shape},
 };
-use herdwick_mem::{Arena, copy, prefetch_read, same};
-use herdwick_request::Deadline;
-use zerocopy::FromBytes;
 
-use crate::superblock::{Mark, Superblock};
+use crate::{
+    items::Items,
+    superblock::{Mark, Superblock},
+};
 
 /// A position in the log: `at` is the byte in memory, `passed` counts bytes over all laps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,13 +27,6 @@ impl Cursor {
     }
 }
 
-/// A byte range of the log.
-#[derive(Clone, Copy)]
-pub(crate) struct Run {
-    pub(crate) from: usize,
-    pub(crate) len: usize,
-}
-
 /// A circular log of items. New items are appended at the tail; the oldest are released at the
 /// head.
 ///
@@ -43,10 +36,9 @@ pub(crate) struct Run {
 /// The superblock holds valid positions of head and tail at every instant: the head is stored
 /// before anything that it released is overwritten, the tail after the item before it is complete.
 pub(crate) struct Log {
-    bytes: Arena<u8>,
+    /// Bytes of its items' memory.
+    len: usize,
     pub(crate) superblock: Superblock,
-    /// Whether items carry checksums: only recovery reads them, so only a log in a file has them.
-    pub(crate) sums: bool,
     head: Cursor,
     tail: Cursor,
     /// Items that begin before this position are flushed, whatever their generation; in bytes over
@@ -65,20 +57,20 @@ const SKIP: [u8; ALIGN] = [0; ALIGN];
 const FILLER_MAX: usize = 1 << 30;
 
 impl Log {
-    /// Creates a log of `len` bytes, a multiple of 8, in anonymous memory.
+    /// Creates an empty log over `len` bytes of items, a multiple of 8, with a superblock in
+    /// anonymous memory.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        Ok(Self::over(Arena::zeroed(len)?, Superblock::new(len)?))
+        Ok(Self::over(len, Superblock::new(len)?))
     }
 
-    /// Creates an empty log over the given memory.
-    pub(crate) fn over(bytes: Arena<u8>, superblock: Superblock) -> Self {
-        debug_assert!(bytes.len().is_multiple_of(ALIGN));
+    /// Creates an empty log over `len` bytes of items.
+    pub(crate) fn over(len: usize, superblock: Superblock) -> Self {
+        debug_assert!(len.is_multiple_of(ALIGN));
         Self {
-            window: bytes.len(),
+            window: len,
             returned: 0,
-            bytes,
+            len,
             superblock,
-            sums: false,
             head: Cursor::default(),
             tail: Cursor::default(),
             horizon: 0,
@@ -87,7 +79,7 @@ impl Log {
 
     /// Returns the capacity in bytes.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.len
     }
 
     /// Releases every item.
@@ -105,11 +97,6 @@ impl Log {
         self.window - self.used()
     }
 
-    /// Returns bytes outside head and tail to the system.
-    pub(crate) fn give_back(&mut self, bytes: Range<usize>) -> io::Result<()> {
-        self.bytes.give_back(bytes)
-    }
-
     /// Returns the bytes that must be free for an item of `len` bytes: the item, what it skips at
     /// the physical end, and 8 that keep head and tail apart when the log is full.
     pub(crate) fn needs(&self, len: usize) -> usize {
@@ -119,11 +106,11 @@ impl Log {
     }
 
     /// Reserves `len` bytes at the tail. The caller writes them at once.
-    pub(crate) fn reserve(&mut self, len: usize) -> Offset {
+    pub(crate) fn reserve(&mut self, items: &mut Items, len: usize) -> Offset {
         debug_assert!(self.needs(len) <= self.free());
         let left = self.len() - self.tail.at;
         if len > left {
-            self.tail = self.skip(self.tail);
+            self.tail = self.skip(items, self.tail);
         }
         let at = self.tail.at;
         self.superblock.note(at, len);
@@ -132,10 +119,10 @@ impl Log {
     }
 
     /// Marks the rest up to the physical end as skipped; returns the cursor behind it.
-    fn skip(&mut self, cursor: Cursor) -> Cursor {
+    fn skip(&mut self, items: &mut Items, cursor: Cursor) -> Cursor {
         let left = self.len() - cursor.at;
         if left > 0 {
-            self.bytes[cursor.at..cursor.at + ALIGN].copy_from_slice(&SKIP);
+            items.put(Offset(cursor.at), &SKIP);
             self.superblock.forget(cursor.at, left);
         }
         self.past(cursor, left)
@@ -189,19 +176,19 @@ impl Log {
 
     /// Returns the first item at or behind `cursor`, and the cursor behind the item. Eviction and
     /// scans of the log walk by it.
-    pub(crate) fn next(&self, mut cursor: Cursor) -> Option<(Offset, Cursor)> {
+    pub(crate) fn next(&self, items: &Items, mut cursor: Cursor) -> Option<(Offset, Cursor)> {
         if cursor.passed >= self.tail.passed {
             return None;
         }
         let left = self.len() - cursor.at;
-        if left == 0 || self.bytes[cursor.at] == 0 {
+        if left == 0 || items.bytes(Offset(cursor.at), 1) == [0] {
             cursor = Cursor {
                 at: 0,
                 passed: cursor.passed + left as u64,
             };
         }
         let at = Offset(cursor.at);
-        Some((at, self.past(cursor, self.header(at).footprint())))
+        Some((at, self.past(cursor, items.header(at).footprint())))
     }
 
     /// Returns the distance in bytes from the item's beginning to the tail.
@@ -211,165 +198,6 @@ impl Log {
             self.tail.at - at.0
         } else {
             self.tail.at + self.len() - at.0
-        }
-    }
-
-    #[inline]
-    pub(crate) fn header(&self, at: Offset) -> &Header {
-        let bytes = &self.bytes[at.0..at.0 + HEADER];
-        Header::ref_from_bytes(bytes).expect("HEADER bytes are a Header")
-    }
-
-    #[inline]
-    pub(crate) fn header_mut(&mut self, at: Offset) -> &mut Header {
-        let bytes = &mut self.bytes[at.0..at.0 + HEADER];
-        Header::mut_from_bytes(bytes).expect("HEADER bytes are a Header")
-    }
-
-    #[inline]
-    pub(crate) fn key(&self, at: Offset) -> &[u8] {
-        let from = at.0 + HEADER;
-        &self.bytes[from..from + self.header(at).key_len as usize]
-    }
-
-    #[inline]
-    pub(crate) fn value(&self, at: Offset) -> &[u8] {
-        let header = self.header(at);
-        let from = at.0 + HEADER + header.key_len as usize;
-        &self.bytes[from..from + header.value_len()]
-    }
-
-    #[inline]
-    pub(crate) fn value_mut(&mut self, at: Offset) -> &mut [u8] {
-        let header = self.header(at);
-        let from = at.0 + HEADER + header.key_len as usize;
-        let to = from + header.value_len();
-        &mut self.bytes[from..to]
-    }
-
-    /// Returns whether the item at `at` has this key. `at` may be beyond the log.
-    #[inline]
-    pub(crate) fn is(&self, at: Offset, key: &[u8]) -> bool {
-        // One bounds check covers the header's key length (byte 0) and the key.
-        match self.bytes.get(at.0..at.0 + HEADER + key.len()) {
-            Some(bytes) => bytes[0] as usize == key.len() && same(&bytes[HEADER..], key),
-            None => false,
-        }
-    }
-
-    /// Writes an item, with its checksum if the log has checksums, and commits it.
-    #[inline]
-    pub(crate) fn write(&mut self, at: Offset, header: Header, key: &[u8], value: &[u8]) {
-        let item = &mut self.bytes[at.0..at.0 + HEADER + key.len() + value.len()];
-        put_header(item, header);
-        let payload = &mut item[HEADER..];
-        copy(&mut payload[..key.len()], key);
-        copy(&mut payload[key.len()..], value);
-        if self.sums {
-            seal(item);
-        }
-        self.commit();
-    }
-
-    /// Writes the header and key of a reservation: a dead item until it is published. Its checksum,
-    /// over header and key, is written in every log.
-    pub(crate) fn stage(&mut self, at: Offset, header: Header, key: &[u8]) {
-        let item = &mut self.bytes[at.0..at.0 + HEADER + key.len()];
-        put_header(item, header);
-        copy(&mut item[HEADER..], key);
-        seal(item);
-        self.bury(at);
-        self.commit();
-    }
-
-    /// Makes a staged item a live one.
-    pub(crate) fn publish(&mut self, at: Offset, header: Header) {
-        put_header(&mut self.bytes[at.0..], header);
-        self.seal(at);
-    }
-
-    /// Writes the first bytes of an item that had been copied out of the log, and commits it.
-    pub(crate) fn put_back(&mut self, at: Offset, bytes: &[u8]) {
-        self.bytes[at.0..at.0 + bytes.len()].copy_from_slice(bytes);
-        self.commit();
-    }
-
-    /// As [`Self::write`], over an item of the same key and footprint; the key is not written.
-    #[inline]
-    pub(crate) fn overwrite(&mut self, at: Offset, header: Header, value: &[u8]) {
-        let payload = header.payload();
-        let item = &mut self.bytes[at.0..at.0 + HEADER + payload];
-        put_header(item, header);
-        copy(&mut item[HEADER + payload - value.len()..], value);
-        if self.sums {
-            seal(item);
-        }
-    }
-
-    /// As [`Self::write`], with the concatenation of `front`, the value now at `old`, and `back` as
-    /// value. The item may overlap the old one.
-    pub(crate) fn write_around(
-        &mut self,
-        at: Offset,
-        header: Header,
-        key: &[u8],
-        (front, old, back): (&[u8], Run, &[u8]),
-    ) {
-        let value = at.0 + HEADER + key.len();
-        let middle = value + front.len();
-        // First, because the other parts may overwrite the old value.
-        self.bytes.copy_within(old.from..old.from + old.len, middle);
-        let end = middle + old.len;
-        self.bytes[value..middle].copy_from_slice(front);
-        self.bytes[end..end + back.len()].copy_from_slice(back);
-        put_header(&mut self.bytes[at.0..], header);
-        self.bytes[at.0 + HEADER..value].copy_from_slice(key);
-        self.seal(at);
-        self.commit();
-    }
-
-    /// Returns the byte range of an item's value.
-    pub(crate) fn value_run(&self, at: Offset) -> Run {
-        let header = self.header(at);
-        Run {
-            from: at.0 + HEADER + header.key_len as usize,
-            len: header.value_len(),
-        }
-    }
-
-    /// Copies an item of `len` bytes; the two places may overlap.
-    pub(crate) fn copy(&mut self, from: Offset, len: usize, to: Offset) {
-        self.bytes.copy_within(from.0..from.0 + len, to.0);
-        self.commit();
-    }
-
-    /// Marks the item dead for recovery, by inverting its checksum.
-    #[inline]
-    pub(crate) fn bury(&mut self, at: Offset) {
-        let header = self.header_mut(at);
-        header.crc.set(!header.crc.get());
-    }
-
-    /// Changes an item's deadline.
-    #[inline(never)]
-    pub(crate) fn touch(&mut self, at: Offset, deadline: Deadline) {
-        self.amend(at, |header| header.deadline.set(deadline.0));
-    }
-
-    /// Changes an item's header, but not its lengths.
-    pub(crate) fn amend(&mut self, at: Offset, change: impl FnOnce(&mut Header)) {
-        if !self.sums {
-            return change(self.header_mut(at));
-        }
-        let payload = self.header(at).payload();
-        amend(&mut self.bytes[at.0..at.0 + HEADER + payload], change);
-    }
-
-    /// Recomputes the item's checksum, if the log has checksums.
-    pub(crate) fn seal(&mut self, at: Offset) {
-        if self.sums {
-            let payload = self.header(at).payload();
-            seal(&mut self.bytes[at.0..at.0 + HEADER + payload]);
         }
     }
 
@@ -408,6 +236,7 @@ impl Log {
     /// behind it.
     pub(crate) fn mend(
         &mut self,
+        items: &mut Items,
         mut cursor: Cursor,
         damaged: &mut u64,
     ) -> Option<(Offset, Cursor, Found)> {
@@ -419,7 +248,7 @@ impl Log {
             } else {
                 self.len()
             };
-            let rest = &self.bytes[cursor.at..end];
+            let rest = items.bytes(Offset(cursor.at), end - cursor.at);
             if !on_last_lap && rest.starts_with(&SKIP) {
                 cursor = self.past(cursor, rest.len());
                 continue;
@@ -432,54 +261,15 @@ impl Log {
             let next = next.filter(|next| next - cursor.at > HEADER && next.is_multiple_of(ALIGN));
             *damaged += (next.unwrap_or(end) - cursor.at) as u64;
             match next {
-                Some(next) => self.fill(cursor.at, next - cursor.at),
+                Some(next) => fill(items, cursor.at, next - cursor.at),
                 None if on_last_lap => {
                     self.tail = cursor;
                     self.commit();
                 }
-                None => cursor = self.skip(cursor),
+                None => cursor = self.skip(items, cursor),
             }
         }
         None
-    }
-
-    /// Overwrites `len` bytes at `at` with dead items.
-    fn fill(&mut self, mut at: usize, mut len: usize) {
-        while len > 0 {
-            // A split always leaves more than FILLER_MAX, so the last piece has room for a header.
-            let piece = if len > 2 * FILLER_MAX {
-                FILLER_MAX
-            } else {
-                len
-            };
-            let filler = Header {
-                key_len: 1,
-                bits: 0,
-                generation: 0.into(),
-                crc: 0.into(),
-                deadline: 0.into(),
-                last_access: 0.into(),
-                version: 0.into(),
-                shape: shape(piece - HEADER - 1, 0),
-            };
-            put_header(&mut self.bytes[at..at + piece], filler);
-            self.seal(Offset(at));
-            self.bury(Offset(at));
-            at += piece;
-            len -= piece;
-        }
-    }
-
-    /// Returns the `len` bytes from `at`.
-    pub(crate) fn bytes(&self, at: Offset, len: usize) -> &[u8] {
-        &self.bytes[at.0..at.0 + len]
-    }
-
-    /// Prefetches the first two cache lines of an item.
-    #[inline]
-    pub(crate) fn prefetch(&self, at: Offset) {
-        prefetch_read(&self.bytes, at.0);
-        prefetch_read(&self.bytes, at.0 + herdwick_mem::LINE);
     }
 
     fn past(&self, cursor: Cursor, len: usize) -> Cursor {
@@ -491,12 +281,45 @@ impl Log {
     }
 }
 
+/// Overwrites `len` bytes at `at` with dead items.
+fn fill(items: &mut Items, mut at: usize, mut len: usize) {
+    while len > 0 {
+        // A split always leaves more than FILLER_MAX, so the last piece has room for a header.
+        let piece = if len > 2 * FILLER_MAX {
+            FILLER_MAX
+        } else {
+            len
+        };
+        let filler = Header {
+            key_len: 1,
+            bits: 0,
+            generation: 0.into(),
+            crc: 0.into(),
+            deadline: 0.into(),
+            last_access: 0.into(),
+            version: 0.into(),
+            shape: shape(piece - HEADER - 1, 0),
+        };
+        items.put_header(Offset(at), filler);
+        items.seal(Offset(at));
+        items.bury(Offset(at));
+        at += piece;
+        len -= piece;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use herdwick_layout::item::shape;
+    use herdwick_mem::{Arena, same};
 
-    fn append(log: &mut Log, n: u8, value_len: usize) -> Offset {
+    fn new(len: usize) -> (Log, Items) {
+        let items = Items::new(Arena::zeroed(len).unwrap(), false);
+        (Log::new(len).unwrap(), items)
+    }
+
+    fn append((log, items): &mut (Log, Items), n: u8, value_len: usize) -> Offset {
         let header = Header {
             key_len: 1,
             bits: 0,
@@ -509,18 +332,19 @@ mod tests {
         };
         let len = header.footprint();
         while log.free() < log.needs(len) {
-            let (_, past) = log.next(log.head()).expect("the log is not empty");
+            let (_, past) = log.next(items, log.head()).expect("the log is not empty");
             log.release(past);
         }
-        let at = log.reserve(len);
-        log.write(at, header, &[n], &vec![n; value_len]);
+        let at = log.reserve(items, len);
+        items.write(at, header, &[n], &vec![n; value_len]);
+        log.commit();
         at
     }
 
-    fn walk(log: &Log) -> impl Iterator<Item = Offset> {
+    fn walk((log, items): &(Log, Items)) -> impl Iterator<Item = Offset> {
         let mut cursor = log.head();
         std::iter::from_fn(move || {
-            let (at, past) = log.next(cursor)?;
+            let (at, past) = log.next(items, cursor)?;
             cursor = past;
             Some(at)
         })
@@ -529,13 +353,13 @@ mod tests {
     #[test]
     fn log_wraps_correctly_with_any_space_left_at_its_end() {
         for len in (400..=600).step_by(8) {
-            let mut log = Log::new(len).unwrap();
+            let mut log = new(len);
             let mut appended = Vec::new();
             for n in 0..2000usize {
                 let value_len = n * 13 % 60;
                 let at = append(&mut log, n as u8, value_len);
                 assert!(
-                    at.0 + log.header(at).footprint() <= len,
+                    at.0 + log.1.header(at).footprint() <= len,
                     "never past the end"
                 );
                 appended.push((at, n as u8, value_len));
@@ -544,21 +368,21 @@ mod tests {
                 for (at, (expected, n, value_len)) in there.iter().zip(last) {
                     assert_eq!(at, expected);
                     assert_eq!(
-                        (log.key(*at), log.value(*at)),
+                        (log.1.key(*at), log.1.value(*at)),
                         (&[*n][..], &vec![*n; *value_len][..])
                     );
                 }
             }
-            assert!(log.tail().passed() > 200 * len as u64 / 2);
+            assert!(log.0.tail().passed() > 200 * len as u64 / 2);
         }
     }
 
     #[test]
     fn age_increases_towards_the_head() {
-        let mut log = Log::new(512).unwrap();
+        let mut log = new(512);
         for n in 0..100 {
             append(&mut log, n, usize::from(n) % 40);
-            let ages: Vec<_> = walk(&log).map(|at| log.age(at)).collect();
+            let ages: Vec<_> = walk(&log).map(|at| log.0.age(at)).collect();
             assert!(ages.is_sorted_by(|a, b| a > b), "{ages:?}");
             assert!(ages.iter().all(|age| (1..=512).contains(age)));
         }

@@ -36,7 +36,7 @@ impl Store {
             return None;
         }
         let hit = self.seek(request).ok();
-        let value_len = hit.map_or(0, |hit| self.log.header(hit.at).value_len());
+        let value_len = hit.map_or(0, |hit| self.items.header(hit.at).value_len());
         let stored = match &request.op {
             Op::Put(put) if matches!(put.mode, Mode::Append | Mode::Prepend) => {
                 value_len + put.value.len()
@@ -50,7 +50,7 @@ impl Store {
         if self.too_large(request.key, stored) {
             return None;
         }
-        let old = hit.map_or(0, |hit| self.log.header(hit.at).footprint());
+        let old = hit.map_or(0, |hit| self.items.header(hit.at).footprint());
         let len = footprint(request.key.len(), stored);
         let has_slot = hit.is_some() || self.index.has_way(request.hash);
         if len == old || (has_slot && self.make_room(old, len)) {
@@ -95,7 +95,7 @@ impl Store {
         let Some(Oldest { at, .. }) = self.peek_oldest() else {
             return false;
         };
-        let len = self.log.header(at).footprint();
+        let len = self.items.header(at).footprint();
         if self.log.needs(len) > self.log.free() {
             return false;
         }

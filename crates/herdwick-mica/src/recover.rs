@@ -8,6 +8,7 @@ use herdwick_request::{KeyHash, Second};
 
 use crate::{
     Store, StoreConfig, StoreError,
+    items::Items,
     log::{Cursor, Log},
     shape::Shape,
     superblock::{Mark, Superblock},
@@ -63,9 +64,9 @@ impl Store {
         let superblock = Superblock::in_file(file, offset, shape.log_bytes).map_err(&refused)?;
         let bytes =
             herdwick_mem::Arena::in_file(file, offset + book_bytes(&shape), shape.log_bytes);
-        let mut log = Log::over(bytes.map_err(&refused)?, superblock);
-        log.sums = true;
-        let mut store = Self::over(config, &shape, log)?;
+        let items = Items::new(bytes.map_err(&refused)?, true);
+        let log = Log::over(items.len(), superblock);
+        let mut store = Self::over(config, &shape, items, log)?;
         let recovered = if keep { store.recover() } else { None };
         if recovered.is_none() {
             store.begin();
@@ -125,12 +126,12 @@ impl Store {
     ) -> (usize, Option<Cursor>) {
         let mut len = 0;
         while len < AHEAD {
-            let Some((at, past, found)) = self.log.mend(cursor, damaged) else {
+            let Some((at, past, found)) = self.log.mend(&mut self.items, cursor, damaged) else {
                 return (len, None);
             };
             cursor = past;
             if matches!(found, Found::Item(_)) && !self.gone(at) {
-                let hash = self.hash_key.hash(self.log.key(at));
+                let hash = self.hash_key.hash(self.items.key(at));
                 self.index.prefetch_first(hash);
                 ahead[len] = (at, hash);
                 len += 1;
@@ -140,17 +141,19 @@ impl Store {
     }
 
     fn enter(&mut self, at: Offset, hash: KeyHash) {
-        let log = &self.log;
-        let older = self.index.find(hash, |older| log.is(older, log.key(at)));
+        let items = &self.items;
+        let older = self
+            .index
+            .find(hash, |older| items.is(older, items.key(at)));
         self.counters.items += 1;
-        self.counters.bytes += self.log.header(at).footprint() as u64;
+        self.counters.bytes += self.items.header(at).footprint() as u64;
         match older {
             // A kill between the copy to the young end and the release of the old place leaves
             // two of an item; damage may, too. The younger one counts.
             Some((place, older)) => {
                 self.counters.items -= 1;
-                self.counters.bytes -= self.log.header(older).footprint() as u64;
-                self.log.bury(older);
+                self.counters.bytes -= self.items.header(older).footprint() as u64;
+                self.items.bury(older);
                 self.index.point(place, hash, at);
             }
             None => self.insert(hash, at),

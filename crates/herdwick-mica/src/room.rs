@@ -35,10 +35,10 @@ impl Store {
     ) -> Offset {
         let len = footprint(request.key.len(), value.len());
         match old {
-            Some(hit) if self.log.header(hit.at).footprint() == len => {
+            Some(hit) if self.items.header(hit.at).footprint() == len => {
                 let mut header = self.header(request.key, value.len(), fresh);
-                header.bits |= bit::used(self.log.header(hit.at).bits) & bit::USES;
-                self.log.overwrite(hit.at, header, value);
+                header.bits |= bit::used(self.items.header(hit.at).bits) & bit::USES;
+                self.items.overwrite(hit.at, header, value);
                 hit.at
             }
             _ => self.store_anew(request, old, value, fresh),
@@ -60,7 +60,8 @@ impl Store {
         self.run_ahead(len, self.log.tail());
         self.let_go(len, None);
         let at = self.claim(request.hash, place, len);
-        self.log.write(at, header, request.key, value);
+        self.items.write(at, header, request.key, value);
+        self.log.commit();
         at
     }
 
@@ -72,7 +73,7 @@ impl Store {
         (front, back): (&[u8], &[u8]),
         fresh: &Fresh,
     ) -> Offset {
-        let run = self.log.value_run(old.at);
+        let run = self.items.value_run(old.at);
         let header = self.header(request.key, front.len() + run.len + back.len(), fresh);
         let len = header.footprint();
         self.take_in(len);
@@ -82,8 +83,9 @@ impl Store {
         let place = self.unlink(old);
         let tail = self.log.tail();
         let at = self.claim(request.hash, Some(place), len);
-        self.log
+        self.items
             .write_around(at, header, request.key, (front, run, back));
+        self.log.commit();
         self.run_ahead(len, tail);
         at
     }
@@ -92,9 +94,9 @@ impl Store {
     /// reclaimed when the head reaches it. Returns its place, now free.
     pub(crate) fn unlink(&mut self, hit: Hit) -> Place {
         self.index.remove(hit.place);
-        self.log.bury(hit.at);
+        self.items.bury(hit.at);
         self.counters.items -= 1;
-        self.counters.bytes -= self.log.header(hit.at).footprint() as u64;
+        self.counters.bytes -= self.items.header(hit.at).footprint() as u64;
         hit.place
     }
 
@@ -124,7 +126,7 @@ impl Store {
         while self.log.free() < self.log.needs(len) {
             self.release_oldest(Keep::None);
         }
-        let at = self.log.reserve(len);
+        let at = self.log.reserve(&mut self.items, len);
         self.counters.items += 1;
         self.counters.bytes += len as u64;
         match place {
@@ -139,7 +141,7 @@ impl Store {
         if let Some(loser) = self.index.insert(hash, at, |at| log.age(at)) {
             self.counters.index_evictions += u64::from(!self.gone(loser));
             self.count_dropped(loser);
-            self.log.bury(loser);
+            self.items.bury(loser);
         }
     }
 }

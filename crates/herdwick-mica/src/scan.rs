@@ -28,8 +28,8 @@ impl Store {
         self.tick(now);
         for at in self.index.entries(bucket) {
             if !self.gone(at) {
-                let bytes = self.log.header(at).footprint();
-                visit(self.log.key(at), &self.item(at), bytes);
+                let bytes = self.items.header(at).footprint();
+                visit(self.items.key(at), &self.item(at), bytes);
             }
         }
     }
@@ -47,7 +47,7 @@ impl Store {
             checked += 1;
             if self.gone(at) {
                 self.counters.crawler_reclaimed += 1;
-                let unfetched = !self.log.header(at).has(bit::FETCHED);
+                let unfetched = !self.items.header(at).has(bit::FETCHED);
                 self.counters.expired_unfetched += u64::from(unfetched);
                 self.unlink(Hit { place, at });
             }

@@ -175,7 +175,7 @@ impl Store {
         self.take_in(len);
         self.run_ahead(len, self.log.tail());
         self.let_go(len, None);
-        let at = self.log.reserve(len);
+        let at = self.log.reserve(&mut self.items, len);
         let id = self.staging.add(Location::At(at), len, value_len);
         let header = Header {
             key_len: key.len() as u8,
@@ -187,7 +187,8 @@ impl Store {
             version: id.0.get().into(),
             shape: shape(value_len, 0),
         };
-        self.log.stage(at, header, key);
+        self.items.stage(at, header, key);
+        self.log.commit();
         self.settle();
         id
     }
@@ -200,7 +201,7 @@ impl Store {
                 place: Location::At(at),
                 came,
                 ..
-            }) => &mut self.log.value_mut(at)[came..],
+            }) => &mut self.items.value_mut(at)[came..],
             _ => &mut [],
         }
     }
@@ -246,7 +247,7 @@ impl Store {
             Location::At(at) if reservation.came == reservation.value_len => at,
             Location::At(_) | Location::Aside(_) => return Reply::bare(Status::BadKey),
         };
-        if !self.log.is(at, request.key) {
+        if !self.items.is(at, request.key) {
             return Reply::bare(Status::BadKey);
         }
         // A value staged before the horizon but stored now must not count as flushed, so it moves.
@@ -277,7 +278,7 @@ impl Store {
         put: &Put<'_>,
         at: Offset,
     ) -> Reply<'_> {
-        let value = self.log.value(at).to_vec();
+        let value = self.items.value(at).to_vec();
         let put = Put {
             value: &value,
             staged: None,
@@ -292,12 +293,12 @@ impl Store {
 
     /// Makes a reservation the live item of its key.
     fn publish(&mut self, request: &Request<'_>, old: Option<Hit>, at: Offset, fresh: &Fresh) {
-        let value_len = self.log.header(at).value_len();
+        let value_len = self.items.header(at).value_len();
         let header = self.header(request.key, value_len, fresh);
         self.counters.items += 1;
         self.counters.bytes += header.footprint() as u64;
         let place = old.map(|hit| self.unlink(hit));
-        self.log.publish(at, header);
+        self.items.publish(at, header);
         match place {
             Some(place) => self.index.point(place, request.hash, at),
             None => self.insert(request.hash, at),
@@ -308,7 +309,7 @@ impl Store {
     /// the reservation has ended.
     #[cold]
     pub(crate) fn carry(&mut self, at: Offset, keep: Keep) {
-        let header = *self.log.header(at);
+        let header = *self.items.header(at);
         let Some(reservation) = self.staging.live_at(&header, at) else {
             return;
         };
@@ -320,12 +321,13 @@ impl Store {
         self.staging.may_move = self.staging.may_move.saturating_sub(len);
         let may_write = !matches!(keep, Keep::None);
         let place = if may_write && self.log.needs(len) <= self.log.free() {
-            let to = self.log.reserve(len);
-            self.log.copy(at, came, to);
+            let to = self.log.reserve(&mut self.items, len);
+            self.items.copy(at, came, to);
+            self.log.commit();
             Location::At(to)
         } else {
             self.staging.aside.push_back(id);
-            Location::Aside(self.log.bytes(at, came).to_vec())
+            Location::Aside(self.items.bytes(at, came).to_vec())
         };
         if let Some(reservation) = self.staging.get(id) {
             reservation.place = place;
@@ -365,12 +367,13 @@ impl Store {
                 self.staging.refuse(id);
                 continue;
             }
-            let at = self.log.reserve(len);
+            let at = self.log.reserve(&mut self.items, len);
             let waits = self.staging.get(id).map(|waits| &mut waits.place);
             if let Some(place) = waits
                 && let Location::Aside(bytes) = std::mem::replace(place, Location::At(at))
             {
-                self.log.put_back(at, &bytes);
+                self.items.put_back(at, &bytes);
+                self.log.commit();
             }
         }
     }
@@ -470,7 +473,9 @@ mod tests {
                     key: &key,
                     op: Op::Put(Put::default()),
                 }) {
-                    Ok(hit) if grow && store.log.header(hit.at).value_len() < 2000 => Mode::Append,
+                    Ok(hit) if grow && store.items.header(hit.at).value_len() < 2000 => {
+                        Mode::Append
+                    }
                     _ => Mode::Set,
                 };
                 let before = store.log.head().passed();

@@ -6,6 +6,7 @@ use herdwick_layout::{
     bucket::Offset,
     item::{HEADER, bit},
 };
+use herdwick_mem::Arena;
 use herdwick_request::{
     Clock, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second, Sink, Status,
 };
@@ -15,6 +16,7 @@ use crate::{
     evict::{Chances, Lookahead},
     eviction_log::EvictionRecord,
     index::{Index, Place},
+    items::Items,
     log::Log,
     shape::Shape,
     staged::Staging,
@@ -64,6 +66,8 @@ pub enum StoreError {
 /// One partition: a lossy index over a circular log, with one owner.
 pub struct Store {
     pub(crate) index: Index,
+    pub(crate) items: Items,
+    /// Where items lie.
     pub(crate) log: Log,
     pub(crate) lookahead: Lookahead,
     /// Allowance for second chances at the old end.
@@ -167,16 +171,23 @@ impl Store {
     /// [`StoreError`].
     pub fn new(config: &StoreConfig) -> Result<Self, StoreError> {
         let shape = Shape::of(config)?;
+        let bytes = Arena::zeroed(shape.log_bytes).map_err(shape.refused())?;
         let log = Log::new(shape.log_bytes).map_err(shape.refused())?;
-        Self::over(config, &shape, log)
+        Self::over(config, &shape, Items::new(bytes, false), log)
     }
 
-    /// Creates a store without items over `log`.
-    pub(crate) fn over(config: &StoreConfig, shape: &Shape, log: Log) -> Result<Self, StoreError> {
+    /// Creates a store without items over the memory of `items`.
+    pub(crate) fn over(
+        config: &StoreConfig,
+        shape: &Shape,
+        items: Items,
+        log: Log,
+    ) -> Result<Self, StoreError> {
         Ok(Self {
             index: Index::new(shape.buckets).map_err(shape.refused())?,
             window: log.len(),
             compact_until: 0,
+            items,
             log,
             lookahead: Lookahead::default(),
             chances: Chances::default(),
@@ -218,9 +229,9 @@ impl Store {
     /// empty.
     #[must_use]
     pub fn age(&self, now: Second) -> u32 {
-        let oldest = self.log.next(self.log.head());
+        let oldest = self.log.next(&self.items, self.log.head());
         oldest.map_or(0, |(at, _)| {
-            let used = self.log.header(at).last_access();
+            let used = self.items.header(at).last_access();
             now.0.saturating_sub(used.0)
         })
     }
@@ -287,7 +298,7 @@ impl Store {
     fn expect(&mut self, i: usize, guess: Option<(Place, Offset)>) {
         self.guesses[i] = match guess {
             Some((place, at)) => {
-                self.log.prefetch(at);
+                self.items.prefetch(at);
                 Hit { place, at }
             }
             None => Hit::default(),
@@ -347,8 +358,8 @@ impl Store {
     /// request saves the search if the index is unchanged since.
     #[inline(always)]
     pub(crate) fn lookup(&mut self, request: &Request<'_>, guess: Hit) -> Result<Hit, Absent> {
-        let log = &self.log;
-        if self.index.edits() == self.surveyed && log.is(guess.at, request.key) {
+        let items = &self.items;
+        if self.index.edits() == self.surveyed && items.is(guess.at, request.key) {
             return self.unless_gone(guess);
         }
         self.seek(request)
@@ -357,8 +368,10 @@ impl Store {
     /// [`Self::lookup`] without a guess.
     #[inline(never)]
     pub(crate) fn seek(&mut self, request: &Request<'_>) -> Result<Hit, Absent> {
-        let log = &self.log;
-        let found = self.index.find(request.hash, |at| log.is(at, request.key));
+        let items = &self.items;
+        let found = self
+            .index
+            .find(request.hash, |at| items.is(at, request.key));
         match found {
             Some((place, at)) => self.unless_gone(Hit { place, at }),
             None => Err(Absent::default()),
@@ -387,20 +400,20 @@ impl Store {
     /// Returns whether the item has expired or was flushed.
     #[inline]
     pub(crate) fn gone(&self, at: Offset) -> bool {
-        self.flushed(at) || self.log.header(at).deadline().passed(self.now)
+        self.flushed(at) || self.items.header(at).deadline().passed(self.now)
     }
 
     /// Returns whether a flush came after the item was stored.
     #[inline]
     fn flushed(&self, at: Offset) -> bool {
-        self.log.header(at).generation.get() != self.generation || self.log.is_beyond_horizon(at)
+        self.items.header(at).generation.get() != self.generation || self.log.is_beyond_horizon(at)
     }
 
     #[inline]
     pub(crate) fn item(&self, at: Offset) -> Item<'_> {
-        let header = self.log.header(at);
+        let header = self.items.header(at);
         Item {
-            value: self.log.value(at),
+            value: self.items.value(at),
             flags: header.flags(),
             version: header.version.get(),
             deadline: header.deadline(),

@@ -21,11 +21,11 @@ impl Store {
             Ok(hit) => hit,
             Err(absent) => return self.initial(clock, request, arith, absent),
         };
-        let value = self.log.value(hit.at);
+        let value = self.items.value(hit.at);
         if value.is_empty() {
             return Reply::bare(Status::NonNumeric);
         }
-        if differs(arith.compare, self.log.header(hit.at).version.get()) {
+        if differs(arith.compare, self.items.header(hit.at).version.get()) {
             return Reply::bare(Status::Exists);
         }
         let Some(number) = number::parse(value) else {
@@ -41,11 +41,11 @@ impl Store {
         let Some(at) = self.write_number(request, arith, hit, &digits) else {
             return Reply::bare(Status::TooLarge);
         };
-        let before = self.log.header(at).deadline();
+        let before = self.items.header(at).deadline();
         // A longer number makes a new item, and memcached then touches the old one that it has
         // just replaced: the new deadline has no effect.
         if let (Some(exptime), true) = (arith.touch, fits) {
-            self.log.touch(at, clock.deadline(exptime));
+            self.items.touch(at, clock.deadline(exptime));
         }
         let item = Item {
             deadline: before,
@@ -67,7 +67,7 @@ impl Store {
         number: &Decimal,
     ) -> Option<Offset> {
         let digits = number.as_bytes();
-        let old = *self.log.header(hit.at);
+        let old = *self.items.header(hit.at);
         if digits.len() > old.value_len() {
             if self.too_large(request.key, digits.len()) {
                 return None;
@@ -82,14 +82,14 @@ impl Store {
         }
         let version = arith.version.unwrap_or_else(|| self.next_version());
         let now = self.now;
-        let (to, padding) = self.log.value_mut(hit.at).split_at_mut(digits.len());
+        let (to, padding) = self.items.value_mut(hit.at).split_at_mut(digits.len());
         to.copy_from_slice(digits);
         padding.fill(b' ');
-        let header = self.log.header_mut(hit.at);
+        let header = self.items.header_mut(hit.at);
         header.version.set(version);
         header.last_access.set(now.0);
         header.bits = bit::used(header.bits);
-        self.log.seal(hit.at);
+        self.items.seal(hit.at);
         Some(hit.at)
     }
 

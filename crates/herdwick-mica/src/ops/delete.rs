@@ -19,7 +19,7 @@ impl Store {
             Ok(hit) => hit,
             Err(absent) => return absent.reply(Status::NotFound),
         };
-        let version = self.log.header(hit.at).version.get();
+        let version = self.items.header(hit.at).version.get();
         if delete.compare.is_some_and(|compare| compare != version) {
             return Reply::bare(Status::Exists);
         }
@@ -33,7 +33,7 @@ impl Store {
         }
         if delete.invalidate {
             let version = delete.version.unwrap_or_else(|| self.next_version());
-            self.log.amend(at, |header| {
+            self.items.amend(at, |header| {
                 if let Some(exptime) = delete.exptime {
                     header.deadline.set(clock.deadline(exptime).0);
                 }

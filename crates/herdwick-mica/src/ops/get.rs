@@ -22,7 +22,7 @@ impl Store {
     ) -> Option<Reply<'_>> {
         match self.lookup(request, guess) {
             Ok(hit) => {
-                let value_len = self.log.header(hit.at).value_len();
+                let value_len = self.items.header(hit.at).value_len();
                 if value_len >= LARGE_BYTES && !has_room_for(value_len) {
                     return None;
                 }
@@ -35,12 +35,12 @@ impl Store {
     #[inline(always)]
     fn read(&mut self, clock: &Clock, get: &Get, hit: Hit) -> Reply<'_> {
         let (at, now) = (hit.at, self.now);
-        let before = *self.log.header(at);
+        let before = *self.items.header(at);
         let won = wins(clock, get, &before);
         if let Some(exptime) = get.touch {
-            self.log.touch(at, clock.deadline(exptime));
+            self.items.touch(at, clock.deadline(exptime));
         }
-        let header = self.log.header_mut(at);
+        let header = self.items.header_mut(at);
         let mut bits = before.bits;
         if won {
             bits |= bit::WIN_SENT;

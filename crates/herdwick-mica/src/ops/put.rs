@@ -81,7 +81,7 @@ impl Store {
             version: put.version,
         };
         if let Some(compare) = put.compare {
-            let old = self.log.header(hit.at);
+            let old = self.items.header(hit.at);
             let version = old.version.get();
             if put.invalidate && compare != 0 && compare < version {
                 fresh.deadline = old.deadline();
@@ -141,7 +141,7 @@ impl Store {
         hit: Hit,
         (front, back): (&[u8], &[u8]),
     ) -> Reply<'_> {
-        let old = *self.log.header(hit.at);
+        let old = *self.items.header(hit.at);
         if differs(put.compare, old.version.get()) {
             return Reply::bare(Status::Exists);
         }

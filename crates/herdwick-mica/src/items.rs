@@ -1,0 +1,217 @@
+//! The bytes of all items: each is read and written in place, by its offset.
+
+use std::{io, ops::Range};
+
+use herdwick_layout::{
+    bucket::Offset,
+    item::{HEADER, Header, amend, put_header, seal},
+};
+use herdwick_mem::{Arena, copy, prefetch_read, same};
+use herdwick_request::Deadline;
+use zerocopy::FromBytes;
+
+/// A byte range.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) from: usize,
+    pub(crate) len: usize,
+}
+
+/// The memory that holds items. Where one lies, and which bytes are free, is decided elsewhere.
+pub(crate) struct Items {
+    bytes: Arena<u8>,
+    /// Whether items carry checksums: only recovery reads them, so only items in a file have them.
+    pub(crate) sums: bool,
+}
+
+impl Items {
+    pub(crate) fn new(bytes: Arena<u8>, sums: bool) -> Self {
+        Self { bytes, sums }
+    }
+
+    /// Returns the capacity in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Returns bytes outside head and tail to the system.
+    pub(crate) fn give_back(&mut self, bytes: Range<usize>) -> io::Result<()> {
+        self.bytes.give_back(bytes)
+    }
+
+    #[inline]
+    pub(crate) fn header(&self, at: Offset) -> &Header {
+        let bytes = &self.bytes[at.0..at.0 + HEADER];
+        Header::ref_from_bytes(bytes).expect("HEADER bytes are a Header")
+    }
+
+    #[inline]
+    pub(crate) fn header_mut(&mut self, at: Offset) -> &mut Header {
+        let bytes = &mut self.bytes[at.0..at.0 + HEADER];
+        Header::mut_from_bytes(bytes).expect("HEADER bytes are a Header")
+    }
+
+    #[inline]
+    pub(crate) fn key(&self, at: Offset) -> &[u8] {
+        let from = at.0 + HEADER;
+        &self.bytes[from..from + self.header(at).key_len as usize]
+    }
+
+    #[inline]
+    pub(crate) fn value(&self, at: Offset) -> &[u8] {
+        let header = self.header(at);
+        let from = at.0 + HEADER + header.key_len as usize;
+        &self.bytes[from..from + header.value_len()]
+    }
+
+    #[inline]
+    pub(crate) fn value_mut(&mut self, at: Offset) -> &mut [u8] {
+        let header = self.header(at);
+        let from = at.0 + HEADER + header.key_len as usize;
+        let to = from + header.value_len();
+        &mut self.bytes[from..to]
+    }
+
+    /// Returns whether the item at `at` has this key. `at` may be beyond the log.
+    #[inline]
+    pub(crate) fn is(&self, at: Offset, key: &[u8]) -> bool {
+        // One bounds check covers the header's key length (byte 0) and the key.
+        match self.bytes.get(at.0..at.0 + HEADER + key.len()) {
+            Some(bytes) => bytes[0] as usize == key.len() && same(&bytes[HEADER..], key),
+            None => false,
+        }
+    }
+
+    /// Writes bytes that are no item's.
+    pub(crate) fn put(&mut self, at: Offset, bytes: &[u8]) {
+        self.bytes[at.0..at.0 + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Writes a header.
+    pub(crate) fn put_header(&mut self, at: Offset, header: Header) {
+        put_header(&mut self.bytes[at.0..], header);
+    }
+
+    /// Writes an item, with its checksum if the log has checksums.
+    #[inline]
+    pub(crate) fn write(&mut self, at: Offset, header: Header, key: &[u8], value: &[u8]) {
+        let item = &mut self.bytes[at.0..at.0 + HEADER + key.len() + value.len()];
+        put_header(item, header);
+        let payload = &mut item[HEADER..];
+        copy(&mut payload[..key.len()], key);
+        copy(&mut payload[key.len()..], value);
+        if self.sums {
+            seal(item);
+        }
+    }
+
+    /// Writes the header and key of a reservation: a dead item until it is published. Its checksum,
+    /// over header and key, is written in every log.
+    pub(crate) fn stage(&mut self, at: Offset, header: Header, key: &[u8]) {
+        let item = &mut self.bytes[at.0..at.0 + HEADER + key.len()];
+        put_header(item, header);
+        copy(&mut item[HEADER..], key);
+        seal(item);
+        self.bury(at);
+    }
+
+    /// Makes a staged item a live one.
+    pub(crate) fn publish(&mut self, at: Offset, header: Header) {
+        put_header(&mut self.bytes[at.0..], header);
+        self.seal(at);
+    }
+
+    /// Writes the first bytes of an item that had been copied out of the log.
+    pub(crate) fn put_back(&mut self, at: Offset, bytes: &[u8]) {
+        self.bytes[at.0..at.0 + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// As [`Self::write`], over an item of the same key and footprint; the key is not written.
+    #[inline]
+    pub(crate) fn overwrite(&mut self, at: Offset, header: Header, value: &[u8]) {
+        let payload = header.payload();
+        let item = &mut self.bytes[at.0..at.0 + HEADER + payload];
+        put_header(item, header);
+        copy(&mut item[HEADER + payload - value.len()..], value);
+        if self.sums {
+            seal(item);
+        }
+    }
+
+    /// As [`Self::write`], with the concatenation of `front`, the value now at `old`, and `back` as
+    /// value. The item may overlap the old one.
+    pub(crate) fn write_around(
+        &mut self,
+        at: Offset,
+        header: Header,
+        key: &[u8],
+        (front, old, back): (&[u8], Run, &[u8]),
+    ) {
+        let value = at.0 + HEADER + key.len();
+        let middle = value + front.len();
+        // First, because the other parts may overwrite the old value.
+        self.bytes.copy_within(old.from..old.from + old.len, middle);
+        let end = middle + old.len;
+        self.bytes[value..middle].copy_from_slice(front);
+        self.bytes[end..end + back.len()].copy_from_slice(back);
+        put_header(&mut self.bytes[at.0..], header);
+        self.bytes[at.0 + HEADER..value].copy_from_slice(key);
+        self.seal(at);
+    }
+
+    /// Returns the byte range of an item's value.
+    pub(crate) fn value_run(&self, at: Offset) -> Run {
+        let header = self.header(at);
+        Run {
+            from: at.0 + HEADER + header.key_len as usize,
+            len: header.value_len(),
+        }
+    }
+
+    /// Copies an item of `len` bytes; the two places may overlap.
+    pub(crate) fn copy(&mut self, from: Offset, len: usize, to: Offset) {
+        self.bytes.copy_within(from.0..from.0 + len, to.0);
+    }
+
+    /// Marks the item dead for recovery, by inverting its checksum.
+    #[inline]
+    pub(crate) fn bury(&mut self, at: Offset) {
+        let header = self.header_mut(at);
+        header.crc.set(!header.crc.get());
+    }
+
+    /// Changes an item's deadline.
+    #[inline(never)]
+    pub(crate) fn touch(&mut self, at: Offset, deadline: Deadline) {
+        self.amend(at, |header| header.deadline.set(deadline.0));
+    }
+
+    /// Changes an item's header, but not its lengths.
+    pub(crate) fn amend(&mut self, at: Offset, change: impl FnOnce(&mut Header)) {
+        if !self.sums {
+            return change(self.header_mut(at));
+        }
+        let payload = self.header(at).payload();
+        amend(&mut self.bytes[at.0..at.0 + HEADER + payload], change);
+    }
+
+    /// Recomputes the item's checksum, if the log has checksums.
+    pub(crate) fn seal(&mut self, at: Offset) {
+        if self.sums {
+            let payload = self.header(at).payload();
+            seal(&mut self.bytes[at.0..at.0 + HEADER + payload]);
+        }
+    }
+
+    /// Returns the `len` bytes from `at`.
+    pub(crate) fn bytes(&self, at: Offset, len: usize) -> &[u8] {
+        &self.bytes[at.0..at.0 + len]
+    }
+
+    /// Prefetches the first two cache lines of an item.
+    #[inline]
+    pub(crate) fn prefetch(&self, at: Offset) {
+        prefetch_read(&self.bytes, at.0);
+        prefetch_read(&self.bytes, at.0 + herdwick_mem::LINE);
+    }
+}
