@@ -26,6 +26,7 @@ const FLOORS: &[&[&str]] = &[
     // A tool for tests, right of the provider whose library it replaces.
     &["herdwick-verbs-fake"],
     &["herdwick-herd", "herdwick-read"],
+    &["herdwick-farm"],
     &["herdwick-providers"],
     &["herdwick-server", "herdwick"],
     &["herdwick-bench"],
@@ -151,8 +152,9 @@ fn crates_without_unsafe_forbid_it() {
 const PROVIDERS: [&str; 3] = ["shm", "roce", "verbs"];
 
 /// The crates that take providers from the table in `herdwick-providers` only.
-const SYSTEMS: [&str; 5] = [
+const SYSTEMS: [&str; 6] = [
     "herdwick-read",
+    "herdwick-farm",
     "herdwick-herd",
     "herdwick-server",
     "herdwick",

@@ -1,0 +1,113 @@
+//! The one writer of the table's lines: each change gives all lines of a slot or value block a new
+//! version, in an order that a READ beside it can tell from a finished change.
+
+use std::sync::atomic::{Ordering, fence};
+
+use herdwick_mem::{Span, Words};
+
+use crate::layout::{Head, LINE_WORDS, TAIL_WORD, Tail, Version, common_version, data_word};
+
+/// The table's memory, and the version of its last change.
+pub(super) struct Lines {
+    span: Span,
+    version: Version,
+}
+
+/// Whole lines: the first word, and how many lines.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) first: usize,
+    pub(super) lines: usize,
+}
+
+/// What the first line of a slot says besides its version. All zero for a value block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Labels {
+    pub(super) key_len: usize,
+    pub(super) value_len: usize,
+    pub(super) link: u32,
+}
+
+impl Lines {
+    pub(super) fn new(span: Span) -> Self {
+        Self {
+            span,
+            version: Version::default(),
+        }
+    }
+
+    pub(super) fn labels(&self, run: Run) -> Labels {
+        let head = Head::of(self.span.load(run.first));
+        let tail = Tail::of(self.span.load(run.first + TAIL_WORD));
+        Labels {
+            key_len: head.key_len,
+            value_len: head.value_len,
+            link: tail.link,
+        }
+    }
+
+    /// Returns data word `n`.
+    pub(super) fn data(&self, run: Run, n: usize) -> u64 {
+        self.span.load(run.first + data_word(n))
+    }
+
+    /// Marks `run` as being written, so that no READ of it is good until its next
+    /// [`Lines::publish`].
+    pub(super) fn mark(&mut self, run: Run) {
+        self.version = self.version.next();
+        for (tail, word) in self.tails(run, self.labels(run).link) {
+            self.span.store(word, tail.unfinished());
+        }
+        // What is stored from here on is seen after the marks.
+        fence(Ordering::Release);
+    }
+
+    /// Changes `run` to `labels` and `data`; data beyond stays as it is. Returns the new version.
+    ///
+    /// A READ that loads the words of each line in rising order, or at once, finds a line's first
+    /// version only after the data, and an odd or later last version once any data has changed. So a
+    /// line with twice the same even version is as it was at that version, and lines of one version
+    /// are one value.
+    pub(super) fn publish(&mut self, run: Run, labels: Labels, data: &[u64]) -> Version {
+        self.mark(run);
+        for (n, word) in data.iter().enumerate() {
+            self.span.store(run.first + data_word(n), *word);
+        }
+        let version = self.version;
+        for line in 0..run.lines {
+            let first = line == 0;
+            let head = Head {
+                version,
+                key_len: if first { labels.key_len } else { 0 },
+                value_len: if first { labels.value_len } else { 0 },
+            };
+            let word = run.first + line * LINE_WORDS;
+            self.span.store_release(word, head.word());
+        }
+        for (tail, word) in self.tails(run, labels.link) {
+            self.span.store_release(word, tail.word());
+        }
+        version
+    }
+
+    /// Gives `run` a new version and leaves the rest as it is.
+    pub(super) fn touch(&mut self, run: Run) {
+        let labels = self.labels(run);
+        self.publish(run, labels, &[]);
+    }
+
+    /// Returns the last words of `run` as of the current version, and where they are.
+    fn tails(&self, run: Run, link: u32) -> impl Iterator<Item = (Tail, usize)> + use<> {
+        let version = self.version;
+        (0..run.lines).map(move |line| {
+            let link = if line == 0 { link } else { 0 };
+            let word = run.first + line * LINE_WORDS + TAIL_WORD;
+            (Tail { version, link }, word)
+        })
+    }
+
+    /// Returns whether all lines of `run` have one finished version, for assertions.
+    pub(super) fn is_finished(&self, run: Run) -> bool {
+        common_version(run.first, run.lines, &|word| self.span.load(word)).is_some()
+    }
+}
