@@ -14,7 +14,7 @@ const FLOORS: &[&[&str]] = &[
     &["herdwick-mem", "herdwick-request"],
     &["herdwick-layout"],
     &["herdwick-fabric"],
-    &["herdwick-conformance"],
+    &["herdwick-conformance", "herdwick-check"],
     &[
         "herdwick-shm",
         "herdwick-roce",

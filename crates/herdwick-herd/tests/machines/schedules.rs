@@ -64,7 +64,7 @@ enum ClientState {
 }
 
 /// Numbers from a seed (splitmix64).
-struct Chance(u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
     fn next(&mut self) -> u64 {
@@ -75,14 +75,14 @@ impl Chance {
         z ^ z >> 31
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
     /// Generates the faults of a network. Late and torn delivery do not occur together: a line that
     /// arrives late, and then word by word, over the next request in its slot, is beyond what a
     /// slot survives.
-    fn faults(&mut self, path: RequestPath) -> Faults {
+    pub(crate) fn faults(&mut self, path: RequestPath) -> Faults {
         let micros =
             |most: usize, chance: &mut Self| Duration::from_micros(chance.below(most + 1) as u64);
         let delay_max = micros(5, self);

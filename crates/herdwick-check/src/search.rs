@@ -1,0 +1,185 @@
+//! The search for an order: Wing and Gong's, with Lowe's memory of what was tried. A configuration
+//! is the set of answered operations that have taken effect, and what the key may be then. One that
+//! led nowhere is not entered again.
+//!
+//! Operations without an answer are no part of that set: there may be many, each may come anywhere
+//! or never, and their subsets would make the search exponential. They take effect only where one
+//! is needed to reach a value, and a [`State`] remembers which.
+
+use std::collections::HashSet;
+
+use crate::{
+    operation::Operation,
+    register::{Register, Value, effect},
+};
+
+/// Returns whether some order explains all answers.
+pub(crate) fn is_linearizable(register: Register, history: &[Operation]) -> bool {
+    let mut answered = history.to_vec();
+    answered.sort_by_key(|operation| operation.called);
+    let unanswered = answered.extract_if(.., |one| one.answered.is_none());
+    Search {
+        register,
+        unanswered: unanswered.collect(),
+        answered,
+        tried: HashSet::new(),
+    }
+    .finds_an_order()
+}
+
+/// A set of operations, a bit each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Set(Vec<u64>);
+
+impl Set {
+    fn has(&self, index: usize) -> bool {
+        let word = self.0.get(index / 64);
+        word.is_some_and(|word| word >> (index % 64) & 1 == 1)
+    }
+
+    fn with(&self, index: usize) -> Self {
+        let mut words = self.0.clone();
+        words.resize(words.len().max(index / 64 + 1), 0);
+        words[index / 64] |= 1 << (index % 64);
+        Self(words)
+    }
+
+    fn is_within(&self, other: &Self) -> bool {
+        let theirs = other.0.iter().copied().chain(std::iter::repeat(0));
+        self.0
+            .iter()
+            .zip(theirs)
+            .all(|(ours, theirs)| ours & !theirs == 0)
+    }
+}
+
+/// A value that the key may have, and the unanswered operations that had to take effect for it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct State {
+    value: Value,
+    used: Set,
+}
+
+/// Adds a state, unless one with the same value has used less. Returns whether it did.
+fn add(states: &mut Vec<State>, new: State) -> bool {
+    let covers =
+        |one: &State, other: &State| one.value == other.value && one.used.is_within(&other.used);
+    if states.iter().any(|state| covers(state, &new)) {
+        return false;
+    }
+    states.retain(|state| !covers(&new, state));
+    states.push(new);
+    true
+}
+
+struct Search {
+    register: Register,
+    /// By the time of their call, as are the others.
+    answered: Vec<Operation>,
+    unanswered: Vec<Operation>,
+    tried: HashSet<(Set, Vec<State>)>,
+}
+
+/// A configuration, and the next operation to try in it.
+struct Step {
+    taken: Set,
+    /// What the key may be when the next operation takes effect.
+    states: Vec<State>,
+    /// All operations before this one are in `taken`.
+    first: usize,
+    next: usize,
+    /// Latest call of an operation that may come next: the first answer of those that are left.
+    bound: u64,
+}
+
+impl Search {
+    fn finds_an_order(mut self) -> bool {
+        let absent = State {
+            value: None,
+            used: Set::default(),
+        };
+        let mut steps = vec![self.step(Set::default(), vec![absent], 0)];
+        while let Some(step) = steps.last_mut() {
+            if step.first == self.answered.len() {
+                return true;
+            }
+            let Some(index) = Self::candidate(&self.answered, step) else {
+                steps.pop();
+                continue;
+            };
+            let mut states = Vec::new();
+            for State { value, used } in &step.states {
+                if let Some(value) = effect(self.answered[index].action, *value) {
+                    let used = used.clone();
+                    add(&mut states, State { value, used });
+                }
+            }
+            if states.is_empty() {
+                continue;
+            }
+            states.sort_unstable();
+            let (taken, first) = (step.taken.with(index), step.first);
+            if self.tried.insert((taken.clone(), states.clone())) {
+                steps.push(self.step(taken, states, first));
+            }
+        }
+        false
+    }
+
+    fn step(&self, taken: Set, states: Vec<State>, mut first: usize) -> Step {
+        while first < self.answered.len() && taken.has(first) {
+            first += 1;
+        }
+        let mut bound = u64::MAX;
+        for index in first..self.answered.len() {
+            if self.answered[index].called > bound {
+                break;
+            }
+            if !taken.has(index) {
+                bound = bound.min(self.answered[index].answered.unwrap_or(u64::MAX));
+            }
+        }
+        Step {
+            taken,
+            states: self.reached(states, bound),
+            first,
+            next: first,
+            bound,
+        }
+    }
+
+    /// Returns what the key may become without an answered operation: by evictions, and by
+    /// unanswered operations that were called in time.
+    fn reached(&self, mut states: Vec<State>, bound: u64) -> Vec<State> {
+        let mut fresh = states.clone();
+        while let Some(State { value, used }) = fresh.pop() {
+            let evicted = self.register.evicts().then(|| (None, used.clone()));
+            let callable = (0..).zip(&self.unanswered);
+            let callable = callable.take_while(|(_, one)| one.called <= bound);
+            let unused = callable.filter(|(index, _)| !used.has(*index));
+            let changed = unused
+                .filter_map(|(index, one)| Some((effect(one.action, value)?, used.with(index))));
+            for (value, used) in evicted.into_iter().chain(changed) {
+                let state = State { value, used };
+                if add(&mut states, state.clone()) {
+                    fresh.push(state);
+                }
+            }
+        }
+        states
+    }
+
+    /// Returns the next operation that may take effect in a configuration.
+    fn candidate(answered: &[Operation], step: &mut Step) -> Option<usize> {
+        while let Some(operation) = answered.get(step.next) {
+            if operation.called > step.bound {
+                return None;
+            }
+            step.next += 1;
+            if !step.taken.has(step.next - 1) {
+                return Some(step.next - 1);
+            }
+        }
+        None
+    }
+}
