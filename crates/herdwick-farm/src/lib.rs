@@ -3,17 +3,29 @@
 //!
 //! [`Table`] is the server's: it stores items in memory that clients may READ, and nobody but its
 //! owner changes it. [`Probe`] is the client's judge of what a READ returned. `docs/farm.md` draws
-//! the memory and says why a READ beside a change is either good or seen to be torn.
+//! the memory and says why a READ beside a change is either good or seen to be torn. [`ServerSide`] and
+//! [`ClientSide`] are the machines of the two ends, [`ServerEnd`] and [`ClientEnd`] their objects on a
+//! port.
 #![forbid(unsafe_code)]
 
+mod client;
 mod layout;
+mod message;
 mod probe;
+mod server;
+mod setup;
 mod table;
 
+pub use client::{Answer, CallError, ClientSide, Lost};
 pub use layout::{
     BUCKETS_MAX, DATA_WORDS, Geometry, GeometryError, LINE_FIELDS, LINE_WORDS, NEIGHBOURHOOD,
     NEIGHBOURHOOD_MAX, OVERFLOW_MAX, POINTER_FIELDS, Terms, VALUE_BYTES_MAX, VALUE_LINES_MAX,
     Values, Version,
 };
+pub use message::{CONTROL_FIELDS, Operation, ReplyCode, WINDOW_MAX};
 pub use probe::{Extent, Probe, Verdict, View};
+pub use server::{ClientId, ServerCounters, ServerSide};
+pub use setup::{
+    Accept, ClientEnd, ClientTerms, Grant, Resources, ServerEnd, ServerTerms, SetupError,
+};
 pub use table::{CHAIN_MAX, PutError, Table, TableCounts};

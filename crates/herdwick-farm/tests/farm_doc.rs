@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use herdwick_farm::{LINE_FIELDS, POINTER_FIELDS};
+use herdwick_farm::{CONTROL_FIELDS, LINE_FIELDS, Operation, POINTER_FIELDS, ReplyCode};
 use herdwick_layout::wire::Field;
 
 const FARM_MD: &str = include_str!("../../../docs/farm.md");
@@ -35,8 +35,21 @@ fn table(fields: &[Field]) -> String {
     out
 }
 
+fn codes(what: &str, codes: &[(String, u8)]) -> String {
+    let mut out = format!("| {what} | code |\n|---|---:|\n");
+    for (name, code) in codes {
+        writeln!(out, "| {name} | {code} |").unwrap();
+    }
+    out
+}
+
 #[test]
 fn layouts_are_drawn_as_they_are() {
     assert_drawn("line", &table(&LINE_FIELDS));
     assert_drawn("pointer", &table(&POINTER_FIELDS));
+    assert_drawn("control", &table(&CONTROL_FIELDS));
+    let operations = Operation::ALL.map(|operation| (format!("{operation:?}"), operation as u8));
+    assert_drawn("operations", &codes("operation", &operations));
+    let statuses = ReplyCode::ALL.map(|code| (format!("{code:?}"), code as u8));
+    assert_drawn("statuses", &codes("status", &statuses));
 }

@@ -1,0 +1,427 @@
+//! The objects of both ends on a port.
+//!
+//! ```text
+//!            client                                       server
+//! GETs       RC queue pair that READs                ->   RC queue pair of each client; the table, which
+//!                                                         all clients may READ and none may WRITE
+//! messages   RC queue pair that WRITEs requests      ->   a ring for each client, its own alone
+//!            a ring for replies                      <-   the same queue pair WRITEs replies
+//! ```
+
+use std::time::Duration;
+
+use herdwick_fabric::{
+    Access, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint, ImportError, OpenError,
+    PdId, PdTicket, Port, PortLimits, QpId, QpSpec, RegionId, RegionSpec, Remote, Scope,
+    SharedMemory, Sharing, Transport,
+};
+use herdwick_mem::Span;
+use herdwick_read::{ReadCounters, Reader, ReaderError, ReaderOptions};
+use herdwick_request::HashKey;
+
+use crate::{
+    client::{ClientSide, Messages},
+    layout::{Geometry, GeometryError, Terms},
+    message::{Ring, WINDOW_MAX},
+    probe::View,
+    server::{Attached, ClientId, ServerSide, send_depth},
+    table::Table,
+};
+
+/// Why an end cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The table cannot have these dimensions.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// A ring cannot have this many cells.
+    #[error("a window of {0} messages: say 1 to {WINDOW_MAX}")]
+    Window(usize),
+    /// The fabric lacks what a system of READs needs.
+    #[error(transparent)]
+    Reader(#[from] ReaderError),
+    /// The port cannot be opened.
+    #[error("opening a port: {0}")]
+    Open(#[from] OpenError),
+    /// The provider refused an object.
+    #[error("setting up a port: {0}")]
+    Control(#[from] ControlError),
+    /// The server's ticket was not accepted.
+    #[error("the server's ticket: {0}")]
+    Import(#[from] ImportError),
+    /// The peer's endpoints make no sense.
+    #[error("connecting: {0}")]
+    Connect(#[from] ConnectError),
+    /// As many clients are in service as there may be.
+    #[error("the server has no room for another client")]
+    Clients,
+}
+
+/// Options of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerTerms {
+    /// The table.
+    pub table: Terms,
+    /// The key that locates items.
+    pub hash_key: HashKey,
+    /// Most clients at a time.
+    pub clients_max: usize,
+    /// Messages of each client on their way, 1 to [`WINDOW_MAX`].
+    pub window: usize,
+}
+
+/// A server's objects on a port, and its machine.
+pub struct ServerEnd<P> {
+    /// The port.
+    pub port: P,
+    /// The machine.
+    pub side: ServerSide,
+    memory: SharedMemory,
+    cq: CqId,
+    window: usize,
+    admitted: Vec<(ClientId, Resources)>,
+}
+
+/// One client's objects at the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Resources {
+    pd: PdId,
+    reads: QpId,
+    messages: QpId,
+    requests: RegionId,
+    stage: RegionId,
+    table: RegionId,
+}
+
+/// What a client needs to know.
+#[derive(Debug)]
+pub struct Grant {
+    /// The table's dimensions.
+    pub table: Terms,
+    /// The key that locates items.
+    pub hash_key: HashKey,
+    /// Messages on their way.
+    pub window: usize,
+    /// Where the table is.
+    pub memory: Remote,
+    /// Where the client's ring of requests is.
+    pub requests: Remote,
+    /// The queue pair for READs.
+    pub reads: Endpoint,
+    /// The queue pair for messages.
+    pub messages: Endpoint,
+    /// The domain, for the client to join.
+    pub domain: PdTicket,
+    /// The table in it.
+    pub region: PdTicket,
+}
+
+/// What the server needs to know of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct Accept {
+    /// Where the ring of replies is.
+    pub replies: Remote,
+    /// The queue pair for READs.
+    pub reads: Endpoint,
+    /// The queue pair for messages.
+    pub messages: Endpoint,
+}
+
+fn window(window: usize) -> Result<usize, SetupError> {
+    let fits = (1..=WINDOW_MAX).contains(&window);
+    fits.then_some(window).ok_or(SetupError::Window(window))
+}
+
+fn connected<D: Device>(
+    device: &D,
+    port: &mut D::Port,
+    (pd, cq, send_depth): (PdId, CqId, usize),
+) -> Result<QpId, ControlError> {
+    let spec = QpSpec {
+        pd,
+        transport: Transport::Rc,
+        send_cq: cq,
+        recv_cq: cq,
+        send_depth,
+        recv_depth: 0,
+    };
+    device.create_qp(port, &spec)
+}
+
+fn memory<D: Device>(
+    device: &D,
+    port: &mut D::Port,
+    pd: PdId,
+    (len, access): (usize, Access),
+) -> Result<(RegionId, Span), ControlError> {
+    let scope = Scope::Pd;
+    let region = device.allocate_region(port, pd, &RegionSpec { len, access, scope })?;
+    let span = port.region(region).cloned();
+    Ok((region, span.ok_or(ControlError::Unknown("region"))?))
+}
+
+impl<P: Port> ServerEnd<P> {
+    /// Makes a server's end without clients.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn open<D: Device<Port = P>>(device: &D, terms: &ServerTerms) -> Result<Self, SetupError> {
+        let (geometry, clients) = (Geometry::new(terms.table)?, terms.clients_max);
+        let window = window(terms.window)?;
+        let has = device.capabilities();
+        if !has.read || !has.rc {
+            return Err(ReaderError::NoRead(has.name).into());
+        }
+        let mut port = device.open_port(&PortLimits {
+            pds: clients,
+            qps: 2 * clients,
+            cqs: 1,
+            regions: 3 * clients,
+            addresses: 0,
+        })?;
+        let memory = device.allocate_shared(geometry.bytes(), Sharing::ReadOnly)?;
+        // The queue pairs that READs come from send nothing, and need a queue all the same.
+        let depth = clients * (send_depth(window) + 1);
+        let cq = device.create_cq(&mut port, &CqSpec { depth })?;
+        let table = Table::new(memory.span().clone(), geometry, terms.hash_key);
+        let side = ServerSide::new(table, (clients, window), (cq, has.inline_bytes_max));
+        Ok(Self {
+            port,
+            side,
+            memory,
+            cq,
+            window,
+            admitted: Vec::new(),
+        })
+    }
+
+    /// Makes a client's objects, in a domain of its own, and says what the client needs to know.
+    ///
+    /// # Errors
+    /// [`SetupError`]; nothing is kept.
+    pub fn grant<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+    ) -> Result<(Resources, Grant), SetupError> {
+        let pd = device.create_pd(&mut self.port)?;
+        let granted = self.resources(device, pd);
+        if granted.is_err() {
+            device.destroy_pd(&mut self.port, pd)?;
+        }
+        granted
+    }
+
+    fn resources<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        pd: PdId,
+    ) -> Result<(Resources, Grant), SetupError> {
+        let (port, geometry) = (&mut self.port, *self.side.table().geometry());
+        let requests = Ring::requests(&geometry, self.window).bytes();
+        let (requests, _) = memory(device, port, pd, (requests, Access::WRITE))?;
+        let replies = Ring::replies(&geometry, self.window).bytes();
+        let (stage, _) = memory(device, port, pd, (replies, Access::LOCAL))?;
+        let table = (&self.memory, Access::READ, Scope::Pd);
+        let table = device.register_shared(port, pd, table.0, table.1, table.2)?;
+        let resources = Resources {
+            pd,
+            reads: connected(device, port, (pd, self.cq, 1))?,
+            messages: connected(device, port, (pd, self.cq, send_depth(self.window)))?,
+            requests,
+            stage,
+            table,
+        };
+        let grant = Grant {
+            table: *geometry.terms(),
+            hash_key: self.side.table().hash_key(),
+            window: self.window,
+            memory: device.remote(port, table)?,
+            requests: device.remote(port, requests)?,
+            reads: device.endpoint(port, resources.reads)?,
+            messages: device.endpoint(port, resources.messages)?,
+            domain: device.export_pd(port, pd)?,
+            region: device.export_region(port, table)?,
+        };
+        Ok((resources, grant))
+    }
+
+    /// Takes a client into service.
+    ///
+    /// # Errors
+    /// [`SetupError`]; the client's objects are freed.
+    pub fn admit<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        resources: Resources,
+        peer: &Accept,
+    ) -> Result<ClientId, SetupError> {
+        let admitted = self.connect(device, resources, peer);
+        match &admitted {
+            Ok(client) => self.admitted.push((*client, resources)),
+            Err(_) => device.destroy_pd(&mut self.port, resources.pd)?,
+        }
+        admitted
+    }
+
+    fn connect<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        resources: Resources,
+        peer: &Accept,
+    ) -> Result<ClientId, SetupError> {
+        let port = &mut self.port;
+        device.connect(port, resources.reads, &peer.reads)?;
+        device.connect(port, resources.messages, &peer.messages)?;
+        let span = |region| {
+            port.region(region)
+                .cloned()
+                .ok_or(ControlError::Unknown("region"))
+        };
+        let attached = Attached {
+            qp: resources.messages,
+            requests: span(resources.requests)?,
+            replies: peer.replies,
+            stage: (resources.stage, span(resources.stage)?),
+        };
+        self.side.attach(attached).ok_or(SetupError::Clients)
+    }
+
+    /// Ends a client: its ring, its queue pairs and its way to the table are given back.
+    ///
+    /// # Errors
+    /// [`SetupError::Control`].
+    pub fn detach<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        client: ClientId,
+    ) -> Result<(), SetupError> {
+        let place = self.admitted.iter().position(|(id, _)| *id == client);
+        let Some(place) = place else {
+            return Ok(());
+        };
+        self.side.detach(client);
+        let (_, resources) = self.admitted.swap_remove(place);
+        device.destroy_qp(&mut self.port, resources.messages)?;
+        device.destroy_qp(&mut self.port, resources.reads)?;
+        device.free_region(&mut self.port, resources.table)?;
+        Ok(device.destroy_pd(&mut self.port, resources.pd)?)
+    }
+}
+
+/// Options of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientTerms {
+    /// GETs on their way.
+    pub lookups: usize,
+    /// READs on their way.
+    pub outstanding: usize,
+    /// Times that a GET begins again before it is sent as a message.
+    pub retries: u32,
+    /// How long a reply may take before the server counts as lost.
+    pub deadline: Duration,
+}
+
+impl Default for ClientTerms {
+    fn default() -> Self {
+        Self {
+            lookups: 32,
+            outstanding: 32,
+            retries: 16,
+            deadline: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A client's objects on a port, and its machine.
+pub struct ClientEnd<P> {
+    /// The port.
+    pub port: P,
+    /// The machine.
+    pub side: ClientSide,
+}
+
+impl<P: Port> ClientEnd<P> {
+    /// Makes a client's end from a grant, and says what the server needs to know. Calls may begin when
+    /// the server has admitted it.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn open<D: Device<Port = P>>(
+        device: &D,
+        terms: &ClientTerms,
+        grant: Grant,
+    ) -> Result<(Self, Accept), SetupError> {
+        let (geometry, window) = (Geometry::new(grant.table)?, window(grant.window)?);
+        let mut port = device.open_port(&PortLimits {
+            pds: 1,
+            qps: 2,
+            cqs: 2,
+            regions: 3,
+            addresses: 0,
+        })?;
+        let pd = device.import_pd(&mut port, grant.domain)?;
+        device.import_region(&mut port, pd, grant.region)?;
+        let has = device.capabilities();
+        let options = ReaderOptions {
+            lookups: terms.lookups,
+            outstanding: terms.outstanding,
+            step_bytes: geometry.read_bytes_max(),
+            retries: terms.retries,
+            ..ReaderOptions::default()
+        };
+        let reader = Reader::create(device, &mut port, pd, &options)?;
+        let depth = send_depth(window);
+        let cq = device.create_cq(&mut port, &CqSpec { depth })?;
+        let qp = connected(device, &mut port, (pd, cq, depth))?;
+        let replies = (Ring::replies(&geometry, window).bytes(), Access::WRITE);
+        let (region, replies) = memory(device, &mut port, pd, replies)?;
+        let stage = (Ring::requests(&geometry, window).bytes(), Access::LOCAL);
+        let stage = memory(device, &mut port, pd, stage)?;
+        device.connect(&mut port, reader.qp(), &grant.reads)?;
+        device.connect(&mut port, qp, &grant.messages)?;
+        let accept = Accept {
+            replies: device.remote(&port, region)?,
+            reads: device.endpoint(&port, reader.qp())?,
+            messages: device.endpoint(&port, qp)?,
+        };
+        let view = View {
+            geometry,
+            hash_key: grant.hash_key,
+            ordered_read: has.ordered_read,
+        };
+        let messages = Messages {
+            qp,
+            cq,
+            requests: grant.requests,
+            replies,
+            stage,
+            inline_bytes_max: has.inline_bytes_max,
+            window,
+            deadline: terms.deadline,
+        };
+        let side = ClientSide::new(view, grant.memory, (reader, terms.lookups), messages);
+        Ok((Self { port, side }, accept))
+    }
+
+    /// Returns the counters of GETs.
+    #[must_use]
+    pub fn read_counters(&self) -> &ReadCounters {
+        self.side.read_counters()
+    }
+}
+
+impl<P> std::fmt::Debug for ServerEnd<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerEnd")
+            .field("side", &self.side)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P> std::fmt::Debug for ClientEnd<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientEnd")
+            .field("side", &self.side)
+            .finish_non_exhaustive()
+    }
+}

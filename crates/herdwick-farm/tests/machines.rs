@@ -1,0 +1,653 @@
+//! Server and clients together: on the seeded fabric, which loses, duplicates, reorders and tears, and
+//! over shared memory on threads.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork, SeededPort};
+use herdwick_fabric::{
+    Completion, CqSpec, Device, Payload, Port, PortLimits, QpSpec, SendOp, SendWr, Status,
+    Transport,
+};
+use herdwick_farm::{
+    Answer, CallError, ClientEnd, ClientId, ClientTerms, Lost, ServerEnd, ServerTerms, Terms,
+    Values,
+};
+use herdwick_request::HashKey;
+use herdwick_shm::{PdSize, ShmDevice, ShmPort};
+
+const MODES: [Values; 2] = [Values::Inline, Values::OutOfTable { lines: 600 }];
+const WINDOW: usize = 8;
+
+fn terms(values: Values) -> ServerTerms {
+    ServerTerms {
+        table: Terms {
+            buckets: 70,
+            neighbourhood: 6,
+            overflow: 32,
+            key_bytes_max: 24,
+            value_bytes_max: 1024,
+            values,
+        },
+        hash_key: HashKey([5, 6]),
+        clients_max: 3,
+        window: WINDOW,
+    }
+}
+
+fn connect<D: Device>(
+    (there, server): (&D, &mut ServerEnd<D::Port>),
+    here: &D,
+    terms: &ClientTerms,
+) -> (ClientEnd<D::Port>, ClientId) {
+    let (resources, grant) = server.grant(there).unwrap();
+    let (client, accept) = ClientEnd::open(here, terms, grant).unwrap();
+    let id = server.admit(there, resources, &accept).unwrap();
+    (client, id)
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+fn key(n: usize) -> Vec<u8> {
+    let mut key = format!("key-{n:012}").into_bytes();
+    key.extend(std::iter::repeat_n(b'x', n % 9));
+    key
+}
+
+/// What a call ended with, kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kept {
+    Value(Vec<u8>),
+    NotFound,
+    Done,
+    Full,
+    Refused,
+    Lost(Lost),
+}
+
+fn keep(answer: Answer<'_>) -> Kept {
+    match answer {
+        Answer::Value(value) => Kept::Value(value.to_vec()),
+        Answer::NotFound => Kept::NotFound,
+        Answer::Done => Kept::Done,
+        Answer::Full => Kept::Full,
+        Answer::Refused => Kept::Refused,
+        Answer::Lost(lost) => Kept::Lost(lost),
+    }
+}
+
+/// A server and its clients on the seeded fabric.
+struct Seeded {
+    network: SeededNetwork,
+    device: SeededDevice,
+    server: ServerEnd<SeededPort>,
+    clients: Vec<(ClientEnd<SeededPort>, ClientId)>,
+    now: Duration,
+}
+
+impl Seeded {
+    fn new(seed: u64, terms: &ServerTerms, clients: usize, client: &ClientTerms) -> Self {
+        let network = SeededNetwork::new(seed);
+        let device = network.device();
+        let mut server = ServerEnd::open(&device, terms).unwrap();
+        let clients = (0..clients)
+            .map(|_| connect((&device, &mut server), &network.device(), client))
+            .collect();
+        Self {
+            network,
+            device,
+            server,
+            clients,
+            now: Duration::ZERO,
+        }
+    }
+
+    /// One turn of everybody; returns how the calls of each client that ended did.
+    fn turn(&mut self) -> Vec<(usize, u64, Kept)> {
+        let mut ended = Vec::new();
+        self.server.side.poll(&mut self.server.port);
+        self.now += Duration::from_nanos(500);
+        self.server.port.progress(self.now);
+        for (index, (client, _)) in self.clients.iter_mut().enumerate() {
+            client.side.post(&mut client.port);
+            client.port.progress(self.now);
+            client
+                .side
+                .poll(&mut client.port, self.now, &mut |token, answer| {
+                    ended.push((index, token, keep(answer)));
+                });
+        }
+        ended
+    }
+
+    /// Runs until one call of client 0 has ended.
+    fn wait(&mut self) -> Kept {
+        for _ in 0..1_000_000 {
+            if let Some((_, _, kept)) = self.turn().into_iter().next() {
+                return kept;
+            }
+        }
+        panic!("a call without end");
+    }
+
+    fn put(&mut self, client: usize, n: usize, value: &[u8], token: u64) -> Result<(), CallError> {
+        let (client, _) = &mut self.clients[client];
+        let item = (&key(n)[..], value);
+        client.side.put(&mut client.port, item, token, self.now)
+    }
+
+    fn delete(&mut self, client: usize, n: usize, token: u64) -> Result<(), CallError> {
+        let (client, _) = &mut self.clients[client];
+        client
+            .side
+            .delete(&mut client.port, &key(n), token, self.now)
+    }
+}
+
+fn storms() -> Faults {
+    Faults {
+        drop_per_mille: 20,
+        duplicate_per_mille: 20,
+        reorder_per_mille: 50,
+        reorder_window: Duration::from_micros(20),
+        delay_min: Duration::from_micros(1),
+        delay_max: Duration::from_micros(3),
+        tear: Duration::from_micros(1),
+        tear_reads: Duration::from_micros(2),
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "more operations are asked for by the environment"
+)]
+fn operations(default: usize) -> usize {
+    let asked = std::env::var("HERDWICK_FARM_OPERATIONS");
+    asked.map_or(default, |count| count.parse().unwrap())
+}
+
+/// Random calls, several at once but one a key, give what a map gives.
+#[test]
+fn calls_agree_with_a_map_on_a_bad_network() {
+    for values in MODES {
+        let mut world = Seeded::new(1, &terms(values), 1, &ClientTerms::default());
+        world.network.set_faults(storms());
+        let (mut rng, mut model) = (Rng(2), BTreeMap::<usize, Vec<u8>>::new());
+        // What each key's call is to end with; `None`: a PUT of this value.
+        let mut expected = BTreeMap::<u64, (Option<Kept>, Vec<u8>)>::new();
+        let (mut begun, mut ended, mut full) = (0, 0, 0);
+        let total = operations(15_000);
+        while ended < total {
+            let n = rng.below(130);
+            if begun < total && !expected.contains_key(&(n as u64)) {
+                let token = n as u64;
+                let value = vec![rng.next() as u8; rng.below(300)];
+                let known = model.get(&n).cloned();
+                let (call, due) = match rng.below(10) {
+                    0..4 => (world.put(0, n, &value, token), None),
+                    4..6 => {
+                        let due = known.map_or(Kept::NotFound, |_| Kept::Done);
+                        let call = world.delete(0, n, token);
+                        if call.is_ok() {
+                            model.remove(&n);
+                        }
+                        (call, Some(due))
+                    }
+                    _ => {
+                        let (client, _) = &mut world.clients[0];
+                        let due = known.map_or(Kept::NotFound, Kept::Value);
+                        (client.side.get(&key(n), token), Some(due))
+                    }
+                };
+                match call {
+                    Ok(()) => {
+                        begun += 1;
+                        expected.insert(token, (due, value));
+                    }
+                    Err(error) => assert_eq!(error, CallError::Window),
+                }
+            }
+            for (_, token, kept) in world.turn() {
+                ended += 1;
+                match expected.remove(&token).expect("ends once") {
+                    (Some(due), _) => assert_eq!(kept, due),
+                    (None, _) if kept == Kept::Full => full += 1,
+                    (None, value) => {
+                        assert_eq!(kept, Kept::Done);
+                        model.insert(token as usize, value);
+                    }
+                }
+            }
+        }
+        let counts = world.server.side.table().counts();
+        assert_eq!((counts.items, counts.full), (model.len() as u64, full));
+        assert!(
+            world.network.lost() > 100 && counts.displaced > 10,
+            "{counts:?}"
+        );
+    }
+}
+
+/// Keys below this are changed, but always there.
+const STAY: usize = 16;
+/// All keys: more than fit, so that items are displaced and chained all the time.
+const KEYS: usize = 90;
+
+/// The value of a key: its number, then all A or all B, in a length for each.
+fn flip(n: usize, round: u64) -> Vec<u8> {
+    let byte = if round.is_multiple_of(2) { b'A' } else { b'B' };
+    let mut value = (n as u64).to_le_bytes().to_vec();
+    let longest = [0, 40, 200, 1016][n % 4];
+    value.resize(8 + longest - (round % 2) as usize * longest / 3, byte);
+    value
+}
+
+fn check(n: usize, value: &[u8]) {
+    assert_eq!(
+        value[..8],
+        (n as u64).to_le_bytes(),
+        "a value of another key"
+    );
+    let whole = [flip(n, 0), flip(n, 1)];
+    assert!(whole.iter().any(|whole| whole == value), "a mixed value");
+}
+
+fn check_read(n: usize, kept: &Kept) {
+    match kept {
+        Kept::Value(value) => check(n, value),
+        Kept::NotFound => assert!(n >= STAY, "key {n} was there throughout"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn readers_beside_a_writer_on_a_bad_network() {
+    for values in MODES {
+        // A torn READ ends at the server's CPU.
+        let client = ClientTerms {
+            retries: 0,
+            ..ClientTerms::default()
+        };
+        let mut world = Seeded::new(3, &terms(values), 2, &client);
+        for n in 0..STAY {
+            let table = world.server.side.table_mut();
+            table.put(&key(n), &flip(n, 0)).unwrap();
+        }
+        world.network.set_faults(Faults {
+            drop_per_mille: 0,
+            ..storms()
+        });
+        let mut rng = Rng(4);
+        let (mut reads, mut writes) = (0_u64, 0_u64);
+        while reads < 6_000 || writes < 6_000 {
+            let n = rng.below(KEYS);
+            let _ = if n < STAY || rng.below(2) == 0 {
+                world.put(0, n, &flip(n, rng.next()), 0)
+            } else {
+                world.delete(0, n, 0)
+            };
+            let n = rng.below(KEYS);
+            let (reader, _) = &mut world.clients[1];
+            let _ = reader.side.get(&key(n), n as u64);
+            for (client, token, kept) in world.turn() {
+                if client == 1 {
+                    reads += 1;
+                    check_read(token as usize, &kept);
+                } else {
+                    writes += 1;
+                    assert!(matches!(kept, Kept::Done | Kept::NotFound | Kept::Full));
+                }
+            }
+        }
+        let read = world.clients[1].0.read_counters();
+        assert!(read.unsure_retries > 20, "{read:?}");
+        assert!(world.server.side.counters().gets > 20);
+    }
+}
+
+fn shm() -> (ShmDevice, impl Fn() -> ShmDevice) {
+    (ShmDevice::host(PdSize::default()), ShmDevice::client)
+}
+
+/// Server, writer and reader on threads of their own.
+#[test]
+fn readers_beside_a_writer_over_shared_memory() {
+    for values in MODES {
+        let (host, client) = shm();
+        let mut server: ServerEnd<ShmPort> = ServerEnd::open(&host, &terms(values)).unwrap();
+        for n in 0..STAY {
+            server.side.table_mut().put(&key(n), &flip(n, 0)).unwrap();
+        }
+        let options = ClientTerms::default();
+        let mut end = || connect((&host, &mut server), &client(), &options).0;
+        let (mut writer, mut reader) = (end(), end());
+        let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+        let goal = operations(60_000) as u64;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    if server.side.poll(&mut server.port) == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            scope.spawn(|| {
+                let mut rng = Rng(5);
+                while !stop.load(Ordering::Relaxed) {
+                    let n = rng.below(KEYS);
+                    let (key, value) = (key(n), flip(n, rng.next()));
+                    let (port, side) = (&mut writer.port, &mut writer.side);
+                    let call = if n < STAY || rng.below(2) == 0 {
+                        side.put(port, (&key, &value), 0, Duration::ZERO)
+                    } else {
+                        side.delete(port, &key, 0, Duration::ZERO)
+                    };
+                    let ended = side.poll(port, Duration::ZERO, &mut |_, answer| {
+                        assert!(!matches!(answer, Answer::Refused | Answer::Lost(_)));
+                    });
+                    writes.fetch_add(ended as u64, Ordering::Relaxed);
+                    if call.is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let (mut rng, mut reads) = (Rng(6), 0);
+            while reads < goal || writes.load(Ordering::Relaxed) < goal / 2 {
+                let n = rng.below(KEYS);
+                let _ = reader.side.get(&key(n), n as u64);
+                reader.side.post(&mut reader.port);
+                reader
+                    .side
+                    .poll(&mut reader.port, Duration::ZERO, &mut |n, answer| {
+                        reads += 1;
+                        match answer {
+                            Answer::Value(value) => check(n as usize, value),
+                            Answer::NotFound => assert!(n as usize >= STAY, "key {n} was there"),
+                            other => panic!("{other:?}"),
+                        }
+                    });
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        println!("{:?}", reader.read_counters());
+    }
+}
+
+#[test]
+fn a_server_that_is_gone_ends_every_call_and_another_one_goes_on() {
+    let client = ClientTerms {
+        deadline: Duration::from_secs(1),
+        ..ClientTerms::default()
+    };
+    let mut world = Seeded::new(7, &terms(Values::Inline), 1, &client);
+    world.put(0, 1, b"one", 1).unwrap();
+    assert_eq!(world.wait(), Kept::Done);
+    // The server's port is the first of the network.
+    world.network.stop(world.server.port.party());
+    world.put(0, 2, b"two", 2).unwrap();
+    world.clients[0].0.side.get(&key(1), 3).unwrap();
+    let mut ended = BTreeMap::new();
+    while ended.len() < 2 {
+        for (_, token, kept) in world.turn() {
+            assert!(ended.insert(token, kept).is_none(), "ends once");
+        }
+    }
+    let lost = Lost::Failed(Status::RetryExceeded);
+    for kept in ended.values() {
+        assert!(matches!(kept, Kept::Lost(Lost::Failed(_))), "{kept:?}");
+    }
+    let refused = world.clients[0].0.side.get(&key(1), 4);
+    assert!(matches!(refused, Err(CallError::Lost(_))));
+    assert!(lost.to_string().contains("connect again"));
+    // The server starts again, empty; the client connects again.
+    let mut next = Seeded {
+        server: ServerEnd::open(&world.device, &terms(Values::Inline)).unwrap(),
+        clients: Vec::new(),
+        ..world
+    };
+    let here = next.network.device();
+    let end = connect((&next.device, &mut next.server), &here, &client);
+    next.clients.push(end);
+    next.clients[0].0.side.get(&key(1), 5).unwrap();
+    assert_eq!(next.wait(), Kept::NotFound);
+    next.put(0, 1, b"one again", 6).unwrap();
+    assert_eq!(next.wait(), Kept::Done);
+    next.clients[0].0.side.get(&key(1), 7).unwrap();
+    assert_eq!(next.wait(), Kept::Value(b"one again".to_vec()));
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_lost_at_the_deadline() {
+    let client = ClientTerms {
+        deadline: Duration::from_millis(1),
+        ..ClientTerms::default()
+    };
+    let mut world = Seeded::new(8, &terms(Values::Inline), 1, &client);
+    world.put(0, 1, b"one", 1).unwrap();
+    let (client, _) = &mut world.clients[0];
+    let mut kept = Vec::new();
+    for micros in 0..2_000 {
+        let now = Duration::from_micros(micros);
+        client.port.progress(now);
+        client.side.poll(&mut client.port, now, &mut |_, answer| {
+            kept.push(keep(answer))
+        });
+    }
+    assert_eq!(kept, [Kept::Lost(Lost::Silent)]);
+}
+
+/// A client is killed at each event of a few PUTs and a GET. All that it held is given back: the limits
+/// of the server's port are exact.
+#[test]
+fn a_client_killed_at_any_step_leaves_nothing() {
+    let mut survived = 0;
+    for steps in (0..600).step_by(3) {
+        let options = terms(Values::Inline);
+        let mut world = Seeded::new(9, &options, 2, &ClientTerms::default());
+        world.network.set_faults(Faults {
+            drop_per_mille: 0,
+            ..storms()
+        });
+        let victim = world.clients[1].0.port.party();
+        world.network.stop_after(victim, steps);
+        for n in 0..3 {
+            world.put(1, n, &[n as u8; 100], 0).unwrap();
+        }
+        world.clients[1].0.side.get(&key(0), 1).unwrap();
+        let mut turns = 0;
+        while world.clients[1].0.side.in_flight() > 0 && turns < 200 {
+            world.turn();
+            turns += 1;
+        }
+        survived += u64::from(world.clients[1].0.side.in_flight() == 0);
+        // The other client is served as before.
+        world.put(0, 5, b"alive", 1).unwrap();
+        while world.clients[0].0.side.in_flight() > 0 {
+            world.turn();
+        }
+        let (_, id) = world.clients.pop().unwrap();
+        world.server.detach(&world.device, id).unwrap();
+        for _ in 0..2 {
+            let here = world.network.device();
+            let end = connect(
+                (&world.device, &mut world.server),
+                &here,
+                &ClientTerms::default(),
+            );
+            world.clients.push(end);
+        }
+        assert_eq!(world.server.side.clients(), options.clients_max);
+        assert!(
+            world.server.grant(&world.device).is_err(),
+            "all places are taken"
+        );
+        let newest = world.clients.len() - 1;
+        world.put(newest, 6, b"new", 2).unwrap();
+        while world.clients[newest].0.side.in_flight() > 0 {
+            world.turn();
+        }
+    }
+    assert!(
+        (1..200).contains(&survived),
+        "{survived} were killed too late"
+    );
+}
+
+/// A client that posts what it likes: it reaches its own ring and nothing else, and what it writes
+/// there is refused and counted.
+struct Hostile {
+    port: SeededPort,
+    qp: herdwick_fabric::QpId,
+    cq: herdwick_fabric::CqId,
+    grant: herdwick_farm::Grant,
+}
+
+impl Hostile {
+    fn connect(world: &mut Seeded) -> Self {
+        let here = world.network.device();
+        let mut port = here.open_port(&PortLimits::default()).unwrap();
+        let (resources, grant) = world.server.grant(&world.device).unwrap();
+        let pd = here.create_pd(&mut port).unwrap();
+        let cq = here.create_cq(&mut port, &CqSpec { depth: 64 }).unwrap();
+        let spec = QpSpec {
+            pd,
+            transport: Transport::Rc,
+            send_cq: cq,
+            recv_cq: cq,
+            send_depth: 32,
+            recv_depth: 0,
+        };
+        let [qp, reads] = [(); 2].map(|()| here.create_qp(&mut port, &spec).unwrap());
+        let access = herdwick_fabric::Access::ALL;
+        let scope = herdwick_fabric::Scope::Pd;
+        let spec = herdwick_fabric::RegionSpec {
+            len: 1 << 16,
+            access,
+            scope,
+        };
+        let region = here.allocate_region(&mut port, pd, &spec).unwrap();
+        here.connect(&mut port, qp, &grant.messages).unwrap();
+        let accept = herdwick_farm::Accept {
+            replies: here.remote(&port, region).unwrap(),
+            reads: here.endpoint(&port, reads).unwrap(),
+            messages: here.endpoint(&port, qp).unwrap(),
+        };
+        world
+            .server
+            .admit(&world.device, resources, &accept)
+            .unwrap();
+        Self {
+            port,
+            qp,
+            cq,
+            grant,
+        }
+    }
+
+    fn write(&mut self, world: &mut Seeded, words: &[u64], to: herdwick_fabric::Remote) -> Status {
+        let op = SendOp::Write {
+            payload: Payload::Words(words),
+            to,
+            imm: None,
+        };
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            signaled: true,
+            solicited: false,
+            fence: false,
+        };
+        self.port.post_send(self.qp, &[wr]).unwrap();
+        let mut done = [Completion::BLANK; 1];
+        loop {
+            world.turn();
+            self.port.progress(world.now);
+            if self.port.poll(self.cq, &mut done) == 1 {
+                return done[0].status;
+            }
+        }
+    }
+}
+
+#[test]
+fn absurd_messages_are_counted_and_refused() {
+    let mut world = Seeded::new(10, &terms(Values::Inline), 1, &ClientTerms::default());
+    let mut hostile = Hostile::connect(&mut world);
+    // The last word of each cell, of 1,024 + 24 bytes and a control word, in whole lines.
+    let cell = 1088;
+    let mut rng = Rng(11);
+    let mut next = 0;
+    for round in 0..2_000_u64 {
+        // Any control word, now and then with the lap that the server waits for.
+        let word = rng.next() & !0xff | ((next / WINDOW as u64 + 1) & 0xff);
+        let at = ((next % WINDOW as u64) + 1) * cell - 8;
+        let to = hostile.grant.requests.offset(at);
+        assert_eq!(hostile.write(&mut world, &[word], to), Status::Success);
+        world.turn();
+        next = world.server.side.counters().refused;
+        if round % 100 == 0 {
+            world.put(0, 1, b"served", 0).unwrap();
+            assert_eq!(world.wait(), Kept::Done);
+        }
+    }
+    let counters = world.server.side.counters();
+    assert!(
+        counters.refused > 100 && counters.incomplete > 100,
+        "{counters:?}"
+    );
+    assert_eq!(counters.puts, 20);
+}
+
+#[test]
+fn a_client_writes_to_its_ring_alone() {
+    let mut world = Seeded::new(12, &terms(Values::Inline), 1, &ClientTerms::default());
+    world.put(0, 1, b"kept", 0).unwrap();
+    assert_eq!(world.wait(), Kept::Done);
+    let mut hostile = Hostile::connect(&mut world);
+    let beyond = hostile.grant.requests.offset((WINDOW * 1088) as u64);
+    assert_eq!(
+        hostile.write(&mut world, &[1], beyond),
+        Status::RemoteAccess
+    );
+    // The failed queue pair was that client's; with another it tries the table.
+    let mut hostile = Hostile::connect(&mut world);
+    let table = hostile.grant.memory;
+    assert_eq!(hostile.write(&mut world, &[1], table), Status::RemoteAccess);
+    world.clients[0].0.side.get(&key(1), 0).unwrap();
+    assert_eq!(world.wait(), Kept::Value(b"kept".to_vec()));
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    let device = SeededNetwork::new(1).device();
+    for window in [0, 129] {
+        let options = ServerTerms {
+            window,
+            ..terms(Values::Inline)
+        };
+        let error = ServerEnd::open(&device, &options).unwrap_err();
+        assert!(error.to_string().contains("1 to 128"), "{error}");
+    }
+    let mut world = Seeded::new(13, &terms(Values::Inline), 1, &ClientTerms::default());
+    for (key, value) in [(0, 0), (25, 0), (24, 1025)] {
+        let (client, _) = &mut world.clients[0];
+        let item = (&vec![1; key][..], &vec![1; value][..]);
+        let refused = client.side.put(&mut client.port, item, 0, Duration::ZERO);
+        assert_eq!(refused, Err(CallError::Length));
+    }
+}
