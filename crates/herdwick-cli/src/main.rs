@@ -49,7 +49,11 @@ fn main() -> ExitCode {
     // Of the subcommand.
     let given = matches.subcommand().map_or(&matches, |(_, given)| given);
     match cli.command {
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => {
+            let command = Cli::command();
+            let serve = command.find_subcommand("serve");
+            serve::run(&args, serve.unwrap_or(&command))
+        }
         Command::Get(args) => client::run(&args.server, |client| client::get(client, &args)),
         Command::Set(args) => client::run(&args.server, |client| client::set(client, &args)),
         Command::Delete(args) => client::run(&args.server, |client| client::delete(client, &args)),
@@ -57,8 +61,8 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args, given),
-        Command::Man(args) => manual::man(&args),
-        Command::Completions(args) => manual::completions(&args),
+        Command::Man(args) => manual::man(&args, Cli::command()),
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
         Command::BenchNeighbour(args) => bench::neighbour(&args),
     }
 }

@@ -8,7 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
 use crate::exit::Exit;
@@ -28,8 +28,8 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-pub(crate) fn man(args: &ManArgs) -> ExitCode {
-    match pages(&args.directory) {
+pub(crate) fn man(args: &ManArgs, command: Command) -> ExitCode {
+    match pages(&args.directory, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let directory = args.directory.display();
@@ -39,15 +39,15 @@ pub(crate) fn man(args: &ManArgs) -> ExitCode {
     }
 }
 
-fn pages(directory: &Path) -> io::Result<()> {
+fn pages(directory: &Path, command: Command) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    clap_mangen::generate_to(command(), directory)
+    clap_mangen::generate_to(shown(command), directory)
 }
 
-pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
+pub(crate) fn completions(args: &CompletionsArgs, command: Command) -> ExitCode {
     // Into memory first: `generate` panics where its output cannot be written.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command(), "herdwick", &mut script);
+    clap_complete::generate(args.shell, &mut shown(command), "herdwick", &mut script);
     let mut stdout = io::stdout();
     match stdout.write_all(&script).and_then(|()| stdout.flush()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,9 +58,10 @@ pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
     }
 }
 
-/// Returns the command line definition, without the subcommand `help`.
-fn command() -> clap::Command {
-    <crate::Cli as CommandFactory>::command()
+/// Returns `command`, the definition of the program, as its pages and completions show it: without
+/// the subcommand `help`.
+fn shown(command: Command) -> Command {
+    command
         .disable_help_subcommand(true)
         // The display name of `serve` is that of the program, so its page would replace the
         // program's.
@@ -69,13 +70,15 @@ fn command() -> clap::Command {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     #[test]
     fn every_subcommand_has_a_manual_page() {
         let directory = std::env::temp_dir().join(format!("herdwick-man-{}", std::process::id()));
-        pages(&directory).unwrap();
-        let command = command();
+        let command = <crate::Cli as CommandFactory>::command();
+        pages(&directory, command.clone()).unwrap();
         let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set());
         let missing: Vec<_> = shown
             .map(|sub| format!("herdwick-{}.1", sub.get_name()))

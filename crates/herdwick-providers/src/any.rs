@@ -11,7 +11,7 @@ use herdwick_roce_udp::{RoceDevice, RocePort};
 use herdwick_shm::{ShmDevice, ShmPort};
 use herdwick_verbs::{VerbsDevice, VerbsPort};
 
-use crate::{Description, Fabric};
+use crate::fabric::Fabric;
 
 #[cfg(feature = "seeded")]
 use herdwick_conformance::seeded::SeededPort;
@@ -62,12 +62,6 @@ macro_rules! devices {
                 match self {
                     $(Self::$name(_) => Fabric::$name,)*
                 }
-            }
-
-            /// Describes the device to the operator.
-            #[must_use]
-            pub fn describe(&self) -> Description {
-                (self.fabric().row().describe)(self)
             }
 
             /// Runs the code that is compiled for this device.

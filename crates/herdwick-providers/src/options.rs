@@ -4,8 +4,6 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use herdwick_verbs::VerbsOptions;
 
-use crate::Fabric;
-
 /// The fabrics of a server, besides shared memory, for which there is a lease socket.
 #[derive(Clone, Debug, Default)]
 pub struct ListenOptions {
@@ -41,32 +39,6 @@ pub enum Wanted {
     IfThere,
     /// The server does not start without it.
     Needed,
-}
-
-impl ListenOptions {
-    /// Returns whether `fabric` is to be offered.
-    #[must_use]
-    pub fn wanted(&self, fabric: Fabric) -> Wanted {
-        (fabric.row().wanted)(self)
-    }
-
-    /// Returns the fabrics that are wanted in this way.
-    pub fn all(&self, wanted: Wanted) -> impl Iterator<Item = Fabric> {
-        let fabrics = Fabric::ALL.into_iter();
-        fabrics.filter(move |fabric| self.wanted(*fabric) == wanted)
-    }
-
-    /// Returns the word of its own that the offer of `fabric` has.
-    #[must_use]
-    pub fn attribute(&self, fabric: Fabric) -> Option<(&'static str, &'static str)> {
-        let row = fabric.row();
-        row.words.attribute.filter(|_| (row.has_attribute)(self))
-    }
-
-    /// Has `fabric` not offered.
-    pub fn remove(&mut self, fabric: Fabric) {
-        (fabric.row().remove)(self);
-    }
 }
 
 /// A client's choices.

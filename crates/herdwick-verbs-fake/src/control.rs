@@ -10,31 +10,13 @@ use herdwick_verbs::sys;
 
 use crate::{
     data,
-    devices::{self, semaphore},
-    script::{self, failure, set_errno},
+    ffi::{self, give, none, semaphore, unbox},
+    script::{self, failure},
     world::{self, Channel, Cq, Mr, Qp, lock},
 };
 
 /// Maximum inline bytes of a queue pair.
 const INLINE_MAX: u32 = 400;
-
-/// Returns null with `errno` set, as a failing constructor does.
-pub(crate) fn none<T>(errno: c_int) -> *mut T {
-    set_errno(errno);
-    ptr::null_mut()
-}
-
-/// Allocates `object`; its destructor frees it with [`unbox`].
-pub(crate) fn give<T>(object: T) -> *mut T {
-    Box::into_raw(Box::new(object))
-}
-
-/// # Safety
-/// `object` came from [`give`], and nothing uses it any more.
-pub(crate) unsafe fn unbox<T>(object: *mut T) {
-    // SAFETY: the caller's promise.
-    drop(unsafe { Box::from_raw(object) });
-}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut sys::Context) -> *mut sys::Pd {
@@ -216,8 +198,7 @@ pub unsafe extern "C" fn ibv_create_qp(
         return none(errno);
     }
     let cap = init.cap;
-    if cap.max_inline_data > INLINE_MAX || cap.max_send_wr.max(cap.max_recv_wr) > devices::WORK_MAX
-    {
+    if cap.max_inline_data > INLINE_MAX || cap.max_send_wr.max(cap.max_recv_wr) > ffi::WORK_MAX {
         return none(libc::EINVAL);
     }
     let mut world = lock();

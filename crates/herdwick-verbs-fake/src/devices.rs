@@ -10,23 +10,17 @@ use std::{
 use herdwick_verbs::sys;
 
 use crate::{
-    control::{give, none, unbox},
     data,
+    ffi::{WORK_MAX, give, none, semaphore, unbox},
     script::failure,
     world::{Context, lock},
 };
 
 /// Limits of the devices, like those of small real ones.
-pub(crate) const WORK_MAX: u32 = 4096;
 const CQE_MAX: c_int = 32767;
 const MTU_1024: c_int = 3;
 
 const NAMES: [&[u8]; 2] = [b"fake_down", b"fake0"];
-
-pub(crate) fn semaphore() -> c_int {
-    // SAFETY: a new descriptor.
-    unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) }
-}
 
 fn device(name: &[u8]) -> sys::Device {
     let mut chars = [0; 64];

@@ -13,6 +13,8 @@
 mod control;
 mod data;
 mod devices;
+mod events;
+mod ffi;
 pub mod handle;
 mod memory;
 mod script;
@@ -20,4 +22,5 @@ mod world;
 
 pub use control::*;
 pub use devices::*;
-pub use script::{fake_event, fake_event_elsewhere, fake_fail, fake_fail_elsewhere, fake_link};
+pub use events::{fake_event, fake_event_elsewhere, fake_link};
+pub use script::{fake_fail, fake_fail_elsewhere};

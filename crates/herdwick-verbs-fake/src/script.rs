@@ -9,7 +9,7 @@ use std::{
 
 use herdwick_verbs::sys;
 
-use crate::{handle::Marks, world};
+use crate::handle::Marks;
 
 struct Failure {
     function: String,
@@ -101,37 +101,4 @@ impl Failure {
         self.after = self.after.saturating_sub(1);
         due
     }
-}
-
-/// Raises an event of `kind` on the contexts that this thread opened. A queue pair event names the
-/// queue pair made last, a completion queue event the queue at the highest address.
-#[unsafe(no_mangle)]
-pub extern "C" fn fake_event(kind: c_int) {
-    let here = thread::current().id();
-    world::lock().tell_all(|opener| opener == here, kind);
-}
-
-/// Raises an event of `kind` on the contexts that other threads opened.
-#[unsafe(no_mangle)]
-pub extern "C" fn fake_event_elsewhere(kind: c_int) {
-    let here = thread::current().id();
-    world::lock().tell_all(|opener| opener != here, kind);
-}
-
-/// Connects or disconnects the loopback's link, and raises the event on all contexts.
-#[unsafe(no_mangle)]
-pub extern "C" fn fake_link(plugged: c_int) {
-    let mut world = world::lock();
-    world.unplugged = plugged == 0;
-    let kind = if world.unplugged {
-        sys::IBV_EVENT_PORT_ERR
-    } else {
-        sys::IBV_EVENT_PORT_ACTIVE
-    };
-    world.tell_all(|_| true, kind);
-}
-
-pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: this thread's own errno.
-    unsafe { *libc::__errno_location() = errno };
 }

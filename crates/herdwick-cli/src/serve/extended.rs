@@ -1,6 +1,8 @@
 //! memcached's `-o`: extended options, a list of names, some with a value.
 
-use herdwick_server::Network;
+use std::time::Duration;
+
+use herdwick_server::{Config, Network};
 
 use crate::units;
 
@@ -254,6 +256,36 @@ fn plain(name: &str, value: Option<&str>) -> Result<Extended, String> {
 /// Returns the name without memcached's prefix `no_`.
 fn bare(name: &str) -> &str {
     name.strip_prefix("no_").unwrap_or(name)
+}
+
+/// Returns the options of TLS.
+pub(super) fn tls(options: &[Extended]) -> impl Iterator<Item = &TlsOption> {
+    options.iter().filter_map(|option| match option {
+        Extended::Tls(option) => Some(option),
+        _ => None,
+    })
+}
+
+/// Writes an option into the configuration.
+pub(super) fn extend(config: &mut Config, option: &Extended) {
+    let seconds = |count| Duration::from_secs(u64::from(count));
+    match *option {
+        Extended::RefuseAtOnce(refuse) => config.refuse_at_once = refuse,
+        Extended::IdleTimeout(count) => {
+            config.timeout.idle = (count > 0).then(|| seconds(count));
+        }
+        Extended::RequestTimeout(count) => config.timeout.request = seconds(count),
+        Extended::Crawler(enabled) => config.crawler.enabled = enabled,
+        Extended::CrawlerSleep(us) => {
+            config.crawler.sleep = Duration::from_micros(u64::from(us));
+        }
+        Extended::CrawlerItems(items) => config.crawler.items_max = items,
+        Extended::NoModern => {
+            config.refuse_at_once = false;
+            config.crawler.enabled = false;
+        }
+        Extended::Tls(_) | Extended::UdpTrusted(_) | Extended::PassedOver(..) => {}
+    }
 }
 
 #[cfg(test)]

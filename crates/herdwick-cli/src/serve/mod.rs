@@ -1,6 +1,8 @@
 //! `herdwick serve`: starts a server from flags, and serves until a signal ends it.
 
+mod absolute;
 mod args;
+mod error;
 mod extended;
 mod file;
 mod listen;
@@ -10,18 +12,12 @@ mod process;
 mod reload;
 mod tls;
 
-use std::{
-    io,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Duration,
-};
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use herdwick_providers::{Fabric, Verbs};
 use herdwick_server::{
     Address, Config, FabricStatus, Interface, Leases, Listen, ListenOptions, Offers, Protocol,
-    Restart, SaslUsers, Server, ShutdownHook, StartError, Tls, Udp,
+    Restart, SaslUsers, Server, ShutdownHook, Tls, Udp,
 };
 use sd_notify::NotifyState;
 use signal_hook::{
@@ -30,18 +26,20 @@ use signal_hook::{
 };
 
 use crate::exit::Exit;
+use absolute::absolute;
+pub(crate) use absolute::lease_directory;
 pub(crate) use args::ServeArgs;
-use extended::Extended;
-use file::FileError;
+use error::ServeError;
+use extended::{Extended, extend};
 use log::LogFormat;
-use process::{PidFile, ProcessError};
+use process::PidFile;
 use reload::Flags;
-use tls::TlsOption;
 use tracing::{debug, error, info, warn};
 
-/// Serves until a signal or a client ends the server; returns the exit code.
-pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    match serve(args) {
+/// Serves until a signal or a client ends the server; returns the exit code. `command` is the
+/// definition of the subcommand, by which a file of flags is read.
+pub(crate) fn run(args: &ServeArgs, command: &clap::Command) -> ExitCode {
+    match serve(args, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // If the file of flags is invalid, the log format of the command line applies.
@@ -52,52 +50,12 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     }
 }
 
-/// Why the server did not start.
-#[derive(Debug, thiserror::Error)]
-enum ServeError {
-    #[error(transparent)]
-    Start(#[from] StartError),
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error(transparent)]
-    Process(#[from] ProcessError),
-    #[error("{0}")]
-    Refused(&'static str),
-    #[error("{path} is given twice, by {first} and by {second}; give each a file of its own")]
-    SameFile {
-        path: PathBuf,
-        first: &'static str,
-        second: &'static str,
-    },
-    #[error("{path}: {reason}")]
-    Flags { path: PathBuf, reason: String },
-    #[error(
-        "cannot make sense of the address {host:?} (-l): {source}; give for example 127.0.0.1, or \
-         [::1]:11211 for IPv6 with a port"
-    )]
-    Listen { host: String, source: io::Error },
-    #[error("cannot watch for signals: {0}")]
-    Signals(io::Error),
-}
-
-impl From<&ServeError> for Exit {
-    fn from(error: &ServeError) -> Self {
-        match error {
-            ServeError::Start(error) if error.is_usage() => Self::Usage,
-            ServeError::File(_)
-            | ServeError::Refused(_)
-            | ServeError::SameFile { .. }
-            | ServeError::Flags { .. }
-            | ServeError::Listen { .. }
-            | ServeError::Process(ProcessError::NoUser { .. }) => Self::Usage,
-            ServeError::Start(_) | ServeError::Process(_) | ServeError::Signals(_) => Self::Failed,
-        }
-    }
-}
-
-fn serve(args: &ServeArgs) -> Result<(), ServeError> {
+fn serve(args: &ServeArgs, command: &clap::Command) -> Result<(), ServeError> {
     let path = args.config.as_deref().map(absolute);
-    let flags = path.as_deref().map(Flags::read).transpose()?;
+    let flags = path
+        .as_deref()
+        .map(|path| Flags::read(path, command))
+        .transpose()?;
     let args = match &flags {
         Some(flags) => &flags.args.clone(),
         None => args,
@@ -229,7 +187,7 @@ fn without_effect(args: &ServeArgs) -> impl Iterator<Item = &'static str> {
             "-l: with -s there is no TCP",
         ),
         (
-            !args.tls && tls_options(args).next().is_some(),
+            !args.tls && extended::tls(&args.extended).next().is_some(),
             "-o ssl_*: no TLS without -Z",
         ),
         (
@@ -408,45 +366,7 @@ fn port(asked: i32) -> u16 {
 }
 
 fn tls_settings(args: &ServeArgs) -> Result<Tls, ServeError> {
-    tls::settle(tls_options(args)).map_err(ServeError::Refused)
-}
-
-fn tls_options(args: &ServeArgs) -> impl Iterator<Item = &TlsOption> {
-    args.extended.iter().filter_map(|option| match option {
-        Extended::Tls(option) => Some(option),
-        _ => None,
-    })
-}
-
-/// Returns the directory of the lease socket, from `--shm-dir` or the default.
-pub(crate) fn lease_directory(asked: Option<&Path>) -> PathBuf {
-    absolute(asked.unwrap_or(&Leases::default().directory))
-}
-
-/// Makes a path absolute, since the process may change its directory.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-fn extend(config: &mut Config, option: &Extended) {
-    let seconds = |count| Duration::from_secs(u64::from(count));
-    match *option {
-        Extended::RefuseAtOnce(refuse) => config.refuse_at_once = refuse,
-        Extended::IdleTimeout(count) => {
-            config.timeout.idle = (count > 0).then(|| seconds(count));
-        }
-        Extended::RequestTimeout(count) => config.timeout.request = seconds(count),
-        Extended::Crawler(enabled) => config.crawler.enabled = enabled,
-        Extended::CrawlerSleep(us) => {
-            config.crawler.sleep = Duration::from_micros(u64::from(us));
-        }
-        Extended::CrawlerItems(items) => config.crawler.items_max = items,
-        Extended::NoModern => {
-            config.refuse_at_once = false;
-            config.crawler.enabled = false;
-        }
-        Extended::Tls(_) | Extended::UdpTrusted(_) | Extended::PassedOver(..) => {}
-    }
+    tls::settle(extended::tls(&args.extended)).map_err(ServeError::Refused)
 }
 
 fn interfaces(args: &ServeArgs) -> Result<Vec<Interface>, ServeError> {

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ServeArgs, ServeError, absolute, tls::TlsOption, tls_options};
+use super::{absolute::absolute, args::ServeArgs, error::ServeError, extended, tls::TlsOption};
 
 /// Checks that no file that the server creates or replaces is named by two flags.
 pub(super) fn check(args: &ServeArgs, config: Option<&Path>) -> Result<(), ServeError> {
@@ -16,7 +16,7 @@ pub(super) fn check(args: &ServeArgs, config: Option<&Path>) -> Result<(), Serve
         ("--roce-pcap", args.roce_pcap.as_deref()),
     ];
     let read = [("-Y", args.auth.as_deref()), ("--config", config)];
-    let of_tls = tls_options(args).filter_map(TlsOption::path);
+    let of_tls = extended::tls(&args.extended).filter_map(TlsOption::path);
     let given = |(flag, path): (_, Option<&Path>)| Some((flag, resolved(path?)));
     let written: Vec<_> = written.into_iter().filter_map(given).collect();
     let read = read.into_iter().filter_map(given);

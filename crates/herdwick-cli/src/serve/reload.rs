@@ -7,35 +7,42 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, Command, FromArgMatches};
 use herdwick_server::{Config, Server};
 use tracing::{debug, warn};
 
-use super::{Extended, ServeArgs, ServeError, extend, file, log, process};
+use super::{
+    args::ServeArgs,
+    error::ServeError,
+    extended::{Extended, extend},
+    file, log, process,
+};
 
 /// The flags of a file, followed by those of the command line.
 pub(super) struct Flags {
     path: PathBuf,
+    /// The definition of `serve`.
+    command: Command,
     matches: ArgMatches,
     pub(super) args: ServeArgs,
 }
 
 impl Flags {
     /// Reads the file, and appends the command line.
-    pub(super) fn read(path: &Path) -> Result<Self, ServeError> {
+    pub(super) fn read(path: &Path, command: &Command) -> Result<Self, ServeError> {
         let mut line: Vec<OsString> = vec!["serve".into()];
-        let command = command();
-        line.extend(file::flags(path, &command)?);
+        line.extend(file::flags(path, command)?);
         line.extend(
             std::env::args_os()
                 .skip_while(|word| word != "serve")
                 .skip(1),
         );
         let wrong = |error| wrong(path, &error);
-        let matches = command.try_get_matches_from(line).map_err(wrong)?;
+        let matches = command.clone().try_get_matches_from(line).map_err(wrong)?;
         let args = ServeArgs::from_arg_matches(&matches).map_err(wrong)?;
         Ok(Self {
             path: path.to_owned(),
+            command: command.clone(),
             matches,
             args,
         })
@@ -43,7 +50,7 @@ impl Flags {
 
     /// Reads the file again, and applies the changes that need no restart.
     fn reload(&mut self, server: &Server) -> Result<(), ServeError> {
-        let new = Self::read(&self.path)?;
+        let new = Self::read(&self.path, &self.command)?;
         let mut config = Config {
             connections_max: process::allow_connections(new.args.connections)?,
             verbosity: new.args.verbosity,
@@ -63,8 +70,7 @@ impl Flags {
 
     /// Returns the names of the flags that differ in `new` and need a restart.
     fn changed(&self, new: &Self) -> Vec<String> {
-        let command = command();
-        let named = command.get_arguments().filter(|arg| {
+        let named = self.command.get_arguments().filter(|arg| {
             let id = arg.get_id().as_str();
             !["connections", "verbosity", "extended"].contains(&id)
                 && raw(&self.matches, id) != raw(&new.matches, id)
@@ -104,12 +110,6 @@ fn wrong(path: &Path, error: &clap::Error) -> ServeError {
         path: path.to_owned(),
         reason: words.collect::<Vec<_>>().join(" "),
     }
-}
-
-fn command() -> clap::Command {
-    let command = <crate::Cli as CommandFactory>::command();
-    let serve = command.find_subcommand("serve");
-    serve.cloned().unwrap_or_default()
 }
 
 fn raw(matches: &ArgMatches, id: &str) -> Vec<OsString> {

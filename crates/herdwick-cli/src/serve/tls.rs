@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use herdwick_server::{ClientCertificates, KeyFormat, Tls};
 
-use super::absolute;
+use super::absolute::absolute;
 
 /// A TLS option.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //! a [`FarParty`] as one of the pair; every behaviour then runs across the two, unchanged.
 
 mod batch;
+mod owned;
 mod wire;
 
 use std::{

@@ -8,7 +8,7 @@ use herdwick_fabric::{
     RegionId, RegionSpec, Remote, Rkey, Scope, Source, Status, Transport,
 };
 
-use super::batch::Owned;
+use super::owned::Owned;
 
 /// The rest of a frame.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);

@@ -2,10 +2,7 @@
 
 use zerocopy::{BigEndian, FromBytes, Immutable, IntoBytes, KnownLayout, U16, U32, U64, Unaligned};
 
-use super::Psn24;
-
-/// The 24 bits of a queue pair number or a PSN in a 32-bit field.
-pub(crate) const LOW_24: u32 = 0x00ff_ffff;
+use super::psn::{LOW_24, Psn24};
 
 /// The base transport header, first in every packet (IBTA 9.2).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

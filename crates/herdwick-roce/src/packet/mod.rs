@@ -17,4 +17,4 @@ pub use psn::Psn24;
 pub use syndrome::{Nak, Syndrome, rnr_delay};
 pub use write::{Head, pad_of};
 
-pub(crate) use headers::LOW_24;
+pub(crate) use psn::LOW_24;

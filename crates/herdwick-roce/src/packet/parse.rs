@@ -3,8 +3,8 @@
 use zerocopy::FromBytes;
 
 use super::{
-    Aeth, AtomicAckEth, AtomicEth, BTH_BYTES, Bth, Class, Deth, Immediate, Operation, PacketOp,
-    Place, Reth, headers::LOW_24,
+    Aeth, AtomicAckEth, AtomicEth, BTH_BYTES, Bth, Class, Deth, Immediate, LOW_24, Operation,
+    PacketOp, Place, Reth,
 };
 
 /// A packet from its BTH to its pad, whose version, partition, opcode, length and pad are valid.

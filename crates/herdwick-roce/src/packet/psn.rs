@@ -1,6 +1,7 @@
 //! Packet sequence numbers: 24-bit serial number arithmetic.
 
-use super::headers::LOW_24;
+/// The 24 bits of a queue pair number or a PSN in a 32-bit field.
+pub(crate) const LOW_24: u32 = 0x00ff_ffff;
 
 /// A packet sequence number: 24 bits that wrap, ordered by signed distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::headers::{Aeth, LOW_24};
+use super::{LOW_24, headers::Aeth};
 
 /// The decoded syndrome of an AETH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
