@@ -1,6 +1,7 @@
 //! The hostile neighbour: the effect on other clients of a client that writes random words over the
 //! memory of its lease.
 
+mod kind;
 mod lease;
 
 use std::{
@@ -21,28 +22,9 @@ use crate::{
     workload::Rng,
 };
 
+pub use kind::Neighbour;
 pub use lease::LeaseError;
 use lease::Prey;
-
-/// A process that shares the host with a well-behaved client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Neighbour {
-    /// Writes random words all over the memory of its own lease, at full speed.
-    Scribbler,
-    /// Uses as much CPU and writes nothing: the baseline.
-    Spinner,
-}
-
-impl Neighbour {
-    /// Returns its name in the report.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Scribbler => "scribbler",
-            Self::Spinner => "spinner",
-        }
-    }
-}
 
 /// A neighbour's process, killed on drop.
 #[derive(Debug)]

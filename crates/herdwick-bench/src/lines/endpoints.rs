@@ -13,7 +13,7 @@ use herdwick_herd::{
 };
 use herdwick_request::Request;
 
-use super::{Lines, Reply};
+use super::driver::{Lines, Reply};
 
 /// Why the endpoints could not be created.
 #[derive(Debug, thiserror::Error)]

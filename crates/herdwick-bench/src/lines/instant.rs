@@ -5,7 +5,7 @@ use std::time::Duration;
 use herdwick_herd::{Refused, wire::ReplyStatus};
 use herdwick_request::{HashKey, Op, Request};
 
-use super::{Driver, Lines, Reply};
+use super::driver::{Driver, Lines, Reply};
 use crate::{
     cost::{Answers, block, ns_per_op},
     counters::RunCounters,

@@ -3,7 +3,8 @@
 
 use herdwick_request::{ITEM_BYTES_MAX, KEY_BYTES_MAX};
 
-use super::KEYS_MAX;
+/// Most keys: a step holds its key in 31 bits, and workload D inserts at most as many again.
+pub(crate) const KEYS_MAX: u64 = 1 << 30;
 
 /// Keys and values of fixed sizes, computed from an index: nothing has to be stored, and every
 /// value that is returned can be checked.

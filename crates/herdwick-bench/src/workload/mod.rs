@@ -11,5 +11,5 @@ pub(crate) use keys::KeySpace;
 pub use keys::KeySpaceError;
 pub use mix::{Dist, DistError, Mix, Workload};
 pub(crate) use rng::Rng;
-pub(crate) use trace::{KEYS_MAX, Step, TRACE_STEPS, Trace};
+pub(crate) use trace::{Step, TRACE_STEPS, Trace};
 pub(crate) use zipf::Zipf;

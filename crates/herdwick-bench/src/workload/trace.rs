@@ -8,8 +8,6 @@ use super::{Dist, KeySpace, Mix, Rng, Workload, Zipf};
 /// Steps of a cyclic trace: 16 MiB, long enough that no cache learns the cycle at 25 M requests per
 /// second.
 pub(crate) const TRACE_STEPS: usize = 4 << 20;
-/// Most keys: a step holds its key in 31 bits, and workload D inserts at most as many again.
-pub(crate) const KEYS_MAX: u64 = 1 << 30;
 
 const PUT: u32 = 1 << 31;
 

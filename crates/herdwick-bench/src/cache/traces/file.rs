@@ -1,6 +1,6 @@
 //! Reads traces from files: libCacheSim's `oracleGeneral` and CSV.
 
-use super::table::{Op, Request};
+use super::table::{self, Op, Request};
 
 /// Why a file cannot be used as a trace.
 #[derive(Debug, thiserror::Error)]
@@ -8,7 +8,7 @@ pub enum TraceError {
     /// The file cannot be read.
     #[error(
         "'{name}' is no trace: {source}; give a file, all, or one of {known}",
-        known = super::names()
+        known = table::names()
     )]
     Unreadable {
         /// The name as given.

@@ -8,6 +8,7 @@
 mod file;
 mod model;
 mod peer;
+mod score;
 mod store;
 mod table;
 
@@ -20,7 +21,8 @@ use crate::{
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject},
 };
 pub use file::TraceError;
-use model::{Answer, Belady, Lru, Model, Policy, S3Fifo, Sieve};
+use model::{Belady, Lru, Model, Policy, S3Fifo, Sieve};
+use score::{Cache, KEY, Score};
 use table::{ROOMS, Request, Row, TRACES};
 
 /// In quick mode, traces have this many times fewer requests and keys, and one size of memory.
@@ -29,15 +31,6 @@ const QUICK: u64 = 4;
 const ROOM_MIN: u64 = 8 << 20;
 /// Requests between two reports of progress.
 const WATCH_EVERY: usize = 1 << 14;
-
-/// Returns the names of all built-in traces, for an error message.
-fn names() -> String {
-    TRACES
-        .iter()
-        .map(|row| row.name)
-        .collect::<Vec<_>>()
-        .join(", ")
-}
 
 /// A trace, and the sizes of memory to measure it with.
 struct CacheTrace {
@@ -119,39 +112,6 @@ fn data(requests: &[Request]) -> u64 {
         most = most.max(endless.used());
     }
     most
-}
-
-/// A cache under measurement.
-trait Cache {
-    /// Executes the requests, the first of which is request `at` of the trace, and counts the
-    /// answers to reads.
-    fn run(&mut self, requests: &[Request], at: usize, score: &mut Score)
-    -> Result<(), BenchError>;
-}
-
-/// Reads and hits, in requests and in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Score {
-    reads: u64,
-    hits: u64,
-    /// Bytes of all values read, whether found or not.
-    read_bytes: u64,
-    hit_bytes: u64,
-    wrong_values: u64,
-}
-
-impl Score {
-    fn count(&mut self, request: &Request, answer: Answer) {
-        let (hit, bytes) = match answer {
-            Answer::Hit(bytes) => (true, bytes),
-            Answer::Miss => (false, request.size.into()),
-            Answer::Done => return,
-        };
-        self.reads += 1;
-        self.read_bytes += bytes;
-        self.hits += u64::from(hit);
-        self.hit_bytes += if hit { bytes } else { 0 };
-    }
 }
 
 impl<P: Policy> Cache for Model<P> {
@@ -345,41 +305,9 @@ struct TraceCell<'a> {
     room: u64,
 }
 
-/// Bytes of a key: its number in hexadecimal.
-const KEY: usize = 16;
-
-/// Returns a key as hexadecimal text.
-fn key_text(key: u64) -> [u8; KEY] {
-    std::array::from_fn(|i| b"0123456789abcdef"[(key >> (60 - 4 * i)) as usize & 15])
-}
-
-/// Writes the key to the first 8 bytes of a value; a shorter value stays unsigned.
-fn sign(value: &mut [u8], key: u64) {
-    if let Some(front) = value.first_chunk_mut() {
-        *front = key.to_le_bytes();
-    }
-}
-
-/// Returns whether a value carries the signature of `key`, or is too short for one.
-fn is_signed(value: &[u8], key: u64) -> bool {
-    value
-        .first_chunk()
-        .is_none_or(|front| *front == key.to_le_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::{model::charge, *};
-
-    #[test]
-    fn keys_are_hexadecimal() {
-        for key in [0, 7, 0x0123_4567_89ab_cdef, u64::MAX] {
-            assert_eq!(
-                String::from_utf8_lossy(&key_text(key)),
-                format!("{key:016x}")
-            );
-        }
-    }
 
     #[test]
     fn data_size_counts_only_items_alive_at_one_time() {

@@ -6,9 +6,8 @@ use herdwick_memcache::reply::Reply;
 use herdwick_request::ITEM_BYTES_MAX;
 
 use super::{
-    Cache, Score, is_signed, key_text,
     model::Answer,
-    sign,
+    score::{Cache, Score, is_signed, key_text, sign},
     table::{Op, Request},
 };
 use crate::{BenchError, DriveError, host::ProcessCpu, replies::ReplyReader, server::Server};

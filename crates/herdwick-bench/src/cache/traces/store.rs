@@ -7,9 +7,8 @@ use herdwick_request::{
 };
 
 use super::{
-    Cache, Score, is_signed, key_text,
     model::Answer,
-    sign,
+    score::{Cache, Score, is_signed, key_text, sign},
     table::{Op, Request},
 };
 use crate::{BenchError, host::ProcessCpu};

@@ -363,6 +363,15 @@ fn lognormal(median: f64, sigma: f64, key: u64) -> u32 {
     (median * (sigma * normal).exp()).clamp(8.0, 900e3) as u32
 }
 
+/// Returns the names of all built-in traces, for an error message.
+pub(super) fn names() -> String {
+    TRACES
+        .iter()
+        .map(|row| row.name)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::{HashMap, HashSet};

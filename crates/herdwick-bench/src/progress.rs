@@ -1,0 +1,27 @@
+//! How far a measurement is.
+
+use std::fmt;
+
+/// Progress of a measurement, for a status line that is overwritten in place.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// The current step.
+    pub what: String,
+    /// Operations answered so far.
+    pub operations: u64,
+    /// Seconds since the step began.
+    pub seconds: f64,
+    /// Operations that the step takes in total, if known.
+    pub of: Option<u64>,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kilo = self.operations as f64 / self.seconds.max(1e-9) / 1000.0;
+        write!(f, "{}: {:.1} s, {kilo:.0} kops/s", self.what, self.seconds)?;
+        match self.of {
+            Some(of) if of > 0 => write!(f, ", {} %", self.operations * 100 / of),
+            _ => Ok(()),
+        }
+    }
+}
