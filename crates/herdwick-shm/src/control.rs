@@ -10,16 +10,17 @@ use herdwick_fabric::{
 use herdwick_mem::Span;
 
 use crate::{
-    device::PD,
+    files::Files,
     layout::{QP_READY, QpAddress, REGIONS, Side},
     outbound::Outbound,
-    pd::{Files, OutboundError, Pd, Shortage},
+    pd::{OutboundError, Pd, Shortage},
     port::ShmPort,
     qp::{Address, Cq, OPENED, Peer, Qp, Region},
     region::Opened,
     ring::{Consumer, Control, Shape},
 };
 
+pub(crate) const PD: &str = "protection domain";
 const QP: &str = "queue pair";
 const CQ: &str = "completion queue";
 const MALFORMED: ConnectError = ConnectError::Endpoint("it is malformed");

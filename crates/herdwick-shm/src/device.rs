@@ -18,15 +18,17 @@ use herdwick_fabric::{
 };
 
 use crate::{
-    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, READ_BYTES_MAX, control,
+    DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, READ_BYTES_MAX,
+    control::{self, PD},
     datagram_ring_bytes, discard,
     drops::{Drop, Drops},
     file::{self, Board, Writers},
+    files::Files,
     layout::{CONTROL_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},
     park::Arming,
-    pd::{Files, Parts, Pd, Unclaimed},
+    pd::{Parts, Pd, Unclaimed},
     port::{Doorbell, ShmPort},
-    recv, shared, ticket,
+    qp, shared, ticket,
     wakeup::{Wakeup, WakeupSet},
 };
 
@@ -175,8 +177,6 @@ impl ShmDevice {
         })
     }
 }
-
-pub(crate) const PD: &str = "protection domain";
 
 const CAPABILITIES: Capabilities = Capabilities {
     name: "shm",
@@ -478,7 +478,7 @@ impl Device for ShmDevice {
         let qp = port.qps.get_mut(qp.0);
         let qp = qp.ok_or(ControlError::Unknown("queue pair"))?;
         let pd = port.pds.get(qp.pd).ok_or(ControlError::Unknown(PD))?;
-        recv::fail(qp, pd);
+        qp::fail(qp, pd);
         Ok(())
     }
 

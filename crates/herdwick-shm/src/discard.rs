@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::pd::Files;
+use crate::files::Files;
 
 /// Called when the memory is given back, or the system has refused to take some of it.
 pub(crate) type Done = Box<dyn FnOnce(io::Result<()>) + Send>;
@@ -46,14 +46,6 @@ static WATCH: Condvar = Condvar::new();
 
 fn queue() -> MutexGuard<'static, Queue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Files {
-    /// Gives the memory of both files back. Waits for the holder of a file's lock.
-    pub(crate) fn discard(&self) -> io::Result<()> {
-        let (up, down) = (self.up.discard(), self.down.discard());
-        up.and(down)
-    }
 }
 
 /// Starts the threads, once in a process. Call it before any memory is to be given back, and not on

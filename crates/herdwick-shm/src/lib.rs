@@ -20,10 +20,14 @@
 mod area;
 mod bytes;
 mod control;
+mod data;
 mod device;
 mod discard;
 mod drops;
+mod entry;
 mod file;
+mod files;
+mod imported;
 mod layout;
 #[cfg(all(test, loom))]
 mod model;

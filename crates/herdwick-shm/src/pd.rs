@@ -5,48 +5,26 @@ use std::{io, ops::Range, os::fd::OwnedFd, sync::Arc};
 
 use herdwick_fabric::{Access, Qpn, Rkey, Slab};
 use herdwick_mem::{
-    LINE, Mapping, Span, WORD, Words,
+    LINE, Span, WORD, Words,
     sync::{Ordering, fence},
 };
 
 use crate::{
     area::Area,
     discard,
+    entry::{SHARED, entry_word},
+    files::{File, Files},
+    imported::Imported,
     layout::{
         CONTROL_BYTES, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS, Side, qp_word,
         region_word, sender_word,
     },
     outbound::Outbound,
     park::{Arming, Sleeper},
-    region::{SHARED, entry_word},
     ring::{Producer, Shape},
     senders::Senders,
-    shared::Imported,
     wakeup::{ClientWakeup, Wakeup},
 };
-
-/// The two files of a domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum File {
-    Up,
-    Down,
-}
-
-/// Both files, mapped.
-#[derive(Clone, Debug)]
-pub(crate) struct Files {
-    pub(crate) up: Arc<Mapping>,
-    pub(crate) down: Arc<Mapping>,
-}
-
-impl Files {
-    fn mapping(&self, file: File) -> &Arc<Mapping> {
-        match file {
-            File::Up => &self.up,
-            File::Down => &self.down,
-        }
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Pd {

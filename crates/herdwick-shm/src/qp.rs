@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 
 use herdwick_fabric::{
-    Completion, CqId, Opcode, QpId, QpState, Qpn, RecvWr, RegionId, Rkey, SharedMemory, Slab,
+    CqId, Local, Opcode, QpId, QpState, Qpn, RecvWr, RegionId, Remote, Rkey, SharedMemory, Slab,
     Status, Transport,
 };
 use herdwick_mem::{Span, Words};
 
 use crate::{
-    layout::{QP_READY, RingPlace, qp_word},
+    entry::Right,
+    layout::{QP_FAILED, QP_READY, RingPlace, qp_word},
     pd::{Pd, RegionPlace},
-    read::{self, Read},
-    region::{Opened, Right},
+    region::Opened,
     ring::{Consumer, Control},
 };
 
@@ -99,6 +99,23 @@ impl Qp {
     }
 }
 
+/// Moves a queue pair to the error state, and shows that to its peer.
+pub(crate) fn fail(qp: &mut Qp, pd: &Pd) {
+    qp.state = QpState::Error;
+    pd.show_qp(qp.line, qp.qpn, QP_FAILED);
+}
+
+/// A READ that was posted and has not been polled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Read {
+    pub(crate) into: Local,
+    pub(crate) from: Remote,
+    /// Bytes copied so far.
+    pub(crate) done: usize,
+    /// How it ended, if that was before its poll: at a fence, or at the failure of a later request.
+    pub(crate) status: Option<Status>,
+}
+
 /// A region of this port.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -148,53 +165,6 @@ pub(crate) struct Cq {
     pub(crate) next: usize,
     /// Number of queue pairs that use it.
     pub(crate) users: usize,
-}
-
-impl Cq {
-    /// Moves finished sends to the front of `out`, READs executed on the way.
-    #[inline]
-    pub(crate) fn take_sent(
-        &mut self,
-        qps: &mut Slab<Qp>,
-        (pds, regions): (&Slab<Pd>, &Slab<Region>),
-        out: &mut [Completion],
-    ) -> usize {
-        let (mut count, mut budget) = (0, read::POLL_BYTES);
-        while let (Some(to), Some(sent)) = (out.get_mut(count), self.sent.front().copied()) {
-            let mut status = sent.status;
-            if let Some(qp) = qps.get_mut(sent.qp.0) {
-                if let (None, Some(pd)) = (status, pds.get(qp.pd)) {
-                    status = read::poll(qp, pd, regions, &mut budget);
-                    if status.is_none() {
-                        break;
-                    }
-                }
-                qp.send_pending -= 1;
-            }
-            self.sent.pop_front();
-            let status = status.unwrap_or(Status::Flushed);
-            if sent.signaled || status != Status::Success {
-                *to = sent.completed(status);
-                count += 1;
-            }
-        }
-        count
-    }
-}
-
-impl Sent {
-    fn completed(&self, status: Status) -> Completion {
-        Completion {
-            wr_id: self.wr_id,
-            status,
-            opcode: self.opcode,
-            qp: self.qp,
-            byte_len: 0,
-            imm: None,
-            source: None,
-            inline: None,
-        }
-    }
 }
 
 /// Returns the span of a region of domain `pd`, if it contains the `len` bytes at `offset`.

@@ -7,27 +7,15 @@ use herdwick_fabric::{Local, QpState, Remote, Slab, Status};
 use herdwick_mem::{LINE, WORD};
 
 use crate::{
+    entry::Right,
     pd::Pd,
-    qp::{Qp, Region, local},
-    recv::fail,
-    region::Right,
+    qp::{Qp, Read, Region, fail, local},
 };
 
 /// Lines of a READ that its post prefetches; the CPU's own prefetcher finds those that follow.
 const PREFETCH_LINES: usize = 8;
 /// Bytes that one poll copies; what remains is for the next one.
 pub(crate) const POLL_BYTES: usize = 256 << 10;
-
-/// A READ that was posted and has not been polled.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
-    into: Local,
-    from: Remote,
-    /// Bytes copied so far.
-    done: usize,
-    /// How it ended, if that was before its poll: at a fence, or at the failure of a later request.
-    status: Option<Status>,
-}
 
 /// Queues a READ, and prefetches what it will copy.
 #[inline]

@@ -12,7 +12,8 @@ use crate::{
     layout::sender_word,
     pd::Pd,
     port::ShmPort,
-    qp::{Qp, Region, local},
+    qp::{Cq, Qp, Region, Sent, fail, local},
+    read,
     ring::{Consumer, Control},
 };
 
@@ -42,6 +43,53 @@ pub(crate) fn poll(port: &mut ShmPort, cq: CqId, out: &mut [Completion]) -> usiz
         }
     }
     count
+}
+
+impl Cq {
+    /// Moves finished sends to the front of `out`, READs executed on the way.
+    #[inline]
+    fn take_sent(
+        &mut self,
+        qps: &mut Slab<Qp>,
+        (pds, regions): (&Slab<Pd>, &Slab<Region>),
+        out: &mut [Completion],
+    ) -> usize {
+        let (mut count, mut budget) = (0, read::POLL_BYTES);
+        while let (Some(to), Some(sent)) = (out.get_mut(count), self.sent.front().copied()) {
+            let mut status = sent.status;
+            if let Some(qp) = qps.get_mut(sent.qp.0) {
+                if let (None, Some(pd)) = (status, pds.get(qp.pd)) {
+                    status = read::poll(qp, pd, regions, &mut budget);
+                    if status.is_none() {
+                        break;
+                    }
+                }
+                qp.send_pending -= 1;
+            }
+            self.sent.pop_front();
+            let status = status.unwrap_or(Status::Flushed);
+            if sent.signaled || status != Status::Success {
+                *to = sent.completed(status);
+                count += 1;
+            }
+        }
+        count
+    }
+}
+
+impl Sent {
+    fn completed(&self, status: Status) -> Completion {
+        Completion {
+            wr_id: self.wr_id,
+            status,
+            opcode: self.opcode,
+            qp: self.qp,
+            byte_len: 0,
+            imm: None,
+            source: None,
+            inline: None,
+        }
+    }
 }
 
 fn receive(
@@ -206,12 +254,6 @@ fn place(
         }
     }
     Status::Success
-}
-
-/// Moves a queue pair to the error state, and shows that to its peer.
-pub(crate) fn fail(qp: &mut Qp, pd: &Pd) {
-    qp.state = QpState::Error;
-    pd.show_qp(qp.line, qp.qpn, crate::layout::QP_FAILED);
 }
 
 /// Completes as flushed what was posted before the queue pair failed.

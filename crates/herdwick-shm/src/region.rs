@@ -1,42 +1,17 @@
-//! Region entries: what an owner shows of a region, and what a peer has checked of it.
+//! A peer's regions, as this side has checked their entries.
 
-use herdwick_fabric::{Access, Qpn, Rkey};
+use herdwick_fabric::{Qpn, Rkey};
 use herdwick_mem::{
     LINE, Span, Words,
     sync::{Ordering, fence},
 };
 
 use crate::{
+    entry::{Right, SHARED},
+    files::File,
     layout::{REGIONS, Side, region_word},
-    pd::{File, Pd},
+    pd::Pd,
 };
-
-const RIGHT_READ: u64 = 1 << 32;
-const RIGHT_WRITE: u64 = 1 << 33;
-const RIGHT_ATOMIC: u64 = 1 << 34;
-
-/// A region entry's place, if the region is memory with a file of its own.
-pub(crate) const SHARED: u64 = 1 << 62;
-
-/// The first word of a region entry; the serial number makes it differ from earlier ones.
-pub(crate) fn entry_word(rkey: Rkey, access: Access, serial: u64) -> u64 {
-    let right = |granted: bool, bit: u64| if granted { bit } else { 0 };
-    u64::from(rkey.0)
-        | right(access.remote_read, RIGHT_READ)
-        | right(access.remote_write, RIGHT_WRITE)
-        | right(access.remote_atomic, RIGHT_ATOMIC)
-        | serial << 40
-}
-
-/// The right that a one-sided verb needs: its bit in an entry's first word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Right(u64);
-
-impl Right {
-    pub(crate) const READ: Self = Self(RIGHT_READ);
-    pub(crate) const WRITE: Self = Self(RIGHT_WRITE);
-    pub(crate) const ATOMIC: Self = Self(RIGHT_ATOMIC);
-}
 
 /// A region of the peer, as this side last read it: copied out of the peer's control area and
 /// checked against the layout, so that a false entry harms only the peer itself.

@@ -10,12 +10,11 @@ use crate::{
     DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, READ_BYTES_MAX,
     bytes::Bytes,
     drops::{Drop, Drops},
+    entry::Right,
     pd::Pd,
     port::ShmPort,
-    qp::{Address, Cq, Qp, Region, Sent, local},
+    qp::{Address, Cq, Qp, Region, Sent, fail, local},
     read,
-    recv::fail,
-    region::Right,
     ring::{CELL_PAYLOAD, Control, Full, Producer},
 };
 

@@ -9,10 +9,9 @@ use herdwick_fabric::{
 use herdwick_mem::{Span, WORD};
 
 use crate::{
-    control::{self, limit, system},
-    device::PD,
+    control::{self, PD, limit, system},
     file::{self, Writers},
-    layout::{PAGE, REGIONS, Side, word_of},
+    layout::{PAGE, Side, word_of},
     port::ShmPort,
     qp::Region,
 };
@@ -129,21 +128,4 @@ pub(crate) fn import(port: &mut ShmPort, pd: PdId, ticket: PdTicket) -> Result<(
     let mapping = mapping.ok_or(ImportError::Ticket("the file of a region"))?;
     pd.shared.insert(Rkey(rkey), Span::new(mapping));
     Ok(())
-}
-
-/// The shared memory that a client has mapped, by region entry.
-#[derive(Debug, Default)]
-pub(crate) struct Imported(Vec<Option<(Rkey, Span)>>);
-
-impl Imported {
-    fn insert(&mut self, rkey: Rkey, span: Span) {
-        self.0.resize(REGIONS, None);
-        self.0[rkey.0 as usize % REGIONS] = Some((rkey, span));
-    }
-
-    /// Returns the memory that was imported under `rkey`.
-    pub(crate) fn get(&self, rkey: Rkey) -> Option<&Span> {
-        let held = self.0.get(rkey.0 as usize % REGIONS)?.as_ref();
-        held.filter(|(of, _)| *of == rkey).map(|(_, span)| span)
-    }
 }

@@ -9,8 +9,9 @@ use herdwick_mem::Span;
 use crate::{
     control,
     file::{self, BOARD_BYTES, Writers},
+    files::Files,
     layout::{PdLayout, Side},
-    pd::{Files, Parts, Pd},
+    pd::{Parts, Pd},
     wakeup::{ClientWakeup, Wakeup},
 };
 
