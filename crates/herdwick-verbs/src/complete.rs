@@ -4,7 +4,7 @@ use herdwick_fabric::{Completion, Opcode, QpState, Qpn, Slab, Source, Status, Tr
 
 use crate::{
     DATAGRAM_HEADER_BYTES,
-    events::{Fault, Faults},
+    faults::{Fault, Faults},
     objects::{PortCq, PortQp, Token},
     sys,
 };

@@ -15,23 +15,17 @@ use herdwick_fabric::{
 
 use crate::{
     INLINE_BYTES_WANTED, Library, LibraryError, control,
-    endpoint::{Peer, mtu_bytes},
+    endpoint::Peer,
     measure::{self, TrialError},
-    place::{self, DeviceInfo, Gid, GidKind, LinkLayer, NoPlace, Place, PortInfo},
+    place::{self, DeviceInfo, LinkLayer, NoPlace, Place, PortInfo},
     port::{Health, VerbsPort},
-    probe::{self, Found},
+    probe, query,
     raw::{self, Context, Pd},
     selector::DeviceSelector,
     send::Bounds,
+    state::DeviceState,
     sys,
 };
-
-/// Maximum GIDs of a device that are read.
-const GIDS_MAX: usize = 1024;
-/// Maximum P_Keys of a port that are read.
-const PKEYS_MAX: u16 = 128;
-/// Maximum bytes of a message, whatever the device reports, so that lengths fit 32 bits.
-const MESSAGE_BYTES_MAX: usize = 1 << 31;
 
 /// Options of a device.
 #[derive(Clone, Debug)]
@@ -99,18 +93,6 @@ pub enum VerbsError {
         /// Its error.
         source: io::Error,
     },
-}
-
-/// The data that all ports of a device share.
-#[derive(Clone, Debug)]
-pub(crate) struct DeviceState {
-    /// The place when the device was opened; each port has its own.
-    pub(crate) place: Place,
-    pub(crate) selector: DeviceSelector,
-    pub(crate) own_address: Option<IpAddr>,
-    pub(crate) follow_class: bool,
-    pub(crate) found: Found,
-    pub(crate) bounds: Bounds,
 }
 
 /// An RNIC: one port of a device, with one of its addresses. Clones share the same device.
@@ -194,7 +176,7 @@ impl VerbsDevice {
         let state = DeviceInfo {
             name: place.device.clone(),
             iwarp: false,
-            ports: ports(context).map_err(system)?,
+            ports: query::ports(context).map_err(system)?,
             refusal: None,
         };
         let own_port = state
@@ -248,45 +230,7 @@ pub fn survey(library: &Arc<Library>) -> Result<Vec<DeviceInfo>, VerbsError> {
 }
 
 fn check(library: &Arc<Library>, name: &str) -> io::Result<Vec<PortInfo>> {
-    ports(&*Context::open(library, name)?)
-}
-
-/// Returns the current state of a device's ports.
-pub(crate) fn ports(context: &Context) -> io::Result<Vec<PortInfo>> {
-    let gids = context.gids(GIDS_MAX)?;
-    let count = context.query_device()?.phys_port_cnt;
-    let port = |number| {
-        let found = context.query_port(number)?;
-        let own = gids.iter().filter(|gid| gid.port_num == u32::from(number));
-        let pkeys = (0..found.pkey_tbl_len.min(PKEYS_MAX)).map(|i| context.pkey(number, i));
-        Ok(PortInfo {
-            number,
-            active: found.state == sys::IBV_PORT_ACTIVE,
-            link: match i32::from(found.link_layer) {
-                sys::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
-                _ => LinkLayer::InfiniBand,
-            },
-            mtu: mtu_bytes(found.active_mtu),
-            lid: found.lid,
-            message_bytes_max: MESSAGE_BYTES_MAX.min(found.max_msg_sz as usize),
-            gids: own.filter_map(gid).collect(),
-            pkeys: pkeys.collect::<Result<_, _>>()?,
-        })
-    };
-    (1..=count).map(port).collect()
-}
-
-fn gid(entry: &sys::GidEntry) -> Option<Gid> {
-    Some(Gid {
-        index: entry.gid_index,
-        address: Ipv6Addr::from(entry.gid),
-        kind: match i32::try_from(entry.gid_type).ok()? {
-            sys::IBV_GID_TYPE_IB => GidKind::InfiniBand,
-            sys::IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
-            sys::IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
-            _ => return None,
-        },
-    })
+    query::ports(&*Context::open(library, name)?)
 }
 
 impl Device for VerbsDevice {

@@ -1,49 +1,14 @@
 //! Asynchronous events of a device, and their effect on the state of a port.
 
-use herdwick_fabric::{Counter, QpState, counted_reasons};
+use herdwick_fabric::QpState;
 
 use crate::{
-    device,
+    faults::Fault,
     place::Place,
     port::{Health, VerbsPort},
+    query,
     raw::Event,
 };
-
-counted_reasons! {
-    /// The kinds of faults that are counted.
-    pub(crate) enum Fault counted by
-    /// Counters of the faults of one port.
-    Faults {
-        /// A work request failed with another status than flushed.
-        Completion = "verbs_completion_errors",
-        /// A completion queue failed: it overran, or its memory is lost.
-        Cq = "verbs_cq_failures",
-        /// A queue pair failed.
-        Qp = "verbs_qp_failures",
-        /// The driver refused a valid post.
-        Post = "verbs_post_refusals",
-        /// The port went down.
-        PortDown = "verbs_port_down",
-        /// The device is lost.
-        Device = "verbs_device_lost",
-        /// The port's address or partition changed.
-        Moved = "verbs_address_lost",
-    }
-}
-
-impl Faults {
-    /// Returns the number of faults that ended queue pairs, or an upper bound: one failure may
-    /// count twice.
-    pub(crate) fn of_queue_pairs(&self) -> u64 {
-        let faults = [Fault::Completion, Fault::Qp, Fault::Post];
-        faults.iter().map(|fault| self.get(*fault)).sum()
-    }
-}
-
-/// Returns the counters that a port reports, in the order of its report.
-pub fn counters() -> impl Iterator<Item = &'static Counter> {
-    Fault::COUNTERS.iter()
-}
 
 /// Processes all queued events; returns whether there were any.
 pub(crate) fn take(port: &mut VerbsPort) -> bool {
@@ -106,7 +71,7 @@ fn find_again(port: &mut VerbsPort) {
 /// Returns whether peers still reach the port's queue pairs at their endpoints. If the device
 /// cannot be queried, the port counts as moved: opening it again will show.
 fn is_still_there(port: &VerbsPort) -> bool {
-    let Ok(ports) = device::ports(&port.context) else {
+    let Ok(ports) = query::ports(&port.context) else {
         return false;
     };
     let own = ports

@@ -16,22 +16,26 @@
 
 mod complete;
 mod control;
+mod data;
 mod device;
 mod endpoint;
 mod events;
+mod faults;
 mod library;
 mod measure;
 mod objects;
 mod place;
 mod port;
 mod probe;
+mod query;
 mod raw;
 mod selector;
 mod send;
+mod state;
 pub mod sys;
 
 pub use device::{Inlining, VerbsDevice, VerbsError, VerbsOptions, survey};
-pub use events::counters;
+pub use faults::counters;
 pub use library::{LIBRARY_NAMES, Library, LibraryError};
 pub use measure::TrialError;
 pub use place::{DeviceInfo, Gid, GidKind, LinkLayer, NoPlace, Place, PortInfo};

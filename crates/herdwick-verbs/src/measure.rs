@@ -9,8 +9,6 @@ use herdwick_fabric::{
     SendWr, Transport,
 };
 
-use crate::{VerbsDevice, port::VerbsPort};
-
 /// Tested sizes in bytes, including the two of the HERD paper (144, 192).
 const SIZES: [usize; 8] = [64, 96, 128, 144, 192, 256, 512, 1024];
 /// Datagrams in flight.
@@ -25,7 +23,7 @@ const TIMEOUT: usize = 10_000_000;
 /// or the datagrams cannot be sent.
 ///
 /// The device refuses a call that it supports.
-pub(crate) fn worth_copying(device: &VerbsDevice, most: usize) -> Result<usize, TrialError> {
+pub(crate) fn worth_copying(device: &impl Device, most: usize) -> Result<usize, TrialError> {
     let mut fixture = Fixture::new(device)?;
     let worth = |size: &usize| {
         let [inline, fetched] = fixture.fastest(*size)?;
@@ -50,8 +48,8 @@ pub enum TrialError {
 }
 
 /// A UD queue pair that sends to itself.
-struct Fixture {
-    port: VerbsPort,
+struct Fixture<P> {
+    port: P,
     cq: CqId,
     qp: QpId,
     memory: RegionId,
@@ -59,8 +57,8 @@ struct Fixture {
     bytes: Vec<u8>,
 }
 
-impl Fixture {
-    fn new(device: &VerbsDevice) -> Result<Self, TrialError> {
+impl<P: Port> Fixture<P> {
+    fn new<D: Device<Port = P>>(device: &D) -> Result<Self, TrialError> {
         let mut port = device.open_port(&PortLimits::default())?;
         let pd = device.create_pd(&mut port)?;
         let cq = device.create_cq(&mut port, &CqSpec { depth: BATCH + 1 })?;
