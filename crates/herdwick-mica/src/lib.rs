@@ -96,4 +96,4 @@ mod superblock;
 pub use counters::Counters;
 pub use eviction_log::Evicted;
 pub use recover::{LAYOUT, Recovered};
-pub use store::{Store, StoreConfig, StoreError};
+pub use store::{Hashes, Store, StoreConfig, StoreError};

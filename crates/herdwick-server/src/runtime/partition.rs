@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, os::fd::RawFd, time::Duration};
 
-use herdwick_mica::Store;
+use herdwick_mica::{Hashes, Store};
 use herdwick_request::{Clock, Execute, Get, Op, Reply, Request, Second, Sink, Staged, Status};
 
 use crate::telemetry::{
@@ -154,12 +154,13 @@ impl Partition {
 impl Execute for Partition {
     #[inline]
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
-        self.execute_for(clock, batch, |_| NOBODY, sink);
+        self.execute_hashed(clock, batch, Hashes::Claimed, |_| NOBODY, sink);
     }
 }
 
 impl Partition {
-    /// As [`Execute::execute`]; `callers` returns the descriptor of each request's connection.
+    /// As [`Execute::execute`], of requests whose hashes the server has computed; `callers` returns
+    /// the descriptor of each request's connection.
     #[inline]
     pub(crate) fn execute_for(
         &mut self,
@@ -168,9 +169,21 @@ impl Partition {
         callers: impl Fn(usize) -> RawFd,
         sink: &mut impl Sink,
     ) {
+        self.execute_hashed(clock, batch, Hashes::Computed, callers, sink);
+    }
+
+    #[inline]
+    fn execute_hashed(
+        &mut self,
+        clock: Clock,
+        batch: &[Request<'_>],
+        hashes: Hashes,
+        callers: impl Fn(usize) -> RawFd,
+        sink: &mut impl Sink,
+    ) {
         self.hot.see(clock, batch);
         if self.prefixes.is_none() && !self.journal.wants(topic::OF_REQUESTS | topic::EVICTIONS) {
-            self.store.execute(clock, batch, sink);
+            self.store.execute_hashed(clock, batch, hashes, sink);
         } else {
             self.execute_watched(clock, batch, callers, sink);
         }
