@@ -11,6 +11,26 @@ const DIGITS_64_MAX: usize = 22;
 /// Replaces a negative exptime: a time in January 1970 (`EXPTIME_TO_POSITIVE_TIME`).
 const EXPTIME_PAST: u32 = 60 * 60 * 24 * 30 + 1;
 
+/// Maximum number of digits of a number that fits every type here.
+const SHORT_DIGITS_MAX: usize = 9;
+
+/// Parses a number without a sign and of few digits, as almost all are.
+#[inline]
+fn short(text: &[u8]) -> Option<u32> {
+    if text.is_empty() || text.len() > SHORT_DIGITS_MAX {
+        return None;
+    }
+    let mut value = 0;
+    for byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value * 10 + u32::from(digit);
+    }
+    Some(value)
+}
+
 /// `mcmc_toktou64`.
 pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
     digits(text, DIGITS_64_MAX)
@@ -37,7 +57,11 @@ fn signed32(text: &[u8]) -> Option<i32> {
 
 /// Parses the length of a data block. memcached adds 2 for the line end in an `int`, so a sum
 /// beyond `i32::MAX` is invalid.
+#[inline]
 pub(crate) fn block(text: &[u8]) -> Option<usize> {
+    if let Some(bytes) = short(text) {
+        return Some(bytes as usize);
+    }
     let bytes = signed32(text)?.checked_add(2)?;
     usize::try_from(bytes - 2).ok()
 }
@@ -54,7 +78,12 @@ pub(crate) fn delay(text: &[u8]) -> Option<u32> {
 
 /// `safe_strtoul`: parses the flags of a storage command, of which memcached keeps the low 32 bits.
 /// A negative number is valid if it wraps to less than 2^63.
+#[inline]
 pub(crate) fn stored_flags(text: &[u8]) -> Option<u32> {
+    short(text).or_else(|| stored_flags_in_full(text))
+}
+
+fn stored_flags_in_full(text: &[u8]) -> Option<u32> {
     let (negative, magnitude) = magnitude(text)?;
     let value = if negative {
         magnitude.wrapping_neg()
@@ -66,7 +95,12 @@ pub(crate) fn stored_flags(text: &[u8]) -> Option<u32> {
 
 /// `safe_strtol`: parses the exptime of a storage command, of which memcached keeps the low 32
 /// bits.
+#[inline]
 pub(crate) fn stored_exptime(text: &[u8]) -> Option<u32> {
+    short(text).or_else(|| stored_exptime_in_full(text))
+}
+
+fn stored_exptime_in_full(text: &[u8]) -> Option<u32> {
     let (negative, magnitude) = magnitude(text)?;
     let value = if negative {
         0i64.checked_sub_unsigned(magnitude)?
@@ -114,6 +148,8 @@ fn is_space(byte: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -146,6 +182,19 @@ mod tests {
         assert_eq!(block(b"2147483645"), Some(2_147_483_645));
         assert_eq!(block(b"2147483646"), None);
         assert_eq!(block(b"-1"), None);
+    }
+
+    proptest! {
+        /// Short numbers have a parser of their own, with the same result.
+        #[test]
+        fn short_numbers_parse_as_all_others(text in "[-+ \t]{0,1}[0-9]{0,12}[x \t]{0,1}") {
+            let text = text.as_bytes();
+            prop_assert_eq!(stored_flags(text), stored_flags_in_full(text));
+            prop_assert_eq!(stored_exptime(text), stored_exptime_in_full(text));
+            let in_full = signed32(text).and_then(|bytes| bytes.checked_add(2));
+            let in_full = in_full.and_then(|bytes| usize::try_from(bytes - 2).ok());
+            prop_assert_eq!(block(text), in_full);
+        }
     }
 
     #[test]

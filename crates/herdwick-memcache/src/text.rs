@@ -118,10 +118,13 @@ impl Digits {
 /// Appends a number.
 #[inline]
 pub(crate) fn decimal(out: &mut Vec<u8>, number: u64) {
-    if number < 10 {
-        out.push(b'0' + number as u8);
-    } else {
-        append(out, Digits::new(number).as_bytes());
+    // Flags and lengths mostly have few digits.
+    let digit = |unit| b'0' + (number / unit % 10) as u8;
+    match number {
+        0..10 => out.push(digit(1)),
+        10..100 => out.extend_from_slice(&[digit(10), digit(1)]),
+        100..1000 => out.extend_from_slice(&[digit(100), digit(10), digit(1)]),
+        _ => append(out, Digits::new(number).as_bytes()),
     }
 }
 
