@@ -2,14 +2,8 @@
 //! `cargo test` of the corpus.
 #![allow(dead_code, reason = "each target uses a part")]
 
-use herdwick_memcache::{
-    Command, Decoded, Decoder, KEY_BYTES_MAX, Keys,
-    binary::{self, Verb},
-    meta::{
-        self,
-        base64::{self, DECODED_BYTES_MAX},
-    },
-};
+use herdwick_memcache::{Admits, Decoded, Decoder, KEY_BYTES_MAX, Keys, binary, meta::KeyRoom};
+use herdwick_request::Op;
 
 /// Largest data block taken.
 const VALUE_BYTES_MAX: usize = 64;
@@ -43,7 +37,7 @@ fn check(input: &[u8]) {
 
 /// The commands of a stream that arrives in pieces of `step` bytes, and how it ended.
 fn commands(input: &[u8], step: usize) -> Vec<String> {
-    let mut decoder = Decoder::new(VALUE_BYTES_MAX);
+    let (mut decoder, mut keys) = (Decoder::new(VALUE_BYTES_MAX), KeyRoom::new(1));
     let mut seen = Vec::new();
     let (mut start, mut end, mut need, mut swallow) = (0, 0, 1, 0u64);
     while end < input.len() {
@@ -55,75 +49,57 @@ fn commands(input: &[u8], step: usize) -> Vec<String> {
             if swallow > 0 || end - start < need || start == end {
                 break;
             }
-            match decoder.decode(&input[start..end]) {
-                Decoded::Command {
-                    command,
-                    used,
-                    swallow: drop,
-                } => {
-                    assert!(0 < used && used <= end - start, "{used} of {}", end - start);
-                    let input = &input[start..end];
-                    sane(&command, input);
-                    let keys = match command {
-                        Command::Get(get) => get.keys.of(input),
-                        _ => &[],
-                    };
-                    seen.push(format!("{command:?} {keys:?} {drop}"));
-                    (start, need, swallow) = (start + used, 1, drop);
-                }
-                Decoded::Announced { .. } => panic!("it was not asked for"),
+            let front = &input[start..end];
+            keys.clear();
+            let decoded = decoder.decode(front, &keys, Admits::All);
+            let (used, drop) = match decoded {
                 Decoded::NeedMore { at } => {
                     assert!(at > end - start, "asks for {at} of {}", end - start);
                     need = at;
+                    continue;
                 }
                 Decoded::Close => {
                     seen.push("close".to_owned());
                     return seen;
                 }
-            }
+                Decoded::Announced { .. } | Decoded::Held => {
+                    panic!("{decoded:?} was not asked for")
+                }
+                Decoded::Get { get, used } => {
+                    seen.push(format!("{:?}", get.keys.of(front)));
+                    (used, 0)
+                }
+                Decoded::Request { used, swallow, .. }
+                | Decoded::Command { used, swallow, .. }
+                | Decoded::Refused { used, swallow, .. } => (used, swallow),
+            };
+            assert!(0 < used && used <= end - start, "{used} of {}", end - start);
+            sane(&decoded, front);
+            seen.push(format!("{decoded:?}"));
+            (start, need, swallow) = (start + used, 1, drop);
         }
     }
     seen
 }
 
-/// What whoever executes a command relies on.
-fn sane(command: &Command<'_>, input: &[u8]) {
+/// What whoever executes a request relies on.
+fn sane(decoded: &Decoded<'_>, input: &[u8]) {
     let key = |key: &[u8]| assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "{key:?}");
-    match command {
-        Command::Get(get) => {
+    match decoded {
+        Decoded::Get { get, .. } => {
             let mut keys = Keys::new(get.keys.of(input)).peekable();
             assert!(keys.peek().is_some(), "a get has a key");
             keys.for_each(key);
         }
-        Command::Put(put) => {
-            key(put.key);
-            assert!(put.value.len() <= VALUE_BYTES_MAX);
-        }
-        Command::Oversized(put) => key(put.key),
-        Command::Arith(arith) => key(arith.key),
-        Command::Touch(touch) => key(touch.key),
-        Command::Delete(delete) => key(delete.key),
-        Command::Meta(meta) => {
-            key(meta.key.text);
-            // That of `ma` is the reply's to refuse.
-            let counts = matches!(meta.verb, meta::Verb::Arith { .. });
-            assert!(counts || meta.flags.opaque.len() <= 32);
-            assert!(meta.flags.returns.into_iter().count() <= 8);
-            if meta.key.base64 {
-                let mut room = [0; DECODED_BYTES_MAX];
-                key(base64::decode(meta.key.text, &mut room).expect("it was looked at"));
-            }
-        }
-        Command::Packet(packet) => match packet.verb {
-            Verb::Get { .. } | Verb::Oversized { .. } | Verb::Delete { .. } | Verb::Arith(_) => {
-                key(packet.key);
-            }
-            Verb::Put(put) => {
-                key(packet.key);
+        Decoded::Request { asked, .. } => {
+            key(asked.key);
+            if let Op::Put(put) = asked.op {
                 assert!(put.value.len() <= VALUE_BYTES_MAX);
             }
-            _ => {}
-        },
+            // That of `ma` is the reply's to refuse.
+            let counts = matches!(asked.op, Op::Arith(_));
+            assert!(counts || asked.answer.opaque().len() <= 32);
+        }
         _ => {}
     }
 }

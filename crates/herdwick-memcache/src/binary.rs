@@ -4,203 +4,33 @@
 //! Deprecated since 2020, still used by memjs, python-binary-memcached, Datadog and others, and the
 //! only one of memcached's protocols that carries SASL.
 
+mod answer;
+mod header;
+mod packet;
 mod reply;
 
+pub use answer::PacketAnswer;
+pub use header::{REQUEST, opcode};
+pub use packet::{Packet, Verb};
 pub use reply::{Body, Echo, Status};
 
+use herdwick_request::{Arith, Delete, Get, Mode, Op, Put};
 use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    big_endian::{U16, U32, U64},
+    FromBytes, Immutable, KnownLayout, Unaligned,
+    big_endian::{U32, U64},
 };
 
-use crate::{ANNOUNCED_BYTES, Command, Decoded, KEY_BYTES_MAX, Mode};
+use self::{
+    answer::PacketKind,
+    header::{HEADER, Header},
+};
+use crate::{ANNOUNCED_BYTES, Admits, Answer, Asked, Command, Decoded, KEY_BYTES_MAX, Refused};
 
-/// The first byte of a request.
-pub const REQUEST: u8 = 0x80;
-/// The first byte of a response.
-const RESPONSE: u8 = 0x81;
 /// Maximum length of a packet's body in bytes (the maximum of memcached's `-I`).
 const BODY_BYTES_MAX: u32 = 1 << 30;
 /// Maximum length of a client's message in a SASL exchange, in bytes. The longest that can be right
 /// is far below it.
 pub const SASL_BYTES_MAX: usize = 4096;
-
-/// The header of a packet, 24 bytes. Extras, key and value follow.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct Header {
-    magic: u8,
-    opcode: u8,
-    key_len: U16,
-    extras_len: u8,
-    data_type: u8,
-    /// In a request, the reserved vbucket id, which is ignored.
-    status: U16,
-    /// Total length of extras, key and value.
-    body_len: U32,
-    opaque: [u8; 4],
-    unique: U64,
-}
-
-const HEADER: usize = size_of::<Header>();
-const _: () = assert!(HEADER == 24);
-
-/// The second byte of a packet.
-pub mod opcode {
-    #![expect(missing_docs, reason = "they are their names")]
-    pub const GET: u8 = 0x00;
-    pub const SET: u8 = 0x01;
-    pub const ADD: u8 = 0x02;
-    pub const REPLACE: u8 = 0x03;
-    pub const DELETE: u8 = 0x04;
-    pub const INCREMENT: u8 = 0x05;
-    pub const DECREMENT: u8 = 0x06;
-    pub const QUIT: u8 = 0x07;
-    pub const FLUSH: u8 = 0x08;
-    pub const GETQ: u8 = 0x09;
-    pub const NOOP: u8 = 0x0a;
-    pub const VERSION: u8 = 0x0b;
-    pub const GETK: u8 = 0x0c;
-    pub const GETKQ: u8 = 0x0d;
-    pub const APPEND: u8 = 0x0e;
-    pub const PREPEND: u8 = 0x0f;
-    pub const STAT: u8 = 0x10;
-    pub const SETQ: u8 = 0x11;
-    pub const ADDQ: u8 = 0x12;
-    pub const REPLACEQ: u8 = 0x13;
-    pub const DELETEQ: u8 = 0x14;
-    pub const INCREMENTQ: u8 = 0x15;
-    pub const DECREMENTQ: u8 = 0x16;
-    pub const QUITQ: u8 = 0x17;
-    pub const FLUSHQ: u8 = 0x18;
-    pub const APPENDQ: u8 = 0x19;
-    pub const PREPENDQ: u8 = 0x1a;
-    pub const TOUCH: u8 = 0x1c;
-    pub const GAT: u8 = 0x1d;
-    pub const GATQ: u8 = 0x1e;
-    pub const SASL_LIST: u8 = 0x20;
-    pub const SASL_AUTH: u8 = 0x21;
-    pub const SASL_STEP: u8 = 0x22;
-    pub const GATK: u8 = 0x23;
-    pub const GATKQ: u8 = 0x24;
-
-    /// Returns the opcode of the same operation without the quiet and show-key variants.
-    #[must_use]
-    pub fn plain(opcode: u8) -> u8 {
-        match opcode {
-            GETQ | GETK | GETKQ => GET,
-            GATQ | GATK | GATKQ => GAT,
-            SETQ..=PREPENDQ => [
-                SET, ADD, REPLACE, DELETE, INCREMENT, DECREMENT, QUIT, FLUSH, APPEND, PREPEND,
-            ][usize::from(opcode - SETQ)],
-            other => other,
-        }
-    }
-
-    /// Returns whether the nominal response is suppressed: a miss of a read, the success of others.
-    #[must_use]
-    pub fn is_quiet(opcode: u8) -> bool {
-        matches!(opcode, GETQ | GETKQ | GATQ | GATKQ | SETQ..=PREPENDQ)
-    }
-
-    /// Returns whether the response contains the key.
-    #[must_use]
-    pub fn shows_key(opcode: u8) -> bool {
-        matches!(opcode, GETK | GETKQ | GATK | GATKQ)
-    }
-}
-
-/// One request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<'a> {
-    /// The fields that the response repeats.
-    pub echo: Echo,
-    /// The key, 1 to 250 bytes, or empty for a verb without a key.
-    pub key: &'a [u8],
-    /// The operation.
-    pub verb: Verb<'a>,
-}
-
-/// The operation of a packet. A CAS unique of 0 means none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb<'a> {
-    /// `get`, `gat`, `touch`; the opcode distinguishes them.
-    Get {
-        /// New exptime.
-        touch: Option<u32>,
-    },
-    /// `set`, `add`, `replace`, `append`, `prepend`.
-    Put(Put<'a>),
-    /// A [`Put`](Self::Put) with a value beyond the maximum item size; the value is dropped from
-    /// the stream.
-    Oversized {
-        /// It is a `set`, the only one that removes the old value on failure.
-        set: bool,
-    },
-    /// `delete`
-    Delete {
-        /// Only if its CAS unique is this.
-        compare: Option<u64>,
-    },
-    /// `increment`, `decrement`
-    Arith(Arith),
-    /// `flush` of everything older than this exptime; 0 is now.
-    Flush {
-        /// The exptime.
-        delay: u32,
-    },
-    /// `noop`
-    Noop,
-    /// `version`
-    Version,
-    /// `stat`, on the topic that is the key.
-    Stat,
-    /// `quit`
-    Quit,
-    /// `list mechanisms` of SASL.
-    SaslList,
-    /// The start or a step of a SASL exchange, which the opcode distinguishes; the key is the
-    /// mechanism.
-    Sasl {
-        /// The client's message; `None` if it is longer than [`SASL_BYTES_MAX`], and dropped from
-        /// the stream.
-        message: Option<&'a [u8]>,
-    },
-    /// Answered by an error.
-    Refused(Status),
-    /// Answered by an error; then the connection is closed.
-    Fatal(Status),
-}
-
-/// Stores a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Put<'a> {
-    /// How to treat the present item.
-    pub mode: Mode,
-    /// The value.
-    pub value: &'a [u8],
-    /// The client's flags.
-    pub flags: u32,
-    /// The exptime.
-    pub exptime: u32,
-    /// Only if the item's CAS unique is this.
-    pub compare: Option<u64>,
-}
-
-/// Adds to, or subtracts from, a decimal value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arith {
-    /// Subtract.
-    pub decrement: bool,
-    /// The number to add or subtract.
-    pub delta: u64,
-    /// The number of an item created on a miss.
-    pub initial: u64,
-    /// The exptime of an item created on a miss; `None` to create none.
-    pub vivify: Option<u32>,
-    /// Only if the item's CAS unique is this.
-    pub compare: Option<u64>,
-}
 
 /// Returns the fields of the packet at the front of `input` that a response repeats, as soon as its
 /// header is there; `None` before that, or if it is no packet.
@@ -210,12 +40,9 @@ pub fn peek(input: &[u8]) -> Option<Echo> {
     (header.magic == REQUEST).then(|| Echo::new(&header))
 }
 
-/// Decodes the packet at the front of `input`.
-pub(crate) fn decode(
-    input: &[u8],
-    value_bytes_max: usize,
-    announced_bytes_min: usize,
-) -> Decoded<'_> {
+/// Decodes the packet at the front of `input`, if it is among those that `admits` names. `limits`
+/// are the maximum size of a value, and the size beyond which it is announced.
+pub(crate) fn decode(input: &[u8], limits: (usize, usize), admits: Admits) -> Decoded<'_> {
     let Ok((header, rest)) = Header::read_from_prefix(input) else {
         let strange = input.first().is_some_and(|&magic| magic != REQUEST);
         return match strange {
@@ -226,6 +53,9 @@ pub(crate) fn decode(
     if header.magic != REQUEST {
         return Decoded::Close;
     }
+    if !is_admitted(header.opcode, admits) {
+        return Decoded::Held;
+    }
     let extras_len = usize::from(header.extras_len);
     let key_len = usize::from(header.key_len.get());
     let value_at = HEADER + extras_len + key_len;
@@ -235,15 +65,16 @@ pub(crate) fn decode(
         key: &[],
         input,
         value_at: HEADER,
-        value_bytes_max,
-        announced_bytes_min,
+        value_bytes_max: limits.0,
+        announced_bytes_min: limits.1,
+        admits,
     };
     let body_len = header.body_len.get();
     let Some(value_len) = body_len.checked_sub((extras_len + key_len) as u32) else {
-        return frame.just(Verb::Fatal(Status::UnknownCommand));
+        return frame.fail(Status::UnknownCommand);
     };
     if body_len > BODY_BYTES_MAX || key_len > KEY_BYTES_MAX {
-        return frame.just(Verb::Fatal(Status::Invalid));
+        return frame.fail(Status::Invalid);
     }
     if input.len() < value_at {
         return Decoded::NeedMore { at: value_at };
@@ -253,6 +84,20 @@ pub(crate) fn decode(
     frame.key = &rest[..key_len];
     frame.value_at = value_at;
     frame.decode(value_len)
+}
+
+fn is_admitted(opcode: u8, admits: Admits) -> bool {
+    use opcode::{
+        ADD, APPEND, DECREMENT, DELETE, GAT, GET, INCREMENT, PREPEND, REPLACE, SET, TOUCH,
+    };
+    match (admits, opcode::plain(opcode)) {
+        (Admits::All, _) | (_, GET | GAT) => true,
+        (Admits::Reads, _) => false,
+        (Admits::Requests, plain) => matches!(
+            plain,
+            SET | ADD | REPLACE | APPEND | PREPEND | DELETE | INCREMENT | DECREMENT | TOUCH
+        ),
+    }
 }
 
 /// A packet with its header decoded. Extras and key are empty until all of them have arrived.
@@ -265,6 +110,7 @@ struct Frame<'a> {
     value_at: usize,
     value_bytes_max: usize,
     announced_bytes_min: usize,
+    admits: Admits,
 }
 
 impl<'a> Frame<'a> {
@@ -272,7 +118,7 @@ impl<'a> Frame<'a> {
         let bare = self.header.body_len.get() == 0;
         let read = match opcode::plain(self.header.opcode) {
             opcode::GET => self.get(value_len),
-            opcode::GAT | opcode::TOUCH => self.touch(),
+            plain @ (opcode::GAT | opcode::TOUCH) => self.touch(plain),
             opcode::SET => self.put(Mode::Set, value_len),
             opcode::ADD => self.put(Mode::Add, value_len),
             opcode::REPLACE => self.put(Mode::Replace, value_len),
@@ -288,28 +134,46 @@ impl<'a> Frame<'a> {
             opcode::QUIT => bare.then(|| self.just(Verb::Quit)),
             opcode::SASL_LIST => bare.then(|| self.just(Verb::SaslList)),
             opcode::SASL_AUTH | opcode::SASL_STEP => self.sasl(value_len),
-            _ => Some(self.refuse(value_len)),
+            // The value of an unknown packet is dropped unread.
+            _ => Some(self.refuse(Status::UnknownCommand, value_len)),
         };
-        read.unwrap_or_else(|| self.just(Verb::Fatal(Status::Invalid)))
+        read.unwrap_or_else(|| self.fail(Status::Invalid))
     }
 
     fn get(&self, value_len: u32) -> Option<Decoded<'a>> {
         let fits = self.extras.is_empty() && self.is_keyed() && value_len == 0;
-        fits.then(|| self.just(Verb::Get { touch: None }))
+        fits.then(|| self.read(None, PacketKind::Get))
     }
 
     /// memcached does not check these for a value: bytes after the key are taken as the next
     /// packet.
-    fn touch(&self) -> Option<Decoded<'a>> {
+    fn touch(&self, plain: u8) -> Option<Decoded<'a>> {
         let exptime = U32::read_from_bytes(self.extras).ok()?;
-        let touch = Some(exptime.get());
-        self.is_keyed().then(|| self.just(Verb::Get { touch }))
+        let kind = match plain {
+            opcode::TOUCH => PacketKind::Touch,
+            _ => PacketKind::Get,
+        };
+        self.is_keyed()
+            .then(|| self.read(Some(exptime.get()), kind))
+    }
+
+    fn read(&self, touch: Option<u32>, kind: PacketKind) -> Decoded<'a> {
+        let op = Op::Get(Get {
+            touch,
+            // The binary protocol has no flag for a recache win.
+            unaware: true,
+            ..Get::default()
+        });
+        self.request(op, kind, self.value_at, 0)
     }
 
     fn delete(&self, value_len: u32) -> Option<Decoded<'a>> {
         let fits = self.extras.is_empty() && self.is_keyed() && value_len == 0;
-        let compare = self.compare();
-        fits.then(|| self.just(Verb::Delete { compare }))
+        let op = Op::Delete(Delete {
+            compare: self.compare(),
+            ..Delete::default()
+        });
+        fits.then(|| self.request(op, PacketKind::Delete, self.value_at, 0))
     }
 
     fn put(&self, mode: Mode, value_len: u32) -> Option<Decoded<'a>> {
@@ -324,27 +188,41 @@ impl<'a> Frame<'a> {
         }
         let len = usize::try_from(value_len).ok()?;
         if len > self.value_bytes_max {
-            let set = mode == Mode::Set;
-            return Some(self.command(Verb::Oversized { set }, self.value_at, value_len));
+            return Some(self.too_large(mode, value_len));
         }
         let at = self.value_at + len;
         let value = self.input.get(self.value_at..at);
-        let put = Put {
-            mode,
+        let compare = self.compare();
+        let op = Op::Put(Put {
+            // As in memcached, `add` and `replace` with a CAS unique are sets.
+            mode: match mode {
+                Mode::Add | Mode::Replace if compare.is_some() => Mode::Set,
+                mode => mode,
+            },
             value: value.unwrap_or_default(),
             flags: extras.flags.get(),
             exptime: extras.exptime.get(),
-            compare: self.compare(),
-        };
+            compare,
+            ..Put::default()
+        });
         Some(match value {
-            Some(_) => self.command(Verb::Put(put), at, 0),
-            None => self.short(Verb::Put(put), len),
+            Some(_) => self.request(op, PacketKind::Put, at, 0),
+            None => self.short(op, len),
         })
+    }
+
+    /// Refuses a value that is too large. Only `set` removes the old value on failure.
+    fn too_large(&self, mode: Mode, value_len: u32) -> Decoded<'a> {
+        if mode == Mode::Set {
+            let op = Op::Delete(Delete::default());
+            return self.request(op, PacketKind::TooLarge, self.value_at, value_len);
+        }
+        self.refuse(Status::TooLarge, value_len)
     }
 
     /// Decodes a packet whose value of `len` bytes has not arrived completely: announces it if it
     /// is large and [`ANNOUNCED_BYTES`] of it are here.
-    fn short(&self, verb: Verb<'a>, len: usize) -> Decoded<'a> {
+    fn short(&self, op: Op<'a>, len: usize) -> Decoded<'a> {
         let enough = self.value_at + ANNOUNCED_BYTES;
         if len <= self.announced_bytes_min {
             return Decoded::NeedMore {
@@ -354,8 +232,11 @@ impl<'a> Frame<'a> {
         if self.input.len() < enough {
             return Decoded::NeedMore { at: enough };
         }
+        if self.admits != Admits::All {
+            return Decoded::Held;
+        }
         Decoded::Announced {
-            command: self.packet(verb),
+            asked: self.asked(op, PacketKind::Put),
             used: self.value_at,
             value_len: len,
             has_line_end: false,
@@ -382,14 +263,16 @@ impl<'a> Frame<'a> {
         let extras = ArithExtras::read_from_bytes(self.extras).ok()?;
         // protocol-binary.txt, "Increment, Decrement": an exptime of all ones creates no item.
         let makes = extras.exptime.get() != u32::MAX;
-        let arith = Arith {
+        let op = Op::Arith(Arith {
             decrement,
             delta: extras.delta.get(),
             initial: extras.initial.get(),
             vivify: makes.then(|| extras.exptime.get()),
             compare: self.compare(),
-        };
-        (self.is_keyed() && value_len == 0).then(|| self.just(Verb::Arith(arith)))
+            ..Arith::default()
+        });
+        (self.is_keyed() && value_len == 0)
+            .then(|| self.request(op, PacketKind::Arith, self.value_at, 0))
     }
 
     fn flush(&self, value_len: u32) -> Option<Decoded<'a>> {
@@ -404,35 +287,63 @@ impl<'a> Frame<'a> {
         !self.key.is_empty()
     }
 
+    /// Returns the CAS unique to compare; 0 means none.
     fn compare(&self) -> Option<u64> {
         Some(self.header.unique.get()).filter(|&unique| unique != 0)
     }
 
-    /// Refuses an unknown or unsupported opcode; its value is dropped unread.
-    fn refuse(&self, value_len: u32) -> Decoded<'a> {
-        let verb = Verb::Refused(Status::UnknownCommand);
-        self.command(verb, self.value_at, value_len)
+    fn asked(&self, op: Op<'a>, kind: PacketKind) -> Asked<'a> {
+        let echo = Echo::new(&self.header);
+        Asked {
+            key: self.key,
+            op,
+            answer: Answer::Binary(PacketAnswer { kind, echo }),
+        }
     }
 
-    /// Returns a command without a value.
-    fn just(&self, verb: Verb<'a>) -> Decoded<'a> {
-        self.command(verb, self.value_at, 0)
-    }
-
-    fn command(&self, verb: Verb<'a>, used: usize, swallow: u32) -> Decoded<'a> {
-        Decoded::Command {
-            command: self.packet(verb),
+    fn request(&self, op: Op<'a>, kind: PacketKind, used: usize, swallow: u32) -> Decoded<'a> {
+        Decoded::Request {
+            asked: self.asked(op, kind),
             used,
             swallow: u64::from(swallow),
         }
     }
 
-    fn packet(&self, verb: Verb<'a>) -> Command<'a> {
-        Command::Packet(Packet {
-            echo: Echo::new(&self.header),
-            key: self.key,
-            verb,
-        })
+    /// Refuses a packet; its value is dropped unread.
+    fn refuse(&self, status: Status, value_len: u32) -> Decoded<'a> {
+        self.refused(status, false, value_len)
+    }
+
+    /// Refuses a packet, and what is behind it on the connection.
+    fn fail(&self, status: Status) -> Decoded<'a> {
+        self.refused(status, true, 0)
+    }
+
+    fn refused(&self, status: Status, closes: bool, value_len: u32) -> Decoded<'a> {
+        Decoded::Refused {
+            refused: Refused::Packet {
+                echo: Echo::new(&self.header),
+                status,
+                closes,
+            },
+            used: self.value_at,
+            swallow: u64::from(value_len),
+        }
+    }
+
+    /// Returns a packet without a value.
+    fn just(&self, verb: Verb<'a>) -> Decoded<'a> {
+        self.command(verb, self.value_at, 0)
+    }
+
+    fn command(&self, verb: Verb<'a>, used: usize, swallow: u32) -> Decoded<'a> {
+        let echo = Echo::new(&self.header);
+        let key = self.key;
+        Decoded::Command {
+            command: Command::Packet(Packet { echo, key, verb }),
+            used,
+            swallow: u64::from(swallow),
+        }
     }
 }
 

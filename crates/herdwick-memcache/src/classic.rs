@@ -1,10 +1,15 @@
 //! Decoding of classic text commands (protocol.txt), with memcached's rules for each argument.
 
+mod answer;
+
+use herdwick_request::{Arith, Delete, Get as Read, Mode, Op, Put};
 use memchr::memrchr;
 
+pub(crate) use answer::ClassicAnswer;
+
+use self::answer::Shape;
 use crate::{
-    Arith, Command, Decoded, Delete, Extent, FlushAll, Get, KEY_BYTES_MAX, Keys, Oversized, Put,
-    Refusal, Refused, Touch, Verb,
+    Admits, Answer, Asked, Command, Decoded, Extent, FlushAll, Get, KEY_BYTES_MAX, Keys, Refusal,
     line::{Block, Line, WORDS_MAX, whole_block},
     number,
 };
@@ -13,23 +18,25 @@ use crate::{
 #[inline]
 pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> Decoded<'a> {
     match command {
-        b"get" => line.just(retrieve(line, words, false, None)),
-        b"gets" => line.just(retrieve(line, words, true, None)),
-        b"set" => put(line, words, Verb::Set),
-        b"add" => put(line, words, Verb::Add),
-        b"replace" => put(line, words, Verb::Replace),
-        b"append" => put(line, words, Verb::Append),
-        b"prepend" => put(line, words, Verb::Prepend),
-        b"cas" => put(line, words, Verb::Cas(0)),
-        b"delete" => line.just(delete(words)),
-        b"incr" => line.just(arith(words, false)),
-        b"decr" => line.just(arith(words, true)),
-        b"touch" => line.just(touch(words)),
-        b"gat" => line.just(gat(line, words, false)),
-        b"gats" => line.just(gat(line, words, true)),
-        b"stats" => line.just(Command::Stats(words)),
-        b"version" => line.just(Command::Version),
-        b"quit" => line.just(Command::Quit),
+        b"get" => retrieve(line, words, false, None),
+        b"gets" => retrieve(line, words, true, None),
+        b"gat" => gat(line, words, false),
+        b"gats" => gat(line, words, true),
+        _ if line.admits == Admits::Reads => Decoded::Held,
+        b"set" => put(line, words, Storage::Mode(Mode::Set)),
+        b"add" => put(line, words, Storage::Mode(Mode::Add)),
+        b"replace" => put(line, words, Storage::Mode(Mode::Replace)),
+        b"append" => put(line, words, Storage::Mode(Mode::Append)),
+        b"prepend" => put(line, words, Storage::Mode(Mode::Prepend)),
+        b"cas" => put(line, words, Storage::Cas),
+        b"delete" => request(line, delete(words)),
+        b"incr" => request(line, arith(words, false)),
+        b"decr" => request(line, arith(words, true)),
+        b"touch" => request(line, touch(words)),
+        _ if line.admits == Admits::Requests => Decoded::Held,
+        b"stats" => line.command(Command::Stats(words.rest())),
+        b"version" => line.command(Command::Version),
+        b"quit" => line.command(Command::Quit),
         _ => operators(line),
     }
 }
@@ -37,52 +44,84 @@ pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> De
 /// Decodes the operators' commands, which may follow leading spaces, unlike the others.
 fn operators<'a>(line: &Line<'a>) -> Decoded<'a> {
     let mut words = Keys::new(line.text);
-    match words.next().unwrap_or_default() {
-        b"flush_all" => line.just(flush_all(words)),
-        b"cache_memlimit" => line.just(memory_limit(words)),
-        b"verbosity" => line.just(verbosity(words)),
-        b"shutdown" => line.just(shutdown(words)),
-        _ => unknown(line),
+    let command = match words.next().unwrap_or_default() {
+        b"flush_all" => flush_all(words),
+        b"cache_memlimit" => memory_limit(words),
+        b"verbosity" => verbosity(words),
+        b"shutdown" => Ok(shutdown(words)),
+        _ => return line.unknown(),
+    };
+    match command {
+        Ok(command) => line.command(command),
+        Err(refused) => line.refused(refused, 0),
     }
 }
 
-/// Returns the unknown command (`ERROR`), or closes the connection if the line is an HTTP request:
-/// a web page can make a browser send memcached commands in one (t/malicious-commands.t).
-pub(crate) fn unknown<'a>(line: &Line<'a>) -> Decoded<'a> {
-    let behind = Keys::new(line.text).take(WORDS_MAX).skip(1).last();
-    if behind.is_some_and(|word| word.starts_with(b"HTTP/")) {
-        return Decoded::Close;
+/// A refusal, and whether its reply is suppressed.
+type Flaw = (Refusal, bool);
+
+/// The storage commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Storage {
+    Mode(Mode),
+    /// `cas`, with the CAS unique to compare as a word more.
+    Cas,
+}
+
+impl Storage {
+    fn mode(self) -> Mode {
+        match self {
+            Self::Mode(mode) => mode,
+            Self::Cas => Mode::Set,
+        }
     }
-    line.just(Command::Unknown(line.text))
+}
+
+#[inline]
+fn request<'a>(line: &Line<'a>, asked: Result<Asked<'a>, Flaw>) -> Decoded<'a> {
+    match asked {
+        Ok(asked) => line.request(asked),
+        Err(refused) => line.refused(refused, 0),
+    }
+}
+
+fn asked<'a>(key: &'a [u8], op: Op<'a>, shape: Shape, noreply: bool) -> Asked<'a> {
+    let answer = Answer::Classic(ClassicAnswer { shape, noreply });
+    Asked { key, op, answer }
 }
 
 /// Decodes a storage command and its block.
-fn put<'a>(line: &Line<'a>, words: Keys<'a>, verb: Verb) -> Decoded<'a> {
-    let (put, bytes) = match put_line(words, verb) {
+fn put<'a>(line: &Line<'a>, words: Keys<'a>, verb: Storage) -> Decoded<'a> {
+    let PutLine {
+        key,
+        put,
+        bytes,
+        noreply,
+    } = match PutLine::read(words, verb) {
         Ok(read) => read,
         Err((refused, swallow)) => return line.refused(refused, swallow),
     };
-    let (command, used) = match line.block(bytes) {
-        Block::Whole(value, at) => (Command::Put(Put { value, ..put }), at),
-        Block::Unended(at) => (refused(Refusal::DataChunk, put.noreply), at),
-        Block::Short(at) => return Decoded::NeedMore { at },
-        Block::Announced => return line.announce(Command::Put(put), bytes),
-        Block::Oversized(swallow) => {
-            return Decoded::Command {
-                command: Command::Oversized(Oversized {
-                    verb,
-                    key: put.key,
-                    noreply: put.noreply,
-                }),
-                used: line.data_at,
-                swallow,
-            };
-        }
+    let shape = match put.mode {
+        Mode::Append | Mode::Prepend => Shape::Extended,
+        Mode::Set | Mode::Add | Mode::Replace => Shape::Stored,
     };
-    Decoded::Command {
-        command,
-        used,
-        swallow: 0,
+    let stores = |value| asked(key, Op::Put(Put { value, ..put }), shape, noreply);
+    match line.block(bytes) {
+        Block::Whole(value, used) => Decoded::Request {
+            asked: stores(value),
+            used,
+            swallow: 0,
+        },
+        Block::Unended(used) => line.unended(noreply, used),
+        Block::Short(at) => Decoded::NeedMore { at },
+        Block::Announced => line.announce(stores(&[]), bytes),
+        // Only `set` removes the old value on failure.
+        Block::Oversized(swallow) if verb == Storage::Mode(Mode::Set) => Decoded::Request {
+            asked: asked(key, Op::Delete(Delete::default()), Shape::TooLarge, noreply),
+            used: line.data_at,
+            swallow,
+        },
+        Block::Oversized(swallow) => line.refused((Refusal::TooLarge, noreply), swallow),
     }
 }
 
@@ -116,26 +155,20 @@ impl<'a> Words<'a> {
 
     /// As [`Self::new`], but refuses fewer than `min` words. That refusal is sent in spite of
     /// `noreply`.
-    fn at_least(source: Keys<'a>, min: usize) -> Result<Self, Refused> {
+    fn at_least(source: Keys<'a>, min: usize) -> Result<Self, Flaw> {
         let words = Self::new(source);
         if words.count < min {
-            return Err(Refused {
-                refusal: Refusal::Format,
-                noreply: false,
-            });
+            return Err((Refusal::Format, false));
         }
         Ok(words)
     }
 
-    fn refuse(&self, refusal: Refusal) -> Refused {
-        Refused {
-            refusal,
-            noreply: self.noreply,
-        }
+    fn refuse(&self, refusal: Refusal) -> Flaw {
+        (refusal, self.noreply)
     }
 
     /// Returns the first word as a key; refuses one that is too long.
-    fn key(&self) -> Result<&'a [u8], Refused> {
+    fn key(&self) -> Result<&'a [u8], Flaw> {
         let key = self.words[0];
         if key.len() > KEY_BYTES_MAX {
             return Err(self.refuse(Refusal::Format));
@@ -144,48 +177,56 @@ impl<'a> Words<'a> {
     }
 }
 
-fn refused<'a>(refusal: Refusal, noreply: bool) -> Command<'a> {
-    Command::Refused(Refused { refusal, noreply })
+/// The line of a storage command: `KEY FLAGS EXPTIME BYTES [CAS] [noreply]`.
+struct PutLine<'a> {
+    key: &'a [u8],
+    /// Without its value ...
+    put: Put<'a>,
+    /// ... which has this many bytes.
+    bytes: usize,
+    noreply: bool,
 }
 
-fn or_refused<'a>(command: Result<Command<'a>, Refused>) -> Command<'a> {
-    command.unwrap_or_else(Command::Refused)
-}
-
-/// Decodes `KEY FLAGS EXPTIME BYTES [CAS] [noreply]`: returns the command without its data and the
-/// length of the data; or the refusal and the bytes of the stream to drop with it.
-fn put_line(source: Keys<'_>, verb: Verb) -> Result<(Put<'_>, usize), (Refused, u64)> {
-    let words = Words::at_least(source, MEANT_WORDS - 1).map_err(|refused| (refused, 0))?;
-    let noreply = words.noreply;
-    let [key, flags, exptime, bytes, unique] = words.words;
-    let heard = Refused {
-        refusal: Refusal::Format,
-        noreply: false,
-    };
-    let bytes = number::block(bytes).ok_or((heard, 0))?;
-    let read = || {
-        let verb = match verb {
-            Verb::Cas(_) => Verb::Cas(number::unsigned(unique)?),
-            other => other,
+impl<'a> PutLine<'a> {
+    /// Decodes the words behind the command's name.
+    ///
+    /// # Errors
+    /// The refusal, and the bytes of the stream to drop with it.
+    #[inline]
+    fn read(source: Keys<'a>, verb: Storage) -> Result<Self, (Flaw, u64)> {
+        let words = Words::at_least(source, MEANT_WORDS - 1).map_err(|flaw| (flaw, 0))?;
+        let noreply = words.noreply;
+        let [key, flags, exptime, bytes, unique] = words.words;
+        let bytes = number::block(bytes).ok_or(((Refusal::Format, false), 0))?;
+        let read = || {
+            let compare = match verb {
+                Storage::Cas => Some(number::unsigned(unique)?),
+                Storage::Mode(_) => None,
+            };
+            let put = Put {
+                mode: verb.mode(),
+                flags: number::stored_flags(flags)?,
+                exptime: number::stored_exptime(exptime)?,
+                compare,
+                ..Put::default()
+            };
+            (key.len() <= KEY_BYTES_MAX).then_some(put)
         };
-        Some(Put {
-            verb,
-            key: (key.len() <= KEY_BYTES_MAX).then_some(key)?,
-            flags: number::stored_flags(flags)?,
-            exptime: number::stored_exptime(exptime)?,
-            value: &[],
+        let put = read().ok_or_else(|| (words.refuse(Refusal::Format), whole_block(bytes)))?;
+        Ok(Self {
+            key,
+            put,
+            bytes,
             noreply,
         })
-    };
-    let put = read().ok_or_else(|| (words.refuse(Refusal::Format), whole_block(bytes)))?;
-    Ok((put, bytes))
+    }
 }
 
-fn gat<'a>(line: &Line<'a>, mut words: Keys<'a>, with_cas: bool) -> Command<'a> {
+fn gat<'a>(line: &Line<'a>, mut words: Keys<'a>, with_cas: bool) -> Decoded<'a> {
     let exptime = words.next().unwrap_or_default();
     match number::exptime(exptime) {
-        None if !words.is_done() => refused(Refusal::Exptime, false),
-        None => refused(Refusal::Format, false),
+        None if !words.is_done() => line.refuse(Refusal::Exptime),
+        None => line.refuse(Refusal::Format),
         exptime => retrieve(line, words, with_cas, exptime),
     }
 }
@@ -198,15 +239,18 @@ fn retrieve<'a>(
     keys: Keys<'a>,
     with_cas: bool,
     touch: Option<u32>,
-) -> Command<'a> {
+) -> Decoded<'a> {
     if keys.is_done() || has_long_word(keys.rest()) {
-        return refused(Refusal::Format, false);
+        return line.refuse(Refusal::Format);
     }
-    Command::Get(Get {
-        keys: Extent::behind(line.text, line.text.len() - keys.rest().len()),
-        with_cas,
-        touch,
-    })
+    Decoded::Get {
+        get: Get {
+            keys: Extent::behind(line.text, line.text.len() - keys.rest().len()),
+            with_cas,
+            touch,
+        },
+        used: line.data_at,
+    }
 }
 
 /// Returns whether a word is longer than a key may be. Each step searches the last space within a
@@ -221,38 +265,37 @@ fn has_long_word(mut text: &[u8]) -> bool {
     false
 }
 
-fn delete(source: Keys<'_>) -> Command<'_> {
-    or_refused(Words::at_least(source, 1).and_then(|words| {
-        let noreply = words.noreply;
-        words
-            .key()
-            .map(|key| Command::Delete(Delete { key, noreply }))
-    }))
+fn delete(source: Keys<'_>) -> Result<Asked<'_>, Flaw> {
+    let words = Words::at_least(source, 1)?;
+    let op = Op::Delete(Delete::default());
+    Ok(asked(words.key()?, op, Shape::Deleted, words.noreply))
 }
 
-fn arith(source: Keys<'_>, decrement: bool) -> Command<'_> {
-    or_refused(Words::at_least(source, 2).and_then(|words| {
-        Ok(Command::Arith(Arith {
-            key: words.key()?,
-            decrement,
-            delta: number::unsigned(words.words[1]).ok_or_else(|| words.refuse(Refusal::Delta))?,
-            noreply: words.noreply,
-        }))
-    }))
+fn arith(source: Keys<'_>, decrement: bool) -> Result<Asked<'_>, Flaw> {
+    let words = Words::at_least(source, 2)?;
+    let key = words.key()?;
+    let delta = number::unsigned(words.words[1]).ok_or_else(|| words.refuse(Refusal::Delta))?;
+    let op = Op::Arith(Arith {
+        decrement,
+        delta,
+        ..Arith::default()
+    });
+    Ok(asked(key, op, Shape::Number, words.noreply))
 }
 
-fn touch(source: Keys<'_>) -> Command<'_> {
-    or_refused(Words::at_least(source, 2).and_then(|words| {
-        Ok(Command::Touch(Touch {
-            key: words.key()?,
-            exptime: number::exptime(words.words[1])
-                .ok_or_else(|| words.refuse(Refusal::Exptime))?,
-            noreply: words.noreply,
-        }))
-    }))
+fn touch(source: Keys<'_>) -> Result<Asked<'_>, Flaw> {
+    let words = Words::at_least(source, 2)?;
+    let key = words.key()?;
+    let exptime = number::exptime(words.words[1]).ok_or_else(|| words.refuse(Refusal::Exptime))?;
+    let op = Op::Get(Read {
+        touch: Some(exptime),
+        unaware: true,
+        ..Read::default()
+    });
+    Ok(asked(key, op, Shape::Touched, words.noreply))
 }
 
-fn flush_all(source: Keys<'_>) -> Command<'static> {
+fn flush_all(source: Keys<'_>) -> Result<Command<'static>, Flaw> {
     let words = Words::new(source);
     let noreply = words.noreply;
     let bare = words.count == usize::from(noreply);
@@ -261,28 +304,23 @@ fn flush_all(source: Keys<'_>) -> Command<'static> {
     } else {
         number::delay(words.words[0])
     };
-    match delay {
-        Some(delay) => Command::FlushAll(FlushAll { delay, noreply }),
-        None => refused(Refusal::Exptime, noreply),
-    }
+    let delay = delay.ok_or_else(|| words.refuse(Refusal::Exptime))?;
+    Ok(Command::FlushAll(FlushAll { delay, noreply }))
 }
 
-fn verbosity(source: Keys<'_>) -> Command<'static> {
+fn verbosity(source: Keys<'_>) -> Result<Command<'static>, Flaw> {
     let words = Words::new(source);
     let noreply = words.noreply;
-    match number::unsigned32(words.words[0]) {
-        Some(level) => Command::Verbosity { level, noreply },
-        None => refused(Refusal::Format, noreply),
-    }
+    let level = number::unsigned32(words.words[0]).ok_or_else(|| words.refuse(Refusal::Format))?;
+    Ok(Command::Verbosity { level, noreply })
 }
 
-fn memory_limit(source: Keys<'_>) -> Command<'static> {
+fn memory_limit(source: Keys<'_>) -> Result<Command<'static>, Flaw> {
     let words = Words::new(source);
     let noreply = words.noreply;
-    match number::unsigned32(words.words[0]) {
-        Some(megabytes) => Command::MemoryLimit { megabytes, noreply },
-        None => refused(Refusal::Limit, noreply),
-    }
+    let megabytes =
+        number::unsigned32(words.words[0]).ok_or_else(|| words.refuse(Refusal::Limit))?;
+    Ok(Command::MemoryLimit { megabytes, noreply })
 }
 
 /// Decodes `shutdown`. As in memcached, any prefix of `graceful` counts as `graceful`.

@@ -1,17 +1,19 @@
 //! The decoder of a connection's stream: detects the protocol, finds lines, bounds what is
 //! buffered.
 
-use memchr::memchr;
-
-use crate::{Command, binary, line::Line};
+use crate::{
+    Admits, Decoded, Keys, Refusal, binary, classic,
+    find::find,
+    line::{ANNOUNCED_BYTES, Line},
+    meta::{self, KeyRoom},
+};
 
 /// Maximum length in bytes of a command line other than `get` and `gets`.
 pub const LINE_BYTES_MAX: usize = 2048;
 /// Maximum length in bytes of a `get` or `gets` line: 20,000 keys of 50 bytes.
 pub const GET_LINE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a value that must arrive before it is announced, so that a command line alone reserves
-/// nothing.
-pub const ANNOUNCED_BYTES: usize = 8 << 10;
+/// Minimum length of a line in bytes, its end included; memcached refuses shorter ones.
+const LINE_BYTES_MIN: usize = 4;
 /// Maximum number of spaces that memcached accepts before a long `get`.
 const INDENT_MAX: usize = 100;
 
@@ -22,7 +24,8 @@ const INDENT_MAX: usize = 100;
 ///
 /// Pass [`decode`](Self::decode) all bytes that have arrived and are not used yet. The decoder
 /// remembers how far it has searched for a line end, so a line that arrives in small pieces costs
-/// linear work. A caller that moves back in the stream calls [`check_again`](Self::check_again).
+/// linear work, and one that was [held](Decoded::Held) is not searched again. A caller that moves
+/// back in the stream calls [`check_again`](Self::check_again).
 #[derive(Debug)]
 pub struct Decoder {
     value_bytes_max: usize,
@@ -37,39 +40,6 @@ pub struct Decoder {
 enum Language {
     Lines,
     Packets,
-}
-
-/// The result of decoding the front of the input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decoded<'a> {
-    /// A command.
-    Command {
-        /// The command.
-        command: Command<'a>,
-        /// Bytes of the input that it takes, its data included.
-        used: usize,
-        /// Bytes of the stream after those that are to be dropped.
-        swallow: u64,
-    },
-    /// A storage command with a large value that has arrived in part; the value is empty in the
-    /// command. Returned only by a decoder made [`announcing`](Decoder::announcing).
-    Announced {
-        /// The command.
-        command: Command<'a>,
-        /// Bytes of the input that it takes; the value begins behind them.
-        used: usize,
-        /// Bytes of the value.
-        value_len: usize,
-        /// Whether a line end follows the value.
-        has_line_end: bool,
-    },
-    /// Part of a command.
-    NeedMore {
-        /// Decode again when the input has at least this many bytes.
-        at: usize,
-    },
-    /// Not a memcached client, or a line that is too long: close the connection without a reply.
-    Close,
 }
 
 impl Decoder {
@@ -94,15 +64,22 @@ impl Decoder {
         }
     }
 
-    /// Decodes the command at the front of `input`.
+    /// Decodes the command at the front of `input`, if it is among those that `admits` names. A key
+    /// in base64 is decoded into `keys`, which must have room for one.
     #[inline]
-    pub fn decode<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+    pub fn decode<'a>(
+        &mut self,
+        input: &'a [u8],
+        keys: &'a KeyRoom,
+        admits: Admits,
+    ) -> Decoded<'a> {
         match self.language {
-            Some(Language::Lines) => self.line(input),
+            Some(Language::Lines) => self.line(input, keys, admits),
             Some(Language::Packets) => {
-                binary::decode(input, self.value_bytes_max, self.announced_bytes_min)
+                let limits = (self.value_bytes_max, self.announced_bytes_min);
+                binary::decode(input, limits, admits)
             }
-            None => self.first(input),
+            None => self.first(input, keys, admits),
         }
     }
 
@@ -114,7 +91,7 @@ impl Decoder {
     }
 
     #[cold]
-    fn first<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
+    fn first<'a>(&mut self, input: &'a [u8], keys: &'a KeyRoom, admits: Admits) -> Decoded<'a> {
         let Some(&byte) = input.first() else {
             return Decoded::NeedMore { at: 1 };
         };
@@ -123,12 +100,12 @@ impl Decoder {
         } else {
             Language::Lines
         });
-        self.decode(input)
+        self.decode(input, keys, admits)
     }
 
     #[inline]
-    fn line<'a>(&mut self, input: &'a [u8]) -> Decoded<'a> {
-        let Some(end) = memchr(b'\n', &input[self.scanned..]) else {
+    fn line<'a>(&mut self, input: &'a [u8], keys: &'a KeyRoom, admits: Admits) -> Decoded<'a> {
+        let Some(end) = find(b'\n', &input[self.scanned..]) else {
             self.scanned = input.len();
             return endless(input);
         };
@@ -140,8 +117,31 @@ impl Decoder {
             data_at: end + 1,
             value_bytes_max: self.value_bytes_max,
             announced_bytes_min: self.announced_bytes_min,
+            keys,
+            admits,
         };
-        line.decode()
+        let decoded = decode(&line);
+        if matches!(decoded, Decoded::Held) {
+            // The line end is found at once when the line is decoded.
+            self.scanned = end;
+        }
+        decoded
+    }
+}
+
+/// Decodes a line and the data block behind it.
+#[inline]
+fn decode<'a>(line: &Line<'a>) -> Decoded<'a> {
+    if line.data_at < LINE_BYTES_MIN {
+        return line.refuse(Refusal::Format);
+    }
+    // A leading space hides a command, as in memcached; `classic` still finds the operators'.
+    let end = find(b' ', line.text).unwrap_or(line.text.len());
+    let (command, rest) = line.text.split_at(end);
+    let words = Keys::new(rest);
+    match command {
+        &[b'm', _] => meta::decode(line, command, words),
+        _ => classic::decode(line, command, words),
     }
 }
 
@@ -169,24 +169,31 @@ fn trim(line: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use herdwick_request::{Op, Put};
+
     use super::*;
-    use crate::{Put, Verb};
+    use crate::Asked;
 
     /// However the stream is cut, a large value is announced once [`ANNOUNCED_BYTES`] of it are
-    /// here, and is part of its command if all of it is.
+    /// here, and is part of its command if all of it is. It is not announced behind other requests.
     #[test]
     fn large_value_is_announced_once_announced_bytes_have_arrived() {
         const LINE: &[u8] = b"set key 7 8 20000\r\n";
         let mut input = [LINE, &[b'v'; 20_000], b"\r\n"].concat();
+        let keys = KeyRoom::default();
+        let Decoded::Request { asked: small, .. } =
+            Decoder::new(1 << 20).decode(b"set key 7 8 0\r\n\r\n", &keys, Admits::All)
+        else {
+            panic!("a request");
+        };
         let put = |value| {
-            Command::Put(Put {
-                verb: Verb::Set,
-                key: b"key",
+            let op = Op::Put(Put {
+                value,
                 flags: 7,
                 exptime: 8,
-                value,
-                noreply: false,
-            })
+                ..Put::default()
+            });
+            Asked { op, ..small }
         };
         for end in (LINE.len()..input.len()).step_by(97) {
             let mut decoder = Decoder::new(1 << 20).announcing(16 << 10);
@@ -195,27 +202,29 @@ mod tests {
                 Decoded::NeedMore { at: enough }
             } else {
                 Decoded::Announced {
-                    command: put(b""),
+                    asked: put(b""),
                     used: LINE.len(),
                     value_len: 20_000,
                     has_line_end: true,
                 }
             };
-            assert_eq!(decoder.decode(&input[..end]), expected, "{end}");
-            let waits = Decoder::new(1 << 20).decode(&input[..end]);
+            let decoded = decoder.decode(&input[..end], &keys, Admits::All);
+            assert_eq!(decoded, expected, "{end}");
+            let behind = decoder.decode(&input[..end], &keys, Admits::Requests);
+            assert_eq!(behind == Decoded::Held, end >= enough, "{end}");
+            let waits = Decoder::new(1 << 20).decode(&input[..end], &keys, Admits::All);
             assert_eq!(waits, Decoded::NeedMore { at: input.len() });
         }
         let mut decoder = Decoder::new(1 << 20).announcing(16 << 10);
-        let whole = Decoded::Command {
-            command: put(&[b'v'; 20_000]),
+        let whole = Decoded::Request {
+            asked: put(&[b'v'; 20_000]),
             used: input.len(),
             swallow: 0,
         };
-        assert_eq!(decoder.decode(&input), whole);
+        assert_eq!(decoder.decode(&input, &keys, Admits::All), whole);
         input[8..19].copy_from_slice(b"7 8 16384\r\n".first_chunk::<11>().unwrap());
         let mut decoder = Decoder::new(1 << 20).announcing(16 << 10);
-        assert!(
-            matches!(decoder.decode(&input[..16_000]), Decoded::NeedMore { at } if at > 16_384)
-        );
+        let decoded = decoder.decode(&input[..16_000], &keys, Admits::All);
+        assert!(matches!(decoded, Decoded::NeedMore { at } if at > 16_384));
     }
 }

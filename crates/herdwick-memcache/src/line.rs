@@ -1,11 +1,10 @@
 //! A command line and the data block behind it, as classic and meta commands share them.
 
-use memchr::memchr;
+use crate::{Admits, Asked, Command, Decoded, Keys, Refusal, Refused, meta::KeyRoom};
 
-use crate::{ANNOUNCED_BYTES, Command, Decoded, Keys, Refusal, Refused, classic, meta};
-
-/// Minimum length of a line in bytes, its end included; memcached refuses shorter ones.
-const LINE_BYTES_MIN: usize = 4;
+/// Bytes of a value that must arrive before it is announced, so that a command line alone reserves
+/// nothing.
+pub const ANNOUNCED_BYTES: usize = 8 << 10;
 /// Maximum number of words of a line that memcached reads, except for the keys of a `get`.
 pub(crate) const WORDS_MAX: usize = 23;
 
@@ -22,6 +21,9 @@ pub(crate) struct Line<'a> {
     pub(crate) data_at: usize,
     pub(crate) value_bytes_max: usize,
     pub(crate) announced_bytes_min: usize,
+    /// Room for a key in base64.
+    pub(crate) keys: &'a KeyRoom,
+    pub(crate) admits: Admits,
 }
 
 /// Returns the bytes of the stream that a block of `bytes` bytes takes, with its line end.
@@ -45,39 +47,45 @@ pub(crate) enum Block<'a> {
 }
 
 impl<'a> Line<'a> {
-    #[inline]
-    pub(crate) fn decode(&self) -> Decoded<'a> {
-        if self.data_at < LINE_BYTES_MIN {
-            return self.refuse(Refusal::Format);
+    /// Returns the unknown command (`ERROR`), or closes the connection if the line is an HTTP
+    /// request: a web page can make a browser send memcached commands in one
+    /// (t/malicious-commands.t).
+    pub(crate) fn unknown(&self) -> Decoded<'a> {
+        let behind = Keys::new(self.text).take(WORDS_MAX).skip(1).last();
+        if behind.is_some_and(|word| word.starts_with(b"HTTP/")) {
+            return Decoded::Close;
         }
-        // A leading space hides a command, as in memcached; `classic` still finds the operators'.
-        let end = memchr(b' ', self.text).unwrap_or(self.text.len());
-        let (command, rest) = self.text.split_at(end);
-        let words = Keys::new(rest);
-        match command {
-            &[b'm', _] => meta::decode(self, command, words),
-            _ => classic::decode(self, command, words),
-        }
+        self.command(Command::Unknown(self.text))
     }
 
     /// Returns the refusal of a command without a block.
     pub(crate) fn refuse(&self, refusal: Refusal) -> Decoded<'a> {
-        let noreply = false;
-        self.refused(Refused { refusal, noreply }, 0)
+        self.refused((refusal, false), 0)
     }
 
-    /// Returns the refusal of a command. Its block, `swallow` bytes of the stream, is dropped, so
-    /// that its contents are never executed as commands.
-    pub(crate) fn refused(&self, refused: Refused, swallow: u64) -> Decoded<'a> {
-        Decoded::Command {
-            command: Command::Refused(refused),
+    /// Returns the refusal of a command, and whether its reply is suppressed. Its block, `swallow`
+    /// bytes of the stream, is dropped, so that its contents are never executed as commands.
+    pub(crate) fn refused(&self, refused: (Refusal, bool), swallow: u64) -> Decoded<'a> {
+        let (refusal, noreply) = refused;
+        Decoded::Refused {
+            refused: Refused::Line { refusal, noreply },
             used: self.data_at,
             swallow,
         }
     }
 
-    /// Returns a command without data.
-    pub(crate) fn just(&self, command: Command<'a>) -> Decoded<'a> {
+    /// Returns the refusal of a command with a data block that ends at `used`, but not in a line end.
+    pub(crate) fn unended(&self, noreply: bool, used: usize) -> Decoded<'a> {
+        let refusal = Refusal::DataChunk;
+        Decoded::Refused {
+            refused: Refused::Line { refusal, noreply },
+            used,
+            swallow: 0,
+        }
+    }
+
+    /// Returns a command that is no request.
+    pub(crate) fn command(&self, command: Command<'a>) -> Decoded<'a> {
         Decoded::Command {
             command,
             used: self.data_at,
@@ -85,10 +93,24 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Returns a command with a block of `value_len` bytes that follows.
-    pub(crate) fn announce(&self, command: Command<'a>, value_len: usize) -> Decoded<'a> {
+    /// Returns a request without data.
+    #[inline]
+    pub(crate) fn request(&self, asked: Asked<'a>) -> Decoded<'a> {
+        Decoded::Request {
+            asked,
+            used: self.data_at,
+            swallow: 0,
+        }
+    }
+
+    /// Returns a request with a block of `value_len` bytes that follows. It is not one of others: a
+    /// connection that uploads executes no other.
+    pub(crate) fn announce(&self, asked: Asked<'a>, value_len: usize) -> Decoded<'a> {
+        if self.admits != Admits::All {
+            return Decoded::Held;
+        }
         Decoded::Announced {
-            command,
+            asked,
             used: self.data_at,
             value_len,
             has_line_end: true,

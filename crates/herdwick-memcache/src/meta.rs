@@ -1,16 +1,24 @@
-//! memcached's meta commands `mg`, `ms`, `md`, `ma`, `mn`, `me`: decoding, and encoding of replies.
+//! memcached's meta commands `mg`, `ms`, `md`, `ma`, `mn`, `me`: decoding to requests, and encoding of
+//! replies.
 //!
 //! The reference is memcached 1.6.45.
 
+mod answer;
 pub mod base64;
 mod flags;
+mod keys;
 mod reply;
 
-pub use flags::{Flags, Returns};
+use herdwick_request::{Arith, Delete, Get, Mode, Op, Put};
+
+pub use answer::MetaAnswer;
+pub use flags::Returns;
+pub use keys::KeyRoom;
 pub use reply::{Echo, MISS, NOTHING, OUT_OF_MEMORY, Shown, Status};
 
+use self::{answer::MetaKind, flags::Flags};
 use crate::{
-    Command, Decoded, KEY_BYTES_MAX, Keys, Mode, Refusal, Refused, classic,
+    Admits, Answer, Asked, Command, Decoded, KEY_BYTES_MAX, Keys, Refusal,
     line::{self, Block, Line, whole_block},
     number,
 };
@@ -20,49 +28,12 @@ const WORDS_MAX: usize = 20;
 /// Words before the flags: the command and its key.
 const BEFORE_FLAGS: usize = 2;
 
-/// One meta command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meta<'a> {
-    /// The command.
-    pub verb: Verb<'a>,
-    /// Its key.
-    pub key: Key<'a>,
-    /// Its flags.
-    pub flags: Flags<'a>,
-}
-
-/// The meta commands that have a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb<'a> {
-    /// `mg`
-    Get,
-    /// `ms`
-    Put {
-        /// How it treats the present item.
-        mode: Mode,
-        /// The data block, without its line end.
-        value: &'a [u8],
-    },
-    /// `ms` with more data than the server accepts; the block is not here.
-    Oversized,
-    /// `md`
-    Delete,
-    /// `ma`
-    Arith {
-        /// Subtract.
-        decrement: bool,
-    },
-    /// `me`
-    Debug,
-}
-
-/// A key as the client sent it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key<'a> {
-    /// 1 to 250 bytes.
-    pub text: &'a [u8],
-    /// The text is valid base64 of the key.
-    pub base64: bool,
+/// A key, and whether the client sent it in base64.
+#[derive(Clone, Copy)]
+struct Key<'a> {
+    /// 1 to 250 bytes, decoded.
+    bytes: &'a [u8],
+    base64: bool,
 }
 
 /// A decoded part of a command, or the refusal.
@@ -71,73 +42,117 @@ type Read<T> = Result<T, Refusal>;
 /// Decodes the line that begins with `command` (an `m` and a letter), and its data block.
 #[inline]
 pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> Decoded<'a> {
-    let read = match command {
-        b"mg" => get(words),
+    let asked = match command {
+        b"mg" => get(line, words),
+        b"me" => debug(line, words),
+        _ if line.admits == Admits::Reads => return Decoded::Held,
         b"ms" => return set(line, words),
-        b"md" => delete(words),
-        b"ma" => arith(words),
-        b"me" => debug(words),
-        b"mn" => return line.just(Command::MetaNoop),
-        _ => return classic::unknown(line),
+        b"md" => delete(line, words),
+        b"ma" => arith(line, words),
+        _ if line.admits == Admits::Requests => return Decoded::Held,
+        b"mn" => return line.command(Command::MetaNoop),
+        _ => return line.unknown(),
     };
-    line.just(read.map_or_else(refused, Command::Meta))
+    match asked {
+        Ok(asked) => line.request(asked),
+        Err(refusal) => line.refuse(refusal),
+    }
 }
 
-fn refused<'a>(refusal: Refusal) -> Command<'a> {
-    Command::Refused(Refused {
-        refusal,
-        noreply: false,
-    })
+/// Returns the request, with the answer that `flags` ask for.
+#[inline]
+fn asked<'a>(key: Key<'a>, op: Op<'a>, kind: MetaKind, flags: &Flags<'a>) -> Asked<'a> {
+    Asked {
+        key: key.bytes,
+        op,
+        answer: Answer::Meta(MetaAnswer::new(kind, flags, key.base64)),
+    }
 }
 
-fn get(words: Keys<'_>) -> Read<Meta<'_>> {
-    simple(words, Verb::Get)
+fn get<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
+    let (key, flags) = key_and_flags(line, words)?;
+    let (value, unless) = (flags.value, flags.compare);
+    let op = Op::Get(Get {
+        touch: flags.touch,
+        vivify: flags.vivify.map(|_| flags.made),
+        recache: flags.recache,
+        touch_first: flags.touch_first,
+        unaware: false,
+        version: flags.unique,
+        quiet_access: flags.no_update,
+    });
+    Ok(asked(key, op, MetaKind::Get { value, unless }, &flags))
 }
 
-fn delete(words: Keys<'_>) -> Read<Meta<'_>> {
-    simple(words, Verb::Delete)
+fn delete<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
+    let (key, flags) = key_and_flags(line, words)?;
+    let op = Op::Delete(Delete {
+        compare: flags.compare,
+        version: flags.unique,
+        invalidate: flags.invalidate,
+        exptime: flags.touch,
+        drop_value: flags.drop_value,
+        flags: flags.client_flags,
+    });
+    Ok(asked(key, op, MetaKind::Delete, &flags))
 }
 
-/// Decodes a command of a key and flags.
-fn simple<'a>(words: Keys<'a>, verb: Verb<'a>) -> Read<Meta<'a>> {
+/// Decodes the words of a command of a key and flags.
+#[inline]
+fn key_and_flags<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<(Key<'a>, Flags<'a>)> {
     let (text, rest) = key(words)?;
-    let (flags, base64) = flags(text, rest, BEFORE_FLAGS)?;
+    let (key, flags) = flags(line, text, rest, BEFORE_FLAGS)?;
     flags.check_opaque()?;
-    let key = Key { text, base64 };
-    Ok(Meta { verb, key, flags })
+    Ok((key, flags))
 }
 
 /// Decodes `ma`. memcached executes it before it checks the opaque, so the reply refuses an opaque
 /// that is too long.
-fn arith(words: Keys<'_>) -> Read<Meta<'_>> {
+fn arith<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
     let (text, rest) = key(words)?;
-    let (flags, base64) = flags(text, rest, BEFORE_FLAGS)
+    let (key, flags) = flags(line, text, rest, BEFORE_FLAGS)
         .map_err(|_| of_words(rest, Refusal::FlagInvalidOrDuplicate))?;
     let decrement = match flags.mode {
         None | Some(b'I' | b'+') => false,
         Some(b'D' | b'-') => true,
         Some(_) => return Err(Refusal::ArithMode),
     };
-    Ok(Meta {
-        verb: Verb::Arith { decrement },
-        key: Key { text, base64 },
-        flags,
-    })
+    let op = Op::Arith(Arith {
+        decrement,
+        delta: flags.delta.unwrap_or(1),
+        vivify: flags.vivify.map(|_| flags.made),
+        initial: flags.initial,
+        touch: flags.touch,
+        compare: flags.compare,
+        version: flags.unique,
+    });
+    let value = flags.value;
+    Ok(asked(key, op, MetaKind::Arith { value }, &flags))
 }
 
 /// Decodes `me`. Words that cannot be flags are refused here, too; unknown flags are ignored.
-fn debug(words: Keys<'_>) -> Read<Meta<'_>> {
+fn debug<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
     let (text, rest) = key(words)?;
-    let base64 = rest.clone().next() == Some(b"b");
-    let spelled = text.len() <= KEY_BYTES_MAX && (!base64 || base64::is_valid(text));
-    if !spelled || of_words(rest, Refusal::FlagInvalid) == Refusal::Format {
+    if text.len() > KEY_BYTES_MAX || of_words(rest, Refusal::FlagInvalid) == Refusal::Format {
         return Err(Refusal::Format);
     }
-    Ok(Meta {
-        verb: Verb::Debug,
-        key: Key { text, base64 },
-        flags: Flags::default(),
-    })
+    let base64 = rest.clone().next() == Some(b"b");
+    let bytes = match base64 {
+        true => line.keys.decode(text).ok_or(Refusal::Format)?,
+        false => text,
+    };
+    let peek = Get {
+        quiet_access: true,
+        unaware: true,
+        ..Get::default()
+    };
+    let key = Key { bytes, base64 };
+    Ok(asked(
+        key,
+        Op::Get(peek),
+        MetaKind::Debug,
+        &Flags::default(),
+    ))
 }
 
 /// Splits off the key from the words behind it.
@@ -146,10 +161,15 @@ fn key(mut words: Keys<'_>) -> Read<(&[u8], Keys<'_>)> {
     Ok((key, words))
 }
 
-/// Decodes the flags in the words `rest`, which `before` words precede; also returns whether the
-/// key is base64.
+/// Decodes the flags in the words `rest`, which `before` words precede, and the key `text`, as they
+/// tell.
 #[inline]
-fn flags<'a>(text: &[u8], rest: Keys<'a>, before: usize) -> Read<(Flags<'a>, bool)> {
+fn flags<'a>(
+    line: &Line<'a>,
+    text: &'a [u8],
+    rest: Keys<'a>,
+    before: usize,
+) -> Read<(Key<'a>, Flags<'a>)> {
     if text.len() > KEY_BYTES_MAX {
         return Err(Refusal::Format);
     }
@@ -157,9 +177,18 @@ fn flags<'a>(text: &[u8], rest: Keys<'a>, before: usize) -> Read<(Flags<'a>, boo
     let read = if too_many {
         Err(Refusal::FlagsTooLong)
     } else {
-        Flags::read(text, rest)
+        Flags::read(|| line.keys.decode(text), rest)
     };
-    read.map_err(|refusal| of_words(rest, refusal))
+    match read {
+        Ok((flags, decoded)) => {
+            let key = Key {
+                bytes: decoded.unwrap_or(text),
+                base64: decoded.is_some(),
+            };
+            Ok((key, flags))
+        }
+        Err(refusal) => Err(of_words(rest, refusal)),
+    }
 }
 
 /// Returns the refusal of a command with the flags `rest`. memcached first checks that each begins
@@ -179,38 +208,59 @@ fn of_words(rest: Keys<'_>, refusal: Refusal) -> Refusal {
 fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
     let (text, bytes, rest) = match set_line(words) {
         Ok(read) => read,
-        Err(refusal) => return line.just(refused(refusal)),
+        Err(refusal) => return line.refuse(refusal),
     };
-    let swallowing = |command, swallow| Decoded::Command {
-        command,
-        used: line.data_at,
-        swallow,
-    };
-    let (mode, flags, base64) = match set_flags(text, rest) {
+    let refuse = |refusal| line.refused((refusal, false), whole_block(bytes));
+    let (mode, key, flags) = match set_flags(line, text, rest) {
         Ok(read) => read,
-        Err(refusal) => return swallowing(refused(refusal), whole_block(bytes)),
-    };
-    let meta = |verb| {
-        let key = Key { text, base64 };
-        Command::Meta(Meta { verb, key, flags })
+        Err(refusal) => return refuse(refusal),
     };
     let block = line.block(bytes);
     if !matches!(block, Block::Oversized(_))
         && let Err(refusal) = flags.check_opaque()
     {
-        return swallowing(refused(refusal), whole_block(bytes));
+        return refuse(refusal);
     }
-    let (command, used) = match block {
-        Block::Whole(value, at) => (meta(Verb::Put { mode, value }), at),
-        Block::Unended(at) => (refused(Refusal::DataChunk), at),
-        Block::Short(at) => return Decoded::NeedMore { at },
-        Block::Announced => return line.announce(meta(Verb::Put { mode, value: &[] }), bytes),
-        Block::Oversized(swallow) => return swallowing(meta(Verb::Oversized), swallow),
+    let stores = |value| {
+        asked(
+            key,
+            Op::Put(put(mode, value, &flags)),
+            MetaKind::Put,
+            &flags,
+        )
     };
-    Decoded::Command {
-        command,
-        used,
-        swallow: 0,
+    match block {
+        Block::Whole(value, used) => Decoded::Request {
+            asked: stores(value),
+            used,
+            swallow: 0,
+        },
+        Block::Unended(used) => line.unended(false, used),
+        Block::Short(at) => Decoded::NeedMore { at },
+        Block::Announced => line.announce(stores(&[]), bytes),
+        Block::Oversized(swallow) => {
+            let removal = Op::Delete(Delete::default());
+            Decoded::Request {
+                asked: asked(key, removal, MetaKind::TooLarge, &flags),
+                used: line.data_at,
+                swallow,
+            }
+        }
+    }
+}
+
+fn put<'a>(mode: Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
+    Put {
+        mode,
+        value,
+        flags: flags.client_flags,
+        exptime: flags.touch.unwrap_or(0),
+        compare: flags.compare,
+        // For `ms` only, a version of 0 means none, as in memcached.
+        version: flags.unique.filter(|&unique| unique != 0),
+        invalidate: flags.invalidate,
+        vivify: flags.vivify,
+        staged: None,
     }
 }
 
@@ -221,9 +271,13 @@ fn set_line(words: Keys<'_>) -> Read<(&[u8], usize, Keys<'_>)> {
     Ok((text, bytes, rest))
 }
 
-/// Decodes the words behind the length: mode, flags, and whether the key is base64.
-fn set_flags<'a>(text: &[u8], rest: Keys<'a>) -> Read<(Mode, Flags<'a>, bool)> {
-    let (flags, base64) = flags(text, rest, BEFORE_FLAGS + 1)?;
+/// Decodes the words behind the length: mode and flags; and the key.
+fn set_flags<'a>(
+    line: &Line<'a>,
+    text: &'a [u8],
+    rest: Keys<'a>,
+) -> Read<(Mode, Key<'a>, Flags<'a>)> {
+    let (key, flags) = flags(line, text, rest, BEFORE_FLAGS + 1)?;
     let mode = match flags.mode {
         None | Some(b'S') => Mode::Set,
         Some(b'E') => Mode::Add,
@@ -232,7 +286,7 @@ fn set_flags<'a>(text: &[u8], rest: Keys<'a>) -> Read<(Mode, Flags<'a>, bool)> {
         Some(b'R') => Mode::Replace,
         Some(_) => return Err(Refusal::SetMode),
     };
-    Ok((mode, flags, base64))
+    Ok((mode, key, flags))
 }
 
 #[cfg(test)]

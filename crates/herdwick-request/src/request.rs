@@ -4,7 +4,7 @@
 use crate::{Clock, Deadline, KeyHash, Second, Staged};
 
 /// One operation on one key.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     /// The key's hash under the server's [`HashKey`](crate::HashKey). Every operation that may
     /// store verifies it ([`Status::BadKey`]); a [`Get`] without `vivify` does not, and misses if
@@ -18,7 +18,7 @@ pub struct Request<'a> {
 
 /// The operations: the superset of memcached's meta commands. Exptimes are memcached's, 32 bits as
 /// in its binary protocol; [`Clock::deadline`] converts them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op<'a> {
     /// `get`, `gat`, `touch`, `mg`.
     Get(Get),
@@ -31,7 +31,7 @@ pub enum Op<'a> {
 }
 
 /// Reads an item; may change its deadline, or create an empty item on a miss.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Get {
     /// New exptime for a hit (`T`, `gat`, `touch`).
     pub touch: Option<u32>,
@@ -67,7 +67,7 @@ pub enum Mode {
 }
 
 /// Stores a value.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Put<'a> {
     /// How to treat the present item.
     pub mode: Mode,
@@ -99,7 +99,7 @@ impl Put<'_> {
 }
 
 /// Removes an item, or marks it stale.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delete {
     /// Only if the item's version is this (`C`).
     pub compare: Option<u64>,
@@ -116,7 +116,7 @@ pub struct Delete {
 }
 
 /// Adds to, or subtracts from, a decimal value.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arith {
     /// Subtract, with 0 as the floor; else add, wrapping at 2^64.
     pub decrement: bool,

@@ -4,7 +4,7 @@ use std::{fmt::Display, io::Write};
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::{HEADER, Header, RESPONSE, opcode};
+use super::header::{HEADER, Header, RESPONSE, opcode};
 
 /// The fields of a request that its response repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

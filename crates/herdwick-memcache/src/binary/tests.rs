@@ -1,7 +1,7 @@
 //! Tests of the binary protocol: packets as protocol-binary.txt draws them.
 
 use super::*;
-use crate::Decoder;
+use crate::{Decoder, meta::KeyRoom};
 
 const VALUE_BYTES_MAX: usize = 100;
 
@@ -18,7 +18,41 @@ fn request(opcode: u8, extras: &[u8], key: &[u8], value: &[u8], unique: u64) -> 
 }
 
 fn decode(input: &[u8]) -> Decoded<'_> {
-    Decoder::new(VALUE_BYTES_MAX).decode(input)
+    // No packet has a key in base64.
+    let keys = Box::leak(Box::default());
+    Decoder::new(VALUE_BYTES_MAX).decode(input, keys, Admits::All)
+}
+
+fn requested(input: &[u8]) -> (&[u8], Op<'_>, PacketAnswer) {
+    match decode(input) {
+        Decoded::Request {
+            asked:
+                Asked {
+                    key,
+                    op,
+                    answer: Answer::Binary(answer),
+                },
+            used,
+            swallow,
+        } => {
+            assert_eq!((used, swallow), (input.len(), 0));
+            (key, op, answer)
+        }
+        other => panic!("{input:?}: {other:?}"),
+    }
+}
+
+/// Returns what a packet is refused for, whether the connection is closed, and its length and the
+/// bytes dropped behind it.
+fn refused(input: &[u8]) -> (Status, bool, usize, u64) {
+    match decode(input) {
+        Decoded::Refused {
+            refused: Refused::Packet { status, closes, .. },
+            used,
+            swallow,
+        } => (status, closes, used, swallow),
+        other => panic!("{input:?}: {other:?}"),
+    }
 }
 
 fn packet(input: &[u8]) -> (Packet<'_>, usize, u64) {
@@ -42,24 +76,63 @@ fn set_is_decoded_only_when_complete() {
         };
         assert!(cut < at && at <= input.len(), "cut at {cut}, requests {at}");
     }
-    let (set, used, swallow) = packet(&input);
-    assert_eq!((used, swallow, set.key), (input.len(), 0, &b"key"[..]));
-    let put = Put {
-        mode: Mode::Set,
-        value: b"value",
-        flags: 9,
-        exptime: u32::MAX,
-        compare: Some(7),
+    let put = |mode| {
+        Op::Put(Put {
+            mode,
+            value: b"value",
+            flags: 9,
+            exptime: u32::MAX,
+            compare: Some(7),
+            ..Put::default()
+        })
     };
-    assert_eq!(set.verb, Verb::Put(put));
+    let (key, op, answer) = requested(&input);
+    assert_eq!((key, op), (&b"key"[..], put(Mode::Set)));
+    assert_eq!(answer.kind, PacketKind::Put);
+    // With a CAS unique, `add` is a set.
+    let input = request(opcode::ADD, &extras, b"key", b"value", 7);
+    assert_eq!(requested(&input).1, put(Mode::Set));
 }
 
 #[test]
 fn oversized_value_is_discarded_without_buffering() {
     let input = request(opcode::ADD, &[0; 8], b"key", &[b'x'; 101], 0);
-    let (add, used, swallow) = packet(&input[..40]);
-    assert_eq!(add.verb, Verb::Oversized { set: false });
+    let expected = (Status::TooLarge, false, 24 + 8 + 3, 101);
+    assert_eq!(refused(&input[..40]), expected);
+    let input = request(opcode::SET, &[0; 8], b"key", &[b'x'; 101], 0);
+    let Decoded::Request {
+        asked,
+        used,
+        swallow,
+    } = decode(&input[..40])
+    else {
+        panic!("the removal of the old value");
+    };
     assert_eq!((used, swallow), (24 + 8 + 3, 101));
+    assert_eq!(asked.op, Op::Delete(Delete::default()));
+    assert!(asked.answer.is_refusal());
+}
+
+/// Of a packet that is not admitted only the opcode decides.
+#[test]
+fn packet_that_is_not_admitted_is_not_decoded() {
+    for code in 0..=0xff {
+        let get = matches!(opcode::plain(code), opcode::GET | opcode::GAT);
+        let other = !get
+            && !matches!(
+                opcode::plain(code),
+                opcode::SET..=opcode::DECREMENT | opcode::APPEND | opcode::PREPEND | opcode::TOUCH
+            );
+        for extras in [0, 4, 8, 20] {
+            let input = request(code, &vec![0; extras], b"key", b"", 0);
+            let held = |admits| {
+                let keys = KeyRoom::default();
+                Decoder::new(VALUE_BYTES_MAX).decode(&input, &keys, admits) == Decoded::Held
+            };
+            let seen = [Admits::Reads, Admits::Requests, Admits::All].map(held);
+            assert_eq!(seen, [!get, other, false], "{code:#x}");
+        }
+    }
 }
 
 #[test]
@@ -93,7 +166,7 @@ fn a_sasl_message_is_read_whole_and_an_endless_one_is_swallowed() {
 fn a_header_tells_what_is_asked() {
     let input = request(opcode::SETQ, &[0; 8], b"key", b"value", 0);
     assert_eq!(peek(&input[..23]), None);
-    assert_eq!(peek(&input[..24]), Some(packet(&input).0.echo));
+    assert_eq!(peek(&input[..24]), Some(requested(&input).2.echo));
     assert_eq!(peek(b"get abcdefghijklmnopqrstuvwxyz\r\n"), None);
 }
 
@@ -103,26 +176,26 @@ fn increment_decodes_delta_initial_and_exptime() {
     extras[7] = 5;
     extras[15] = 10;
     let arith = |vivify, decrement| {
-        Verb::Arith(Arith {
+        Op::Arith(Arith {
             decrement,
             delta: 5,
             initial: 10,
             vivify,
-            compare: None,
+            ..Arith::default()
         })
     };
     let input = request(opcode::INCREMENT, &extras, b"n", b"", 0);
-    assert_eq!(packet(&input).0.verb, arith(Some(0), false));
+    assert_eq!(requested(&input).1, arith(Some(0), false));
     extras[16..].fill(0xff);
     let input = request(opcode::DECREMENTQ, &extras, b"n", b"", 0);
-    assert_eq!(packet(&input).0.verb, arith(None, true));
+    assert_eq!(requested(&input).1, arith(None, true));
 }
 
 #[test]
 fn invalid_packets_are_refused_or_end_the_connection() {
-    let fatal = Verb::Fatal(Status::Invalid);
+    let fatal = (Status::Invalid, true);
     let long = [b'k'; 251];
-    for (input, verb, swallow) in [
+    for (input, flaw, swallow) in [
         (request(opcode::GET, b"", b"", b"", 0), fatal, 0),
         (request(opcode::GET, b"", b"k", b"v", 0), fatal, 0),
         (request(opcode::GET, b"", &long, b"", 0), fatal, 0),
@@ -137,22 +210,22 @@ fn invalid_packets_are_refused_or_end_the_connection() {
         (request(opcode::SASL_STEP, b"", b"", b"v", 0), fatal, 0),
         (
             request(0x50, b"ab", b"key", b"value", 0),
-            Verb::Refused(Status::UnknownCommand),
+            (Status::UnknownCommand, false),
             5,
         ),
     ] {
-        let (packet, _, swallowed) = packet(&input);
-        assert_eq!((packet.verb, swallowed), (verb, swallow), "{input:?}");
+        let (status, closes, _, swallowed) = refused(&input);
+        assert_eq!(((status, closes), swallowed), (flaw, swallow), "{input:?}");
     }
     let mut short = request(opcode::GET, b"", b"key", b"", 0);
     short[11] = 2;
-    let short = packet(&short).0.verb;
-    assert_eq!(short, Verb::Fatal(Status::UnknownCommand));
-    let mut decoder = Decoder::new(VALUE_BYTES_MAX);
+    assert_eq!(refused(&short), (Status::UnknownCommand, true, 24, 0));
+    let (mut decoder, keys) = (Decoder::new(VALUE_BYTES_MAX), KeyRoom::default());
     let noop = request(opcode::NOOP, b"", b"", b"", 0);
-    assert!(matches!(decoder.decode(&noop), Decoded::Command { .. }));
+    let decoded = decoder.decode(&noop, &keys, Admits::All);
+    assert!(matches!(decoded, Decoded::Command { .. }));
     assert_eq!(
-        decoder.decode(b"get a\r\n"),
+        decoder.decode(b"get a\r\n", &keys, Admits::All),
         Decoded::Close,
         "not in between"
     );
@@ -160,7 +233,9 @@ fn invalid_packets_are_refused_or_end_the_connection() {
 
 #[test]
 fn responses_match_the_protocol_document() {
-    let echo = packet(&request(opcode::GETK, b"", b"key", b"", 0)).0.echo;
+    let echo = requested(&request(opcode::GETK, b"", b"key", b"", 0))
+        .2
+        .echo;
     let mut out = Vec::new();
     echo.item(&mut out, b"key", 7, 3, b"value");
     let expected = b"\x81\x0c\x00\x03\x04\x00\x00\x00\x00\x00\x00\x0cabcd\
@@ -178,7 +253,9 @@ fn responses_match_the_protocol_document() {
         \x00\x00\x00\x00\x00\x00\x00\x00pid42";
     assert_eq!(out, expected);
     out.clear();
-    let quiet = packet(&request(opcode::GETQ, b"", b"key", b"", 0)).0.echo;
+    let quiet = requested(&request(opcode::GETQ, b"", b"key", b"", 0))
+        .2
+        .echo;
     quiet.miss(&mut out, b"key");
     quiet.done(&mut out, &Body::default());
     assert_eq!(out, b"");

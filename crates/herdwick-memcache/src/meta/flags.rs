@@ -1,7 +1,6 @@
 //! The flags of meta commands. Their order matters: it is that of the reply, and `t` shows what the
 //! flags before it have done.
 
-use super::base64;
 use crate::{Keys, Refusal, number};
 
 /// Maximum length of an opaque in bytes, its letter included.
@@ -9,7 +8,7 @@ pub(super) const OPAQUE_BYTES_MAX: usize = 32;
 
 /// The flags of a meta command, each allowed once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags<'a> {
+pub(crate) struct Flags<'a> {
     /// `O`, its letter included, repeated in the reply. For `ma` it may be too long for that; the
     /// reply is then an error.
     pub opaque: &'a [u8],
@@ -102,13 +101,18 @@ pub(super) fn begins_flag(byte: u8) -> bool {
 }
 
 impl<'a> Flags<'a> {
-    /// Decodes the flags of a command on `key`; also returns whether the key is base64. Of several
-    /// errors the last is reported, except that an unknown or duplicate flag ends the decoding.
-    pub(super) fn read(key: &[u8], words: Keys<'a>) -> Result<(Self, bool), Refusal> {
+    /// Decodes the flags of a command; with `b` among them also its key, by `decode_key`, which
+    /// returns `None` for an invalid one. Of several errors the last is reported, except that an
+    /// unknown or duplicate flag ends the decoding.
+    #[inline]
+    pub(super) fn read<'k>(
+        decode_key: impl Fn() -> Option<&'k [u8]>,
+        words: Keys<'a>,
+    ) -> Result<(Self, Option<&'k [u8]>), Refusal> {
         let mut flags = Self::default();
         let mut seen = 0u128;
         let mut flaw = None;
-        let mut base64 = false;
+        let mut key = None;
         for word in words {
             let letter = word[0];
             if !begins_flag(letter) {
@@ -119,8 +123,8 @@ impl<'a> Flags<'a> {
             }
             seen |= 1 << letter;
             if letter == b'b' {
-                base64 = true;
-                if !base64::is_valid(key) {
+                key = decode_key();
+                if key.is_none() {
                     flaw = Some(Refusal::KeyEncoding);
                 }
             } else if let Err(refusal) = flags.take(letter, word) {
@@ -134,7 +138,7 @@ impl<'a> Flags<'a> {
         }
         match flaw {
             Some(refusal) => Err(refusal),
-            None => Ok((flags, base64)),
+            None => Ok((flags, key)),
         }
     }
 

@@ -1,6 +1,9 @@
 //! Replies to meta commands, appended to a buffer.
 
-use super::{Flags, Returns, base64, flags::OPAQUE_BYTES_MAX};
+use super::{
+    base64,
+    flags::{OPAQUE_BYTES_MAX, Returns},
+};
 use crate::{Refusal, text::decimal};
 
 /// The reply to `mn`.
@@ -72,18 +75,7 @@ pub struct Shown<'a> {
     pub win_sent: bool,
 }
 
-impl<'a> Echo<'a> {
-    /// Returns the part of these flags that the reply depends on.
-    #[must_use]
-    pub fn new(flags: &Flags<'a>, base64: bool) -> Self {
-        Self {
-            opaque: flags.opaque,
-            returns: flags.returns,
-            quiet: flags.quiet,
-            base64,
-        }
-    }
-
+impl Echo<'_> {
     /// Appends the reply to an `mg` that hit; `q` does not suppress it.
     pub fn hit(&self, out: &mut Vec<u8>, shown: &Shown<'_>) {
         head(out, shown.value);

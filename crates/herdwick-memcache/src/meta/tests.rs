@@ -1,20 +1,26 @@
 //! Tests of the meta commands' decoding: order of flags, blocks, and memcached's refusals.
 
 use super::*;
-use crate::Decoder;
+use crate::{Decoder, Refused};
 
 const VALUE_BYTES_MAX: usize = 100;
 
 fn decode(input: &[u8]) -> Decoded<'_> {
-    Decoder::new(VALUE_BYTES_MAX).decode(input)
+    let keys = Box::leak(Box::new(KeyRoom::new(1)));
+    Decoder::new(VALUE_BYTES_MAX).decode(input, keys, Admits::All)
 }
 
-fn meta(input: &[u8]) -> Meta<'_> {
+fn meta(input: &[u8]) -> (&[u8], Op<'_>, MetaAnswer<'_>) {
     match decode(input) {
-        Decoded::Command {
-            command: Command::Meta(meta),
+        Decoded::Request {
+            asked:
+                Asked {
+                    key,
+                    op,
+                    answer: Answer::Meta(answer),
+                },
             ..
-        } => meta,
+        } => (key, op, answer),
         other => panic!("{:?}: {other:?}", String::from_utf8_lossy(input)),
     }
 }
@@ -22,70 +28,102 @@ fn meta(input: &[u8]) -> Meta<'_> {
 /// Returns the refusal of a line, and the bytes of the stream dropped with it.
 fn refusal(input: &[u8]) -> (Refusal, u64) {
     match decode(input) {
-        Decoded::Command {
-            command: Command::Refused(refused),
+        Decoded::Refused {
+            refused:
+                Refused::Line {
+                    refusal,
+                    noreply: false,
+                },
             swallow,
             ..
-        } => (refused.refusal, swallow),
+        } => (refusal, swallow),
         other => panic!("{:?}: {other:?}", String::from_utf8_lossy(input)),
     }
 }
 
-fn letters(flags: &Flags<'_>) -> String {
-    flags.returns.into_iter().map(char::from).collect()
+fn letters(answer: &MetaAnswer<'_>) -> String {
+    answer.echo().returns.into_iter().map(char::from).collect()
 }
 
 #[test]
 fn meta_flags_keep_their_order_and_arguments() {
-    let get = meta(b"mg key t f s Oabc k T30 c h l N5 R7 q v u E9 C8\r\n");
-    assert_eq!(get.verb, Verb::Get);
-    assert_eq!(letters(&get.flags), "tfsOkchl");
-    assert_eq!(get.flags.opaque, b"Oabc");
-    assert_eq!(
-        (get.flags.touch, get.flags.vivify, get.flags.recache),
-        (Some(30), Some(5), Some(7))
-    );
-    assert_eq!((get.flags.unique, get.flags.compare), (Some(9), Some(8)));
-    assert!(get.flags.quiet && get.flags.value && get.flags.no_update);
-    assert!(get.flags.touch_first && !get.flags.shows_touch);
-    assert_eq!(get.flags.made, 5);
+    let (key, op, answer) = meta(b"mg key t f s Oabc k T30 c h l N5 R7 q v u E9 C8\r\n");
+    let get = Get {
+        touch: Some(30),
+        vivify: Some(5),
+        recache: Some(7),
+        touch_first: true,
+        unaware: false,
+        version: Some(9),
+        quiet_access: true,
+    };
+    assert_eq!((key, op), (&b"key"[..], Op::Get(get)));
+    assert_eq!(letters(&answer), "tfsOkchl");
+    assert_eq!(answer.opaque(), b"Oabc");
+    assert!(answer.echo().quiet);
+    let (_, op, _) = meta(b"md k C1 E2 I T3 x F4\r\n");
+    let delete = Delete {
+        compare: Some(1),
+        version: Some(2),
+        invalidate: true,
+        exptime: Some(3),
+        drop_value: true,
+        flags: 4,
+    };
+    assert_eq!(op, Op::Delete(delete));
+    let (_, op, _) = meta(b"ma k MD D9 N3 J4 T5 C6 E7\r\n");
+    let arith = Arith {
+        decrement: true,
+        delta: 9,
+        vivify: Some(5),
+        initial: 4,
+        touch: Some(5),
+        compare: Some(6),
+        version: Some(7),
+    };
+    assert_eq!(op, Op::Arith(arith));
 }
 
 #[test]
 fn t_returns_the_ttl_set_by_flags_before_it() {
     let shows = |line: &'static [u8]| {
-        let flags = meta(line).flags;
-        (flags.shows_touch, flags.shows_made, flags.made)
+        let (_, op, answer) = meta(line);
+        let Op::Get(get) = op else { panic!("a read") };
+        let (shows, shows_made) = answer.shown_times();
+        (shows, shows_made, get.vivify)
     };
-    assert_eq!(shows(b"mg k t T30 N20\n"), (false, 0, 20));
-    assert_eq!(shows(b"mg k T30 t N20\n"), (true, 30, 20));
-    assert_eq!(shows(b"mg k N20 t T30\n"), (false, 20, 30));
+    assert_eq!(shows(b"mg k t T30 N20\n"), (None, 0, Some(20)));
+    assert_eq!(shows(b"mg k T30 t N20\n"), (Some(30), 30, Some(20)));
+    assert_eq!(shows(b"mg k N20 t T30\n"), (None, 20, Some(30)));
 }
 
 #[test]
 fn meta_set_is_decoded_with_its_block() {
     let input = b"ms a2V5 2 MA T0 F5 I C7 b\r\nhi\r\nmn\r\n";
-    let Decoded::Command { used, swallow, .. } = decode(input) else {
+    let Decoded::Request { used, swallow, .. } = decode(input) else {
         panic!("a complete command")
     };
     assert_eq!((used, swallow), (input.len() - 4, 0));
     let input = b"ms a2V5 2 MA T0 F5 I C7 b S\r\nhi\r\n";
     assert_eq!(refusal(input), (Refusal::FlagInvalid, 4));
-    let set = meta(b"ms a2V5 2 MA T0 F5 I C7 b\r\nhi\r\n");
-    assert_eq!(
-        set.verb,
-        Verb::Put {
-            mode: Mode::Append,
-            value: b"hi"
-        }
-    );
-    assert!(set.key.base64 && set.flags.invalidate);
-    assert_eq!((set.flags.client_flags, set.flags.compare), (5, Some(7)));
+    let (key, op, answer) = meta(b"ms a2V5 2 MA T0 F5 I C7 b\r\nhi\r\n");
+    let put = Put {
+        mode: Mode::Append,
+        value: b"hi",
+        flags: 5,
+        invalidate: true,
+        compare: Some(7),
+        ..Put::default()
+    };
+    assert_eq!((key, op), (&b"key"[..], Op::Put(put)));
+    assert!(answer.echo().base64);
     assert_eq!(decode(b"ms k 2\r\nhi\r"), Decoded::NeedMore { at: 12 });
-    let Decoded::Command { swallow, .. } = decode(b"ms k 101 T0\r\n") else {
+    let Decoded::Request { asked, swallow, .. } = decode(b"ms k 101 T0\r\n") else {
         panic!("an oversized block")
     };
     assert_eq!(swallow, 103);
+    assert_eq!(asked.op, Op::Delete(Delete::default()));
+    assert!(asked.answer.is_refusal());
 }
 
 #[test]
@@ -151,22 +189,22 @@ fn refusals_have_memcacheds_wording() {
 
 #[test]
 fn mode_is_its_first_letter_and_flag_count_is_limited_as_in_memcached() {
-    let set = meta(b"ms k 1 MEX\r\nx\r\n");
+    let (_, op, _) = meta(b"ms k 1 MEX\r\nx\r\n");
     assert!(matches!(
-        set.verb,
-        Verb::Put {
+        op,
+        Op::Put(Put {
             mode: Mode::Add,
             ..
-        }
+        })
     ));
     let most = b"mg a2V5 b v u q O1 k s t c f h l T1 N1 R1 C1 D1 J1\r\n";
-    assert!(meta(most).key.base64);
+    assert_eq!(meta(most).0, b"key");
 }
 
 #[test]
 fn replies_return_flags_in_request_order() {
-    let get = meta(b"mg a2V5 t k O1 c s f v h l b\r\n");
-    let echo = Echo::new(&get.flags, true);
+    let (_, _, answer) = meta(b"mg a2V5 t k O1 c s f v h l b\r\n");
+    let echo = answer.echo();
     let shown = Shown {
         key: b"key",
         value: Some(b"abc"),
@@ -199,7 +237,8 @@ fn replies_return_flags_in_request_order() {
 
 #[test]
 fn quiet_flag_suppresses_nominal_replies() {
-    let quiet = Echo::new(&meta(b"mg k q\r\n").flags, false);
+    let (_, _, answer) = meta(b"mg k q\r\n");
+    let quiet = answer.echo();
     let mut out = Vec::new();
     let shown = Shown::default();
     quiet.bare(&mut out, Status::Miss, b"k");

@@ -4,10 +4,10 @@
 use std::io;
 
 use herdwick_mem::spsc::{self, Consumer, Producer};
+use herdwick_memcache::Answer;
 use herdwick_request::Request;
 
 use crate::{
-    memcached::protocol::Answer,
     runtime::{
         forward::{ForwardBatch, Order, Ticket},
         parking::WakeupFd,

@@ -3,10 +3,11 @@
 
 use std::{ops::Range, os::fd::RawFd};
 
+use herdwick_memcache::Answer;
 use herdwick_request::{KeyHash, Op, Put, Request, Second, Staged};
 
 use crate::{
-    memcached::protocol::{Answer, BatchEncoder, Large, Mark, PerRequest, RUN_REQUESTS},
+    memcached::protocol::{BatchEncoder, Large, Mark, PerRequest, RUN_REQUESTS},
     runtime::{
         dump::Dump,
         partition::{NOBODY, Partition, Uploader},

@@ -257,7 +257,7 @@ impl Connection {
             return upload.has_work(here);
         }
         self.dump.is_some()
-            || self.cursor.rest.is_some()
+            || self.cursor.ahead.is_some()
             || here > 0 && (self.swallow > 0 || here >= self.need)
     }
 
@@ -393,7 +393,7 @@ impl Connection {
     /// Moves on in the input without recording a command: that of an upload is taken when its value
     /// is complete.
     pub(crate) fn pass(&mut self, progress: Progress) {
-        if progress.need == 1 {
+        if progress.need == 1 && !progress.holds_line {
             // It is not in the middle of the line that the decoder has searched last.
             self.decoder.check_again();
         }

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use herdwick_memcache::{Command, Oversized, is_noreply, meta, text};
+use herdwick_memcache::{Command, Keys, Refusal, Refused, binary, is_noreply, meta, text};
 use herdwick_request::Second;
 
 use super::{
@@ -64,11 +64,19 @@ pub(super) fn begin(
             used,
             swallow,
         } => (command, used, swallow),
+        Stop::Refused(refusing) => {
+            let out = output.buffer(&mut service.pool);
+            if refuse(refusing.refused, out, pass) {
+                return Begun::HangUp { faulty: true };
+            }
+            let (used, swallow) = (refusing.used(), refusing.swallow());
+            return Begun::Said { used, swallow };
+        }
         Stop::Close => {
             pass.counters.closed_not_memcached += 1;
             return Begun::HangUp { faulty: true };
         }
-        Stop::NeedMore(_) | Stop::Full | Stop::Swallow(_) | Stop::Upload(_) => {
+        Stop::NeedMore(_) | Stop::Full | Stop::Held | Stop::Swallow(_) | Stop::Upload { .. } => {
             return Begun::Hungry;
         }
     };
@@ -91,11 +99,12 @@ pub(super) fn begin(
             administer(service, output, admin, used, ticket, pass)
         }
         Command::Stats(words)
-            if let Some(admin) = Admin::read_stats(words, &service.context.settings.offers) =>
+            if let Some(admin) =
+                Admin::read_stats(Keys::new(words), &service.context.settings.offers) =>
         {
             administer(service, output, admin, used, ticket, pass)
         }
-        Command::Stats(words) if let Some(topic) = Topic::of(words) => {
+        Command::Stats(words) if let Some(topic) = Topic::of(Keys::new(words)) => {
             stats(topic, Encoder::TEXT, used, ticket, pass)
         }
         command => {
@@ -328,10 +337,9 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
         Command::FlushAll(flush) if flush.noreply => &[],
         Command::FlushAll(_) => b"CLIENT_ERROR flush_all not allowed\r\n",
         Command::Stats(words) => {
-            statistics::local(&service.context, words, Encoder::TEXT, out);
+            statistics::local(&service.context, Keys::new(words), Encoder::TEXT, out);
             &[]
         }
-        Command::Oversized(put) => too_large(put, pass),
         Command::Unknown(line) => {
             if let Some(reply) = service.host.greet(line) {
                 out.extend_from_slice(reply.as_bytes());
@@ -340,15 +348,7 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
             pass.counters.refused_lines += 1;
             if is_noreply(line) { &[] } else { text::ERROR }
         }
-        Command::Refused(refused) => {
-            pass.counters.refused_lines += 1;
-            if refused.noreply {
-                &[]
-            } else {
-                refused.refusal.line()
-            }
-        }
-        // The other commands are requests or handled elsewhere.
+        // The other commands are handled elsewhere.
         _ => text::ERROR,
     };
     out.extend_from_slice(line);
@@ -374,10 +374,35 @@ fn memory_limit(service: &Service, megabytes: u32) -> &'static [u8] {
     }
 }
 
-fn too_large(put: Oversized<'_>, pass: &mut Pass<'_>) -> &'static [u8] {
-    pass.counters.store_too_large += 1;
-    pass.counters.refused_blocks += 1;
-    if put.noreply { &[] } else { text::TOO_LARGE }
+/// Appends the reply to a command that is answered by an error; returns whether the connection is
+/// closed then.
+fn refuse(refused: Refused, out: &mut Vec<u8>, pass: &mut Pass<'_>) -> bool {
+    let (too_large, closes) = match refused {
+        Refused::Line { refusal, noreply } => {
+            if !noreply {
+                out.extend_from_slice(refusal.line());
+            }
+            (refusal == Refusal::TooLarge, false)
+        }
+        Refused::Packet {
+            echo,
+            status,
+            closes,
+        } => {
+            echo.error(out, status);
+            (status == binary::Status::TooLarge, closes)
+        }
+    };
+    let counters = &mut pass.counters;
+    if closes {
+        counters.closed_binary += 1;
+    } else if too_large {
+        counters.store_too_large += 1;
+        counters.refused_blocks += 1;
+    } else {
+        counters.refused_lines += 1;
+    }
+    closes
 }
 
 /// Applies the effect to the connection and ends the round.

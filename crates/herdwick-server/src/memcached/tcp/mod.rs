@@ -12,6 +12,7 @@ mod held;
 mod immediate;
 mod listing;
 mod lots;
+mod owners;
 mod packets;
 mod run;
 mod sasl;
@@ -37,7 +38,7 @@ use herdwick_request::Second;
 use mio::{Registry, event::Event};
 
 pub(crate) use lots::{Lot, Lots};
-pub(crate) use run::Owners;
+pub(crate) use owners::Owners;
 
 use crate::{
     context::Context,

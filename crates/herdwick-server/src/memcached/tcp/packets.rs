@@ -6,7 +6,7 @@
 
 use herdwick_memcache::{
     Keys,
-    binary::{Body, Echo, Packet, Status, Verb},
+    binary::{Body, Packet, Status, Verb},
 };
 
 use super::{
@@ -75,26 +75,13 @@ pub(super) fn begin(
             echo.done(out, &Body::default());
             return Begun::HangUp { faulty: false };
         }
-        Verb::Oversized { .. } => {
-            pass.counters.store_too_large += 1;
-            pass.counters.refused_blocks += 1;
-            echo.error(out, Status::TooLarge);
+        // Not offered.
+        Verb::SaslList | Verb::Sasl { .. } => {
+            pass.counters.refused_lines += 1;
+            echo.error(out, Status::UnknownCommand);
         }
-        Verb::SaslList | Verb::Sasl { .. } => refuse(echo, Status::UnknownCommand, out, pass),
-        Verb::Refused(status) => refuse(echo, status, out, pass),
-        Verb::Fatal(status) => {
-            pass.counters.closed_binary += 1;
-            echo.error(out, status);
-            return Begun::HangUp { faulty: true };
-        }
-        // A flush that is not allowed. The other verbs are requests.
-        _ => echo.error(out, Status::Auth),
+        // Not allowed.
+        Verb::Flush { .. } => echo.error(out, Status::Auth),
     }
     Begun::Said { used, swallow }
-}
-
-/// Answers a packet that is not offered by an error.
-fn refuse(echo: Echo, status: Status, out: &mut Vec<u8>, pass: &mut Pass<'_>) {
-    pass.counters.refused_lines += 1;
-    echo.error(out, status);
 }

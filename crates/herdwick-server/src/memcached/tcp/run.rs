@@ -1,21 +1,31 @@
 //! Runs: consecutive requests of one connection, decoded from its input and executed as one batch;
 //! and the positions in the input from which decoding continues.
 
-use herdwick_memcache::{Command, Decoded, Decoder, Extent, Get as Retrieval, Keys};
-use herdwick_request::{Get, HashKey, Op, Request};
-
-use crate::memcached::{
-    keys::KeyRoom,
-    protocol::{self, Answer, Asked, PerRequest, RUN_REQUESTS, Read, classic},
+use herdwick_memcache::{
+    Admits, Answer, Asked, Command, Decoded, Decoder, Extent, Get as Retrieval, Keys, Refused,
+    meta::KeyRoom,
 };
+use herdwick_request::{Get, Op, Request};
+
+use super::{owners::Owners, upload_state::Upload};
+use crate::memcached::protocol::{PerRequest, RUN_REQUESTS};
 
 /// A position in a connection's input, from which decoding continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
-    /// Offset of the command to be decoded next; in the middle of a `get`, of that `get`.
+    /// Offset of the command to be decoded next.
     pub(crate) at: usize,
-    /// The keys of that `get` that are left. They need no decoder.
-    pub(crate) rest: Option<Rest>,
+    /// What is known of that command: it is not decoded again.
+    pub(crate) ahead: Option<Ahead>,
+}
+
+/// A command that was decoded, and is not executed completely.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ahead {
+    /// A `get` with keys left.
+    Get(Rest),
+    /// A command that is answered by an error.
+    Refused(Refusing),
 }
 
 /// A `get` with keys left.
@@ -29,6 +39,27 @@ pub(crate) struct Rest {
     touch: Option<u32>,
 }
 
+/// A command that is answered by an error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusing {
+    pub(crate) refused: Refused,
+    /// Bytes of the input that it takes, ...
+    used: u32,
+    /// ... and bytes of the stream after those that are to be dropped. Its length has 32 bits in each
+    /// protocol.
+    swallow: u32,
+}
+
+impl Refusing {
+    pub(crate) fn used(&self) -> usize {
+        self.used as usize
+    }
+
+    pub(crate) fn swallow(&self) -> u64 {
+        self.swallow.into()
+    }
+}
+
 /// The progress of a connection after a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
@@ -37,12 +68,14 @@ pub(crate) struct Progress {
     pub(crate) need: usize,
     /// Bytes of the stream behind the cursor that are to be dropped.
     pub(crate) swallow: u64,
+    /// The decoder knows where the line behind the cursor ends.
+    pub(crate) holds_line: bool,
 }
 
 impl Progress {
     /// Returns the progress after everything up to `at`.
     pub(crate) fn past(at: usize) -> Self {
-        Self::to(Cursor { at, rest: None })
+        Self::to(Cursor { at, ahead: None })
     }
 
     /// Returns the progress after everything up to `cursor`.
@@ -51,6 +84,7 @@ impl Progress {
             cursor,
             need: 1,
             swallow: 0,
+            holds_line: false,
         }
     }
 
@@ -65,16 +99,9 @@ impl Progress {
             cursor,
             need,
             swallow,
+            holds_line: matches!(stop, Stop::Held),
         }
     }
-}
-
-/// The mapping of keys to the workers that own them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Owners {
-    pub(crate) hash_key: HashKey,
-    pub(crate) workers: usize,
-    pub(crate) own: usize,
 }
 
 /// Consecutive requests of one connection that are executed as one batch. All mutations precede all
@@ -99,19 +126,12 @@ pub(crate) struct Run<'a> {
     pub(crate) plenty: bool,
 }
 
-/// An announced command, see [`Decoded::Announced`].
-pub(super) struct Announced<'a> {
-    pub(super) asked: Asked<'a>,
-    /// Bytes of the command before the value.
-    pub(super) used: usize,
-    pub(super) value_len: usize,
-    pub(super) has_line_end: bool,
-}
-
 /// Why a run ends.
 pub(crate) enum Stop<'a> {
-    /// It is full, or the next command must not be in it.
+    /// It is full, or what is next must not be in it.
     Full,
+    /// The next command must not be in it, and was not decoded.
+    Held,
     /// The input must first have this many bytes, from the cursor on.
     NeedMore(usize),
     /// This many bytes of the stream after the cursor are to be dropped first.
@@ -122,8 +142,13 @@ pub(crate) enum Stop<'a> {
         used: usize,
         swallow: u64,
     },
-    /// The run is empty, and the next command has a large value.
-    Upload(Announced<'a>),
+    /// The run is empty, and the next command is answered by an error.
+    Refused(Refusing),
+    /// The run is empty, and the next command has a large value, which begins at `used`.
+    Upload {
+        upload: Option<Box<Upload>>,
+        used: usize,
+    },
     /// The stream is not memcached's: close the connection.
     Close,
 }
@@ -140,7 +165,8 @@ impl<'a> Run<'a> {
         self.points.get(count).map_or(end, |&at| Progress::to(at))
     }
 
-    /// Decodes requests from `input` and moves `cursor` behind them.
+    /// Decodes requests from `input` and moves `cursor` behind them. Base64 keys are decoded into
+    /// `room`, which has room for as many as a run has requests.
     pub(crate) fn collect(
         &mut self,
         input: &'a [u8],
@@ -150,12 +176,20 @@ impl<'a> Run<'a> {
         owners: &Owners,
     ) -> Stop<'a> {
         loop {
-            if let Some(rest) = cursor.rest {
-                cursor.rest = self.retrieve(input, cursor.at, rest, owners);
-                if cursor.rest.is_some() {
-                    return Stop::Full;
+            match cursor.ahead {
+                None => {}
+                Some(Ahead::Get(rest)) => {
+                    let rest_of_it = self.retrieve(input, cursor.at, rest, owners);
+                    cursor.ahead = rest_of_it.map(Ahead::Get);
+                    if rest_of_it.is_some() {
+                        return Stop::Full;
+                    }
+                    cursor.at += rest.used as usize;
                 }
-                cursor.at += rest.used as usize;
+                Some(Ahead::Refused(refusing)) if self.requests.is_empty() => {
+                    return Stop::Refused(refusing);
+                }
+                Some(Ahead::Refused(_)) => return Stop::Full,
             }
             if cursor.at == input.len() {
                 return Stop::NeedMore(1);
@@ -163,73 +197,85 @@ impl<'a> Run<'a> {
             if self.requests.len() >= RUN_REQUESTS {
                 return Stop::Full;
             }
-            let decoded = decoder.decode(&input[cursor.at..]);
-            if let Some(stop) = self.take(decoded, cursor, room, owners) {
+            let decoded = decoder.decode(&input[cursor.at..], room, self.admits());
+            if let Some(stop) = self.take(&decoded, cursor, owners) {
                 return stop;
             }
         }
     }
 
-    /// Adds the command that was decoded at the cursor, unless it ends the run.
+    /// Returns the commands that may be next in the run. A mutation after a read would break the
+    /// order that `Run` promises.
+    #[inline]
+    fn admits(&self) -> Admits {
+        match self.answers.last() {
+            None => Admits::All,
+            Some(last) if last.is_read() => Admits::Reads,
+            Some(_) => Admits::Requests,
+        }
+    }
+
+    /// Adds what was decoded at the cursor, unless it ends the run.
+    #[inline]
     fn take(
         &mut self,
-        decoded: Decoded<'a>,
+        decoded: &Decoded<'a>,
         cursor: &mut Cursor,
-        room: &'a KeyRoom,
         owners: &Owners,
     ) -> Option<Stop<'a>> {
-        let (command, used, swallow) = match decoded {
-            Decoded::NeedMore { at } => return Some(Stop::NeedMore(at)),
-            Decoded::Close if self.requests.is_empty() => return Some(Stop::Close),
-            Decoded::Close => return Some(Stop::Full),
+        match decoded {
+            Decoded::Get { get, used } => {
+                cursor.ahead = Some(Ahead::Get(Rest::new(get, *used)));
+                None
+            }
+            Decoded::Request {
+                asked,
+                used,
+                swallow,
+            } => {
+                self.push(asked, *cursor, owners);
+                cursor.at += used;
+                (*swallow > 0).then_some(Stop::Swallow(*swallow))
+            }
+            Decoded::Held => Some(Stop::Held),
+            Decoded::NeedMore { at } => Some(Stop::NeedMore(*at)),
+            Decoded::Close if self.requests.is_empty() => Some(Stop::Close),
+            Decoded::Close => Some(Stop::Full),
             Decoded::Announced {
-                command,
+                asked,
                 used,
                 value_len,
                 has_line_end,
-            } => {
-                let Read::Request(asked) = protocol::read(&command, room) else {
-                    return Some(Stop::Full);
-                };
-                if !self.requests.is_empty() {
-                    return Some(Stop::Full);
-                }
-                return Some(Stop::Upload(Announced {
-                    asked,
-                    used: cursor.at + used,
-                    value_len,
-                    has_line_end,
-                }));
-            }
+            } => Some(Stop::Upload {
+                upload: Upload::new(asked, *value_len, *has_line_end, owners),
+                used: cursor.at + used,
+            }),
             Decoded::Command {
                 command,
                 used,
                 swallow,
-            } => (command, used, swallow),
-        };
-        if let Command::Get(get) = command {
-            cursor.rest = Some(Rest::new(&get, used));
-            return None;
-        }
-        let asked = match protocol::read(&command, room) {
-            Read::Request(asked) => asked,
-            Read::Other if self.requests.is_empty() => {
-                return Some(Stop::Immediate {
-                    command,
-                    used,
-                    swallow,
-                });
+            } => Some(Stop::Immediate {
+                command: *command,
+                used: *used,
+                swallow: *swallow,
+            }),
+            Decoded::Refused {
+                refused,
+                used,
+                swallow,
+            } => {
+                let refusing = Refusing {
+                    refused: *refused,
+                    used: *used as u32,
+                    swallow: *swallow as u32,
+                };
+                if self.requests.is_empty() {
+                    return Some(Stop::Refused(refusing));
+                }
+                cursor.ahead = Some(Ahead::Refused(refusing));
+                Some(Stop::Full)
             }
-            Read::Other | Read::NoRoom => return Some(Stop::Full),
-        };
-        // A mutation after a read would break the order that `Run` promises.
-        let reading = self.answers.last().is_some_and(Answer::is_read);
-        if reading && !asked.answer.is_read() {
-            return Some(Stop::Full);
         }
-        self.push(asked, *cursor, owners);
-        cursor.at += used;
-        (swallow > 0).then_some(Stop::Swallow(swallow))
     }
 
     /// Adds the keys of a `get`, as many as fit; returns the rest, if there is one.
@@ -249,13 +295,13 @@ impl<'a> Run<'a> {
         while self.requests.len() < RUN_REQUESTS {
             let here = Cursor {
                 at,
-                rest: Some(rest),
+                ahead: Some(Ahead::Get(rest)),
             };
             let key = keys.next()?;
             rest.keys = rest.keys.last(keys.rest().len());
             let last = keys.is_done();
-            let answer = Answer::Classic(classic::Answer::value(rest.with_cas, last));
-            self.push(Asked { key, op, answer }, here, owners);
+            let answer = Answer::value(rest.with_cas, last);
+            self.push(&Asked { key, op, answer }, here, owners);
             if last {
                 return None;
             }
@@ -263,8 +309,9 @@ impl<'a> Run<'a> {
         Some(rest)
     }
 
-    fn push(&mut self, asked: Asked<'a>, point: Cursor, owners: &Owners) {
-        let Asked { key, op, answer } = asked;
+    #[inline]
+    fn push(&mut self, asked: &Asked<'a>, point: Cursor, owners: &Owners) {
+        let &Asked { key, op, answer } = asked;
         let hash = owners.hash_key.hash(key);
         let owner = hash.partition(owners.workers);
         // Partitions are numbered by 16 bits.
@@ -296,18 +343,20 @@ impl Rest {
 
 impl Cursor {
     /// The front of the input.
-    pub(crate) const FRONT: Self = Self { at: 0, rest: None };
+    pub(crate) const FRONT: Self = Self { at: 0, ahead: None };
 
     /// Returns the bytes of input before the cursor, and the cursor relative to the input without
     /// them.
     pub(crate) fn rebased(self) -> (usize, Self) {
-        let Self { at, rest } = self;
-        (at, Self { at: 0, rest })
+        let Self { at, ahead } = self;
+        (at, Self { at: 0, ahead })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use herdwick_request::HashKey;
+
     use super::*;
 
     const OWNERS: Owners = Owners {
@@ -341,6 +390,66 @@ mod tests {
             rest[..7].fill(b'?');
             assert_eq!(collect(&rest, cursor).0, keys[n..], "from request {n}");
         }
+    }
+
+    /// A command that is answered by an error ends the run before it, and is not decoded again for
+    /// that: its bytes do not matter any more.
+    #[test]
+    fn refused_command_that_ends_a_run_is_not_decoded_again() {
+        for refused in [
+            &b"delete\r\n"[..],
+            b"mg k v v\r\n",
+            b"gat x y\r\n",
+            b"add k 0 0 9999999\r\n",
+        ] {
+            let (mut decoder, room) = (Decoder::new(1 << 20), KeyRoom::new(RUN_REQUESTS));
+            let mut input = [b"delete a\r\n", refused].concat();
+            let mut cursor = Cursor::FRONT;
+            {
+                let mut run = Run::default();
+                let stop = run.collect(&input, &mut cursor, &mut decoder, &room, &OWNERS);
+                assert!(matches!(stop, Stop::Full));
+                assert_eq!((run.requests.len(), cursor.at), (1, 10));
+            }
+            let (used, mut cursor) = cursor.rebased();
+            input.drain(..used);
+            input.fill(b'?');
+            let mut run = Run::default();
+            let stop = run.collect(&input, &mut cursor, &mut decoder, &room, &OWNERS);
+            let Stop::Refused(refusing) = stop else {
+                panic!("it is refused");
+            };
+            assert_eq!(refusing.used(), refused.len());
+            let swallow = if refused.starts_with(b"add") {
+                10_000_001
+            } else {
+                0
+            };
+            assert_eq!(refusing.swallow(), swallow);
+        }
+    }
+
+    /// Whatever follows each other: runs end before a mutation behind reads, and before what is no
+    /// request, and the decoder decodes each command when it is its turn.
+    #[test]
+    fn command_that_ends_a_run_is_held_until_the_run_is_over() {
+        let input =
+            b"set a 0 0 1\r\nx\r\nget a\r\nmg b v\r\nset c 0 0 1\r\nx\r\nversion\r\nget d\r\n";
+        let (mut decoder, room) = (Decoder::new(1 << 20), KeyRoom::new(RUN_REQUESTS));
+        let (mut cursor, mut seen) = (Cursor::FRONT, Vec::new());
+        for held in [true, true, false] {
+            let mut run = Run::default();
+            let stop = run.collect(input, &mut cursor, &mut decoder, &room, &OWNERS);
+            assert_eq!(matches!(stop, Stop::Held), held);
+            assert_eq!(Progress::after(cursor, &stop).holds_line, held);
+            let keys = run.requests.iter().map(|request| request.key[0] as char);
+            seen.push(keys.collect::<String>());
+            if let Stop::Immediate { command, used, .. } = stop {
+                assert_eq!(command, Command::Version);
+                cursor = Progress::past(cursor.at + used).cursor;
+            }
+        }
+        assert_eq!(seen, ["aab", "c", ""]);
     }
 
     #[test]

@@ -3,8 +3,9 @@
 //! quiet ones too, and the connection closed.
 
 use herdwick_memcache::{
-    Command, Decoded, Decoder,
+    Admits, Command, Decoded, Decoder, Refused,
     binary::{self, Body, Echo, Packet, Status, Verb, opcode},
+    meta::KeyRoom,
 };
 
 use super::{connection::Connection, run::Progress, state::Service};
@@ -90,7 +91,9 @@ fn authenticate(
     out: &mut Vec<u8>,
     counters: &mut WorkerCounters,
 ) -> SaslPacket {
-    let decoded = decoder.decode(input);
+    // No packet has a key in base64.
+    let keys = KeyRoom::default();
+    let decoded = decoder.decode(input, &keys, Admits::All);
     // A packet that is refused for want of authentication is not awaited.
     if let Some(echo) = binary::peek(input)
         && !may_precede(echo)
@@ -107,8 +110,16 @@ fn authenticate(
             swallow,
         } => handle(auth, exchange, &packet, (used, swallow), out, counters),
         Decoded::NeedMore { at } => SaslPacket::NeedMore(at),
-        // A packet that may precede authentication announces no value, and no packet is text.
-        Decoded::Close | Decoded::Command { .. } | Decoded::Announced { .. } => {
+        Decoded::Refused {
+            refused: Refused::Packet { echo, status, .. },
+            ..
+        } => {
+            counters.closed_binary += 1;
+            echo.error(out, status);
+            SaslPacket::Close
+        }
+        // No other packet may precede authentication, and no packet is text.
+        _ => {
             counters.closed_not_memcached += 1;
             SaslPacket::Close
         }
@@ -124,17 +135,17 @@ fn may_precede(echo: Echo) -> bool {
 /// Returns whether a packet's body is shorter than its key and extras, which memcached looks at
 /// before the authentication.
 fn contradicts_itself(decoded: &Decoded<'_>) -> bool {
-    let Decoded::Command {
-        command: Command::Packet(packet),
+    let Decoded::Refused {
+        refused: Refused::Packet { status, closes, .. },
         ..
     } = decoded
     else {
         return false;
     };
-    packet.verb == Verb::Fatal(Status::UnknownCommand)
+    *closes && *status == Status::UnknownCommand
 }
 
-/// Answers a packet that may precede authentication, or contradicts itself.
+/// Answers a packet that may precede authentication.
 fn handle(
     auth: &Auth,
     exchange: &mut Option<SaslExchange>,
@@ -154,11 +165,6 @@ fn handle(
             if take_step(auth, exchange, packet, message, out, counters) {
                 return SaslPacket::Admitted { used };
             }
-        }
-        Verb::Fatal(status) => {
-            counters.closed_binary += 1;
-            echo.error(out, status);
-            return SaslPacket::Close;
         }
         // No other packet may precede authentication.
         _ => return SaslPacket::Close,

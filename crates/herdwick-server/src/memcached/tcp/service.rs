@@ -3,7 +3,7 @@
 
 use std::os::fd::RawFd;
 
-use herdwick_memcache::text;
+use herdwick_memcache::{meta::KeyRoom, text};
 
 use super::{
     connection::{Connection, Room},
@@ -16,10 +16,7 @@ use super::{
     upload_state::Upload,
 };
 use crate::{
-    memcached::{
-        keys::KeyRoom,
-        protocol::{BatchEncoder, Large, Mark, OUTPUT_BYTES, PerRequest},
-    },
+    memcached::protocol::{BatchEncoder, Large, Mark, OUTPUT_BYTES, PerRequest},
     runtime::{
         cross_core::CrossCore,
         dump::Dump,
@@ -135,8 +132,7 @@ impl Service {
         let decoder = &mut connection.decoder;
         let stop = run.collect(input, &mut cursor, decoder, room, &self.owners);
         let after = Progress::after(cursor, &stop);
-        if let Stop::Upload(announced) = &stop {
-            let (upload, used) = (Upload::new(announced, &self.owners), announced.used);
+        if let Stop::Upload { upload, used } = stop {
             return RunOutcome::Upload { upload, used };
         }
         if run.requests.is_empty() {

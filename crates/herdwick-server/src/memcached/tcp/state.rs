@@ -3,17 +3,17 @@
 
 use std::sync::Arc;
 
+use herdwick_memcache::meta::KeyRoom;
+
 use super::{
     budget::Budget,
     buffer::{Pool, pool_bytes},
     gather::SpareReplies,
     lots::{Lot, Lots, WorkerLots},
-    run::Owners,
+    owners::Owners,
 };
 use crate::{
-    context::Context,
-    herd::lease::Host,
-    memcached::{keys::KeyRoom, protocol::RUN_REQUESTS},
+    context::Context, herd::lease::Host, memcached::protocol::RUN_REQUESTS,
     runtime::partition::Uploader,
 };
 

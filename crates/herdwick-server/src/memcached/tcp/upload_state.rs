@@ -1,12 +1,9 @@
 //! The state of one upload: what is missing of its value, and where the value is received.
 
+use herdwick_memcache::{Answer, Asked};
 use herdwick_request::{KeyHash, Op, Put, Staged};
 
-use super::{
-    lots::Lot,
-    run::{Announced, Owners},
-};
-use crate::memcached::protocol::{Answer, Asked};
+use super::{lots::Lot, owners::Owners};
 
 /// The line end behind a value in text.
 const LINE_END: &[u8] = b"\r\n";
@@ -34,8 +31,16 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    pub(super) fn new(announced: &Announced<'_>, owners: &Owners) -> Option<Box<Self>> {
-        let Asked { key, op, answer } = &announced.asked;
+    /// Begins the upload of a value of `value_len` bytes, which a line end may follow; `None` if the
+    /// request stores none.
+    #[cold]
+    pub(super) fn new(
+        asked: &Asked<'_>,
+        value_len: usize,
+        has_line_end: bool,
+        owners: &Owners,
+    ) -> Option<Box<Self>> {
+        let Asked { key, op, answer } = asked;
         let Op::Put(put) = *op else {
             return None;
         };
@@ -47,9 +52,9 @@ impl Upload {
             put: Put { value: &[], ..put },
             answer: answer.with_opaque(&[]),
             opaque: answer.opaque().into(),
-            value_len: announced.value_len,
-            lacking: announced.value_len,
-            has_line_end: announced.has_line_end,
+            value_len,
+            lacking: value_len,
+            has_line_end,
             lot: None,
             queued: false,
             begun: false,

@@ -1,22 +1,16 @@
-//! The three protocols on one request language: conversion of commands to store requests, and
-//! encoding of the replies of a batch, each in the protocol of its request.
-
-pub(super) mod binary;
-pub(super) mod classic;
-pub(super) mod meta;
-mod mode;
+//! Replies of a batch, each encoded in the protocol of its request, and replies to commands that are
+//! no requests.
 
 use std::fmt::Display;
 
 use arrayvec::ArrayVec;
 use herdwick_memcache::{
-    Command,
+    Answer,
     binary::{Body, Echo, Status},
     text,
 };
-use herdwick_request::{Clock, Op, Reply, Request, Sink};
+use herdwick_request::{Clock, Reply, Request, Sink};
 
-use super::keys::KeyRoom;
 use crate::telemetry::counters::WorkerCounters;
 
 /// Output size in bytes from which a connection or a forwarded batch takes no further values. So
@@ -57,121 +51,6 @@ impl Mark {
 
     pub(crate) fn is_deferred(self) -> bool {
         matches!(self, Self::Deferred { .. })
-    }
-}
-
-/// A request, and how to encode its reply.
-pub(crate) struct Asked<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) op: Op<'a>,
-    pub(crate) answer: Answer<'a>,
-}
-
-/// The meaning of a command other than `get` for a run.
-pub(crate) enum Read<'a> {
-    /// A request.
-    Request(Asked<'a>),
-    /// A request with a key in base64, for which there is no room to decode it in this run.
-    NoRoom,
-    /// Not a request to one partition.
-    Other,
-}
-
-/// Converts `command`. Keys in base64 are decoded into `room`.
-pub(super) fn read<'a>(command: &Command<'a>, room: &'a KeyRoom) -> Read<'a> {
-    let meta = match command {
-        Command::Meta(meta) => meta,
-        Command::Packet(packet) => {
-            return binary::request(packet).map_or(Read::Other, |(op, answer)| {
-                let answer = Answer::Binary(answer);
-                let key = packet.key;
-                Read::Request(Asked { key, op, answer })
-            });
-        }
-        command => {
-            return classic::request(command).map_or(Read::Other, |(key, op, answer)| {
-                let answer = Answer::Classic(answer);
-                Read::Request(Asked { key, op, answer })
-            });
-        }
-    };
-    let key = if meta.key.base64 {
-        room.decode(meta.key.text)
-    } else {
-        Some(meta.key.text)
-    };
-    let Some(key) = key else {
-        return Read::NoRoom;
-    };
-    let (op, answer) = meta::request(meta);
-    let answer = Answer::Meta(answer);
-    Read::Request(Asked { key, op, answer })
-}
-
-/// How to encode the reply to one request in its protocol.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Answer<'a> {
-    Classic(classic::Answer),
-    Meta(meta::Answer<'a>),
-    Binary(binary::Answer),
-}
-
-impl<'a> Answer<'a> {
-    /// Returns whether the request may be executed later if there is no room for its reply.
-    pub(crate) fn is_read(&self) -> bool {
-        match self {
-            Self::Classic(answer) => matches!(answer.shape, classic::Shape::Value { .. }),
-            Self::Meta(answer) => {
-                matches!(answer.kind, meta::Kind::Get { .. } | meta::Kind::Debug)
-            }
-            Self::Binary(answer) => answer.kind == binary::Kind::Get,
-        }
-    }
-
-    /// Returns the bytes of the command that the reply repeats.
-    pub(crate) fn opaque(&self) -> &'a [u8] {
-        match self {
-            Self::Classic(_) | Self::Binary(_) => &[],
-            Self::Meta(answer) => answer.opaque(),
-        }
-    }
-
-    /// Returns the same answer with another [`opaque`](Self::opaque).
-    pub(crate) fn with_opaque<'b>(&self, opaque: &'b [u8]) -> Answer<'b> {
-        match *self {
-            Self::Classic(answer) => Answer::Classic(answer),
-            Self::Meta(answer) => Answer::Meta(answer.with_opaque(opaque)),
-            Self::Binary(answer) => Answer::Binary(answer),
-        }
-    }
-
-    /// Returns whether every reply is suppressed, errors included.
-    pub(super) fn is_silent(&self) -> bool {
-        matches!(self, Self::Classic(answer) if answer.noreply)
-    }
-
-    /// Returns whether it is a refusal, with a request that only removes the item that would have
-    /// been replaced.
-    fn is_refusal(&self) -> bool {
-        match self {
-            Self::Classic(answer) => answer.shape == classic::Shape::TooLarge,
-            Self::Meta(answer) => answer.kind == meta::Kind::TooLarge,
-            Self::Binary(answer) => answer.kind == binary::Kind::TooLarge,
-        }
-    }
-
-    /// Returns whether it is the reply to `me`, which memcached does not count as a read.
-    fn is_debug(&self) -> bool {
-        matches!(self, Self::Meta(answer) if answer.kind == meta::Kind::Debug)
-    }
-
-    #[inline]
-    fn say(&self, clock: Clock, request: &Request<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
-        match self {
-            Self::Classic(answer) => answer.say(request.key, reply, out),
-            Self::Meta(answer) => answer.say(clock, request, reply, out),
-            Self::Binary(answer) => answer.say(request, reply, out),
-        }
     }
 }
 

@@ -1,19 +1,18 @@
-//! Meta commands: conversion to requests, and of replies to lines with flags.
+//! Replies to meta commands: which line and which attributes of the item answer a reply of the store.
 
 use herdwick_layout::item::footprint;
-use herdwick_memcache::{
-    Mode,
-    meta::{self, Echo, Flags, Meta, Shown, Verb},
-    text::{self, Digits},
-};
-use herdwick_request::{Arith, Clock, Delete, Get, Item, Op, Put, Reply, Request, Status};
+use herdwick_request::{Clock, Item, Op, Reply, Request, Status};
 
-use super::mode;
+use super::{
+    flags::Flags,
+    reply::{self, Echo, Shown},
+};
+use crate::text::{self, Digits};
 
 /// How to encode the reply to one meta command.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer<'a> {
-    pub(super) kind: Kind,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetaAnswer<'a> {
+    kind: MetaKind,
     echo: Echo<'a>,
     /// The exptime that `t` shows for a hit, if not the item's own.
     shows: Option<u32>,
@@ -23,7 +22,7 @@ pub(crate) struct Answer<'a> {
 
 /// The kind of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MetaKind {
     Get {
         value: bool,
         /// Omit the value if the item's CAS unique is this.
@@ -39,103 +38,64 @@ pub(super) enum Kind {
     Debug,
 }
 
-/// Converts a meta command to a request without its key.
-pub(super) fn request<'a>(meta: &Meta<'a>) -> (Op<'a>, Answer<'a>) {
-    let flags = &meta.flags;
-    let value = flags.value;
-    let (op, kind) = match meta.verb {
-        Verb::Get => {
-            let unless = flags.compare;
-            (Op::Get(get(flags)), Kind::Get { value, unless })
+impl<'a> MetaAnswer<'a> {
+    /// Returns the answer that `flags` ask for; `base64` is whether the key was sent so.
+    #[inline]
+    pub(super) fn new(kind: MetaKind, flags: &Flags<'a>, base64: bool) -> Self {
+        Self {
+            kind,
+            echo: Echo {
+                opaque: flags.opaque,
+                returns: flags.returns,
+                quiet: flags.quiet,
+                base64,
+            },
+            shows: flags.touch.filter(|_| flags.shows_touch),
+            shows_made: flags.shows_made,
         }
-        Verb::Put { mode, value } => (Op::Put(put(mode, value, flags)), Kind::Put),
-        Verb::Oversized => (Op::Delete(Delete::default()), Kind::TooLarge),
-        Verb::Delete => (Op::Delete(delete(flags)), Kind::Delete),
-        Verb::Arith { decrement } => (Op::Arith(arith(decrement, flags)), Kind::Arith { value }),
-        Verb::Debug => {
-            let peek = Get {
-                quiet_access: true,
-                unaware: true,
-                ..Get::default()
-            };
-            (Op::Get(peek), Kind::Debug)
-        }
-    };
-    let answer = Answer {
-        kind,
-        echo: Echo::new(flags, meta.key.base64),
-        shows: flags.touch.filter(|_| flags.shows_touch),
-        shows_made: flags.shows_made,
-    };
-    (op, answer)
-}
-
-fn get(flags: &Flags<'_>) -> Get {
-    Get {
-        touch: flags.touch,
-        vivify: flags.vivify.map(|_| flags.made),
-        recache: flags.recache,
-        touch_first: flags.touch_first,
-        unaware: false,
-        version: flags.unique,
-        quiet_access: flags.no_update,
     }
-}
 
-fn put<'a>(mode: Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
-    Put {
-        mode: mode::mode(mode),
-        value,
-        flags: flags.client_flags,
-        exptime: flags.touch.unwrap_or(0),
-        compare: flags.compare,
-        // For `ms` only, a version of 0 means none, as in memcached.
-        version: flags.unique.filter(|&unique| unique != 0),
-        invalidate: flags.invalidate,
-        vivify: flags.vivify,
-        staged: None,
+    #[cfg(test)]
+    pub(super) fn echo(&self) -> &Echo<'a> {
+        &self.echo
     }
-}
 
-fn delete(flags: &Flags<'_>) -> Delete {
-    Delete {
-        compare: flags.compare,
-        version: flags.unique,
-        invalidate: flags.invalidate,
-        exptime: flags.touch,
-        drop_value: flags.drop_value,
-        flags: flags.client_flags,
+    /// Returns the exptimes that `t` shows for a hit and for an item created on a miss.
+    #[cfg(test)]
+    pub(super) fn shown_times(&self) -> (Option<u32>, u32) {
+        (self.shows, self.shows_made)
     }
-}
 
-fn arith(decrement: bool, flags: &Flags<'_>) -> Arith {
-    Arith {
-        decrement,
-        delta: flags.delta.unwrap_or(1),
-        vivify: flags.vivify.map(|_| flags.made),
-        initial: flags.initial,
-        touch: flags.touch,
-        compare: flags.compare,
-        version: flags.unique,
+    #[inline]
+    pub(crate) fn is_read(&self) -> bool {
+        matches!(self.kind, MetaKind::Get { .. } | MetaKind::Debug)
     }
-}
 
-impl<'a> Answer<'a> {
+    #[inline]
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.kind == MetaKind::TooLarge
+    }
+
+    #[inline]
+    pub(crate) fn is_debug(&self) -> bool {
+        self.kind == MetaKind::Debug
+    }
+
     /// Returns the part that is borrowed from the command: the opaque.
-    pub(super) fn opaque(&self) -> &'a [u8] {
+    pub(crate) fn opaque(&self) -> &'a [u8] {
         self.echo.opaque
     }
 
     /// Returns the same answer with another opaque.
-    pub(super) fn with_opaque(self, opaque: &[u8]) -> Answer<'_> {
+    pub(crate) fn with_opaque(self, opaque: &[u8]) -> MetaAnswer<'_> {
         let echo = Echo {
             opaque,
             ..self.echo
         };
-        Answer { echo, ..self }
+        MetaAnswer { echo, ..self }
     }
 
-    pub(super) fn say(
+    pub(crate) fn say(
         &self,
         clock: Clock,
         request: &Request<'_>,
@@ -143,18 +103,20 @@ impl<'a> Answer<'a> {
         out: &mut Vec<u8>,
     ) {
         match self.kind {
-            Kind::Get { value, unless } => self.say_get(clock, request, reply, value, unless, out),
-            Kind::Put => self.say_put(request, reply, out),
-            Kind::TooLarge => out.extend_from_slice(text::TOO_LARGE),
-            Kind::Delete => self.echo.bare(out, status(reply.status), request.key),
-            Kind::Arith { value } => self.say_arith(clock, request, reply, value, out),
-            Kind::Debug => match &reply.item {
+            MetaKind::Get { value, unless } => {
+                self.say_get(clock, request, reply, value, unless, out)
+            }
+            MetaKind::Put => self.say_put(request, reply, out),
+            MetaKind::TooLarge => out.extend_from_slice(text::TOO_LARGE),
+            MetaKind::Delete => self.echo.bare(out, status(reply.status), request.key),
+            MetaKind::Arith { value } => self.say_arith(clock, request, reply, value, out),
+            MetaKind::Debug => match &reply.item {
                 Some(item) => {
                     let shown = self.shown(clock, request.key, item, reply.made);
                     let bytes = footprint(request.key.len(), item.value.len());
                     self.echo.debug(out, &shown, bytes);
                 }
-                None => out.extend_from_slice(meta::MISS),
+                None => out.extend_from_slice(reply::MISS),
             },
         }
     }
@@ -169,7 +131,7 @@ impl<'a> Answer<'a> {
         out: &mut Vec<u8>,
     ) {
         let Some(item) = &reply.item else {
-            self.echo.bare(out, meta::Status::Miss, request.key);
+            self.echo.bare(out, reply::Status::Miss, request.key);
             return;
         };
         let value = (value && unless != Some(item.version)).then_some(item.value);
@@ -212,7 +174,7 @@ impl<'a> Answer<'a> {
             }
             (Status::NonNumeric, _) => out.extend_from_slice(text::NON_NUMERIC),
             (Status::TooLarge | Status::OutOfMemory, _) => {
-                out.extend_from_slice(meta::OUT_OF_MEMORY);
+                out.extend_from_slice(reply::OUT_OF_MEMORY);
             }
             (other, _) => self.echo.bare(out, status(other), request.key),
         }
@@ -241,11 +203,11 @@ impl<'a> Answer<'a> {
 }
 
 /// Converts a status to that of meta replies. The callers encode those without one as text lines.
-fn status(status: Status) -> meta::Status {
+fn status(status: Status) -> reply::Status {
     match status {
-        Status::Done => meta::Status::Done,
-        Status::NotFound => meta::Status::NotFound,
-        Status::Exists => meta::Status::Exists,
-        _ => meta::Status::NotStored,
+        Status::Done => reply::Status::Done,
+        Status::NotFound => reply::Status::NotFound,
+        Status::Exists => reply::Status::Exists,
+        _ => reply::Status::NotStored,
     }
 }
