@@ -26,7 +26,7 @@ const FLOORS: &[&[&str]] = &[
     // A tool for tests, right of the provider whose library it replaces.
     &["herdwick-verbs-fake"],
     &["herdwick-herd", "herdwick-read"],
-    &["herdwick-farm"],
+    &["herdwick-pilaf", "herdwick-farm"],
     &["herdwick-providers"],
     &["herdwick-server", "herdwick"],
     &["herdwick-bench"],
@@ -152,9 +152,10 @@ fn crates_without_unsafe_forbid_it() {
 const PROVIDERS: [&str; 3] = ["shm", "roce", "verbs"];
 
 /// The crates that take providers from the table in `herdwick-providers` only.
-const SYSTEMS: [&str; 6] = [
+const SYSTEMS: [&str; 7] = [
     "herdwick-read",
     "herdwick-farm",
+    "herdwick-pilaf",
     "herdwick-herd",
     "herdwick-server",
     "herdwick",

@@ -13,6 +13,7 @@
 
 mod arena;
 mod checksum;
+mod crc64;
 mod fork;
 mod interrupt;
 mod mapping;
@@ -25,6 +26,7 @@ mod unread;
 
 pub use arena::Arena;
 pub use checksum::{crc32, crc32_interleaved, crc32c, crc32c_shift};
+pub use crc64::crc64;
 pub use fork::{ForkMark, OwnProcess};
 pub use interrupt::Interruptible;
 pub use mapping::{Access, Mapping};

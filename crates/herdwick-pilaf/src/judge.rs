@@ -1,0 +1,293 @@
+//! The client's judge: what the READs of a GET returned, and where to look next.
+//!
+//! A GET reads the key's buckets one after the other, until one has an entry with the key's tag; then
+//! the extent. A key that is displaced meanwhile may leave a bucket that is still to be read for one
+//! that was read before. So a miss counts only if a second look at all three buckets, in one step,
+//! finds them as before: each bucket has a version, so all three were so at one time.
+
+use herdwick_fabric::Remote;
+use herdwick_mem::crc64;
+use herdwick_read::{Fetch, Fetched, Judge, Step, Verdict};
+
+use crate::{
+    ClientCounters,
+    layout::{BadEntry, ENTRY_BYTES, ENTRY_WORDS, Entry, KEY_BYTES_MAX, KeyHash, PLACES, State},
+};
+
+/// The table as a client READs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableView {
+    /// The first bucket.
+    pub table: Remote,
+    /// Number of buckets.
+    pub buckets: u64,
+    /// How often the table had moved.
+    pub generation: u32,
+}
+
+/// The memory of extents as a client READs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExtentsView {
+    /// Its first byte.
+    pub extents: Remote,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// Names a GET in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub(crate) slot: u32,
+    pub(crate) user: u64,
+}
+
+/// The GETs in flight.
+#[derive(Debug)]
+pub(crate) struct Lookups {
+    gets: Vec<Get>,
+    keys: Vec<u8>,
+    extents: ExtentsView,
+    /// Whether an entry said that its table has moved, and which.
+    pub(crate) moved: Option<u32>,
+    pub(crate) counters: ClientCounters,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Get {
+    hash: KeyHash,
+    key_len: usize,
+    view: TableView,
+    places: [u64; PLACES],
+    stage: Stage,
+    /// What was read of each bucket and is not the key's.
+    seen: [[u64; ENTRY_WORDS]; PLACES],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// One bucket is being read.
+    Probe(usize),
+    /// The extent of an entry in a bucket is being read; `all`: after a second look.
+    Extent {
+        place: usize,
+        entry: Entry,
+        all: bool,
+    },
+    /// All buckets are being read once more.
+    Again,
+}
+
+/// What an entry says about a key.
+enum Says {
+    ItsExtent(Entry),
+    Otherwise,
+    Stop(Verdict),
+}
+
+impl Lookups {
+    pub(crate) fn new(lookups: usize, view: TableView, extents: ExtentsView) -> Self {
+        let get = Get {
+            hash: KeyHash::default(),
+            key_len: 0,
+            view,
+            places: [0; PLACES],
+            stage: Stage::Again,
+            seen: [[0; ENTRY_WORDS]; PLACES],
+        };
+        Self {
+            gets: vec![get; lookups],
+            keys: vec![0; lookups * KEY_BYTES_MAX],
+            extents,
+            moved: None,
+            counters: ClientCounters::default(),
+        }
+    }
+
+    /// Remembers a key of at most [`KEY_BYTES_MAX`] bytes; returns the first step of its GET.
+    pub(crate) fn begin(&mut self, slot: u32, key: &[u8], hash: KeyHash, view: TableView) -> Step {
+        let index = slot as usize;
+        self.keys[index * KEY_BYTES_MAX..][..key.len()].copy_from_slice(key);
+        let get = &mut self.gets[index];
+        *get = Get {
+            hash,
+            key_len: key.len(),
+            view,
+            places: hash.places(view.buckets),
+            stage: Stage::Probe(0),
+            seen: [[0; ENTRY_WORDS]; PLACES],
+        };
+        get.probe(0)
+    }
+
+    /// Returns how many GETs there may be.
+    pub(crate) fn len(&self) -> usize {
+        self.gets.len()
+    }
+
+    /// Returns the key of a GET.
+    pub(crate) fn key(&self, slot: u32) -> &[u8] {
+        let index = slot as usize;
+        &self.keys[index * KEY_BYTES_MAX..][..self.gets[index].key_len]
+    }
+
+    /// Returns the generation of the table that a GET reads.
+    pub(crate) fn generation(&self, slot: u32) -> u32 {
+        self.gets[slot as usize].view.generation
+    }
+
+    /// Checks an entry that was read; `words` are those of a bucket.
+    fn says(&mut self, slot: usize, words: [u64; ENTRY_WORDS]) -> Says {
+        let get = &self.gets[slot];
+        let entry = match Entry::verified(words) {
+            Ok(entry) => entry,
+            Err(BadEntry::Torn) => return Says::Stop(Verdict::Torn),
+            Err(BadEntry::Absurd) => return self.absurd(),
+        };
+        match entry.state {
+            State::Moved => {
+                self.counters.moved += 1;
+                self.moved = Some(get.view.generation);
+                Says::Stop(Verdict::Unsure)
+            }
+            State::Used if entry.tag == get.hash.tag() => {
+                let end = entry.offset.checked_add(entry.extent_len() as u64);
+                if end.is_some_and(|end| end <= self.extents.bytes) {
+                    Says::ItsExtent(entry)
+                } else {
+                    self.absurd()
+                }
+            }
+            State::Used | State::Empty => Says::Otherwise,
+        }
+    }
+
+    #[cold]
+    fn absurd(&mut self) -> Says {
+        self.counters.absurd_entries += 1;
+        Says::Stop(Verdict::Unsure)
+    }
+
+    fn probed(&mut self, slot: usize, place: usize, words: [u64; ENTRY_WORDS]) -> Verdict {
+        match self.says(slot, words) {
+            Says::ItsExtent(entry) => self.follow(slot, (place, words), entry, false),
+            Says::Otherwise => {
+                self.gets[slot].seen[place] = words;
+                self.gets[slot].next(place + 1)
+            }
+            Says::Stop(verdict) => verdict,
+        }
+    }
+
+    /// Goes on with the extent of an entry.
+    fn follow(
+        &mut self,
+        slot: usize,
+        (place, words): (usize, [u64; ENTRY_WORDS]),
+        entry: Entry,
+        all: bool,
+    ) -> Verdict {
+        let from = self.extents.extents.offset(entry.offset);
+        let get = &mut self.gets[slot];
+        get.seen[place] = words;
+        get.stage = Stage::Extent { place, entry, all };
+        let len = entry.extent_len();
+        Verdict::Follow(Step::one(Fetch { from, len }))
+    }
+
+    fn extent(&mut self, slot: usize, read: &Fetched<'_>) -> Verdict {
+        let Stage::Extent { place, entry, all } = self.gets[slot].stage else {
+            return Verdict::Unsure;
+        };
+        let bytes = read.part(0);
+        if bytes.len() != entry.extent_len() || crc64(0, bytes) != entry.extent_crc {
+            self.counters.stale_extents += 1;
+            return Verdict::Stale(self.gets[slot].probe(0));
+        }
+        if bytes[..entry.key_len] == *self.key(slot as u32) {
+            return Verdict::Found(read.within(0, entry.key_len..bytes.len()));
+        }
+        self.counters.other_keys += 1;
+        let get = &mut self.gets[slot];
+        // After a second look the places behind this one have been looked at, too.
+        if all {
+            get.look_again()
+        } else {
+            get.next(place + 1)
+        }
+    }
+
+    /// Compares a second look at all places with the first.
+    fn compared(&mut self, slot: usize, read: &Fetched<'_>) -> Verdict {
+        let mut changed = false;
+        for place in 0..PLACES {
+            let words = entry_words(read.part(place));
+            if words == self.gets[slot].seen[place] {
+                continue;
+            }
+            match self.says(slot, words) {
+                Says::ItsExtent(entry) => return self.follow(slot, (place, words), entry, true),
+                Says::Otherwise => self.gets[slot].seen[place] = words,
+                Says::Stop(verdict) => return verdict,
+            }
+            changed = true;
+        }
+        if !changed {
+            return Verdict::Missing;
+        }
+        self.counters.misses_changed += 1;
+        // The same READs once more, as after a torn one.
+        Verdict::Torn
+    }
+}
+
+impl Judge for Lookups {
+    type Lookup = Cursor;
+
+    #[inline]
+    fn judge(&mut self, cursor: &mut Cursor, read: &Fetched<'_>) -> Verdict {
+        let slot = cursor.slot as usize;
+        match self.gets[slot].stage {
+            Stage::Probe(place) => self.probed(slot, place, entry_words(read.part(0))),
+            Stage::Extent { .. } => self.extent(slot, read),
+            Stage::Again => self.compared(slot, read),
+        }
+    }
+}
+
+impl Get {
+    fn fetch(&self, place: usize) -> Fetch {
+        let at = self.places[place] * ENTRY_BYTES as u64;
+        Fetch {
+            from: self.view.table.offset(at),
+            len: ENTRY_BYTES,
+        }
+    }
+
+    /// Begins with a place.
+    fn probe(&mut self, place: usize) -> Step {
+        self.stage = Stage::Probe(place);
+        Step::one(self.fetch(place))
+    }
+
+    /// Goes on with a place, or, behind the last, with a second look at all.
+    fn next(&mut self, place: usize) -> Verdict {
+        if place < PLACES {
+            return Verdict::Follow(self.probe(place));
+        }
+        self.look_again()
+    }
+
+    fn look_again(&mut self) -> Verdict {
+        self.stage = Stage::Again;
+        let others = (1..PLACES).map(|place| self.fetch(place));
+        Verdict::Follow(others.fold(Step::one(self.fetch(0)), Step::and))
+    }
+}
+
+fn entry_words(bytes: &[u8]) -> [u64; ENTRY_WORDS] {
+    let mut words = [0; ENTRY_WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.try_into().map_or(0, u64::from_le_bytes);
+    }
+    words
+}

@@ -1,0 +1,168 @@
+//! The server's data: the table, its extents, and the operations on them. Single-threaded; readers see
+//! each change through the memory alone.
+
+use herdwick_mem::{Span, crc64};
+use herdwick_request::HashKey;
+
+use crate::{
+    arena::Arena,
+    layout::{
+        ENTRY_BYTES, EXTENT_BYTES_MAX, Entry, KEY_BYTES_MAX, KeyHash, State, VALUE_BYTES_MAX,
+    },
+    table::Table,
+};
+
+/// A value cannot be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PutError {
+    /// No memory for the extent.
+    #[error("the memory of extents is full; start the server with more")]
+    Extents,
+    /// No place in the table, which has to grow first.
+    #[error("the table is full; it grows up to its limit of buckets")]
+    Table,
+}
+
+/// Tables and extents of one server.
+#[derive(Debug)]
+pub struct Store {
+    table: Table,
+    extents: Span,
+    arena: Arena,
+    hash_key: HashKey,
+    /// A key and its value, or the key of a stored entry, while they are looked at.
+    scratch: Vec<u8>,
+}
+
+impl Store {
+    /// Makes an empty store in two memories: of buckets and of extents.
+    #[must_use]
+    pub fn new(table: Span, extents: Span, hash_key: HashKey) -> Self {
+        let usable = usize::try_from(EXTENT_BYTES_MAX).unwrap_or(usize::MAX);
+        Self {
+            table: Table::new(table),
+            arena: Arena::new(extents.len().min(usable)),
+            extents,
+            hash_key,
+            scratch: vec![0; KEY_BYTES_MAX + VALUE_BYTES_MAX],
+        }
+    }
+
+    /// Returns the number of keys.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.table.used()
+    }
+
+    /// Returns the number of buckets.
+    #[must_use]
+    pub fn buckets(&self) -> u64 {
+        self.table.buckets()
+    }
+
+    /// Returns the bytes of extents in use.
+    #[must_use]
+    pub fn extent_bytes(&self) -> usize {
+        self.arena.used_bytes()
+    }
+
+    /// Returns the key by which keys are hashed.
+    #[must_use]
+    pub fn hash_key(&self) -> &HashKey {
+        &self.hash_key
+    }
+
+    /// Returns the bytes that a table of `buckets` buckets takes.
+    #[must_use]
+    pub fn table_bytes(buckets: u64) -> usize {
+        usize::try_from(buckets).map_or(usize::MAX, |n| n.saturating_mul(ENTRY_BYTES))
+    }
+
+    fn find(&mut self, hash: &KeyHash, key: &[u8]) -> Option<(u64, Entry)> {
+        let Self {
+            table,
+            extents,
+            scratch,
+            ..
+        } = self;
+        let bucket = table.find(hash, |entry| {
+            let found = &mut scratch[..key.len()];
+            extents.read_bytes(entry.offset as usize, found);
+            entry.key_len == key.len() && *found == *key
+        })?;
+        Some((bucket, table.entry(bucket)))
+    }
+
+    /// Copies the value of `key` to `out`, which has room for the longest; returns its length, or `None`
+    /// if the key is not stored.
+    ///
+    /// # Panics
+    /// When the value is longer than `out`.
+    pub fn get(&mut self, key: &[u8], out: &mut [u8]) -> Option<usize> {
+        let hash = KeyHash::of(&self.hash_key, key);
+        let (_, entry) = self.find(&hash, key)?;
+        let out = &mut out[..entry.value_len];
+        self.extents
+            .read_bytes(entry.offset as usize + entry.key_len, out);
+        Some(entry.value_len)
+    }
+
+    /// Stores a value. The old one stays readable until the new one can be.
+    ///
+    /// # Errors
+    /// [`PutError`]; the key has its old value then.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), PutError> {
+        let hash = KeyHash::of(&self.hash_key, key);
+        let old = self.find(&hash, key);
+        let len = key.len() + value.len();
+        let offset = self.arena.take(len).ok_or(PutError::Extents)?;
+        let extent = &mut self.scratch[..len];
+        extent[..key.len()].copy_from_slice(key);
+        extent[key.len()..].copy_from_slice(value);
+        let entry = Entry {
+            state: State::Used,
+            version: 0,
+            place: 0,
+            tag: hash.tag(),
+            offset,
+            key_len: key.len(),
+            value_len: value.len(),
+            extent_crc: crc64(0, extent),
+        };
+        // The extent is complete before its entry is there: both are stored in program order, the last
+        // word of each with release.
+        self.extents.write_bytes(offset as usize, extent);
+        if let Some((bucket, old)) = old {
+            self.table.replace(bucket, &entry);
+            self.arena.give(old.offset, old.extent_len());
+        } else if let Some(at) = self.table.make_room(&hash) {
+            self.table.insert(at, &entry, hash);
+        } else {
+            self.arena.give(offset, len);
+            return Err(PutError::Table);
+        }
+        Ok(())
+    }
+
+    /// Removes a key; returns whether it was stored.
+    pub fn delete(&mut self, key: &[u8]) -> bool {
+        let hash = KeyHash::of(&self.hash_key, key);
+        let Some((bucket, entry)) = self.find(&hash, key) else {
+            return false;
+        };
+        self.table.remove(bucket);
+        self.arena.give(entry.offset, entry.extent_len());
+        true
+    }
+
+    /// Moves the table to another memory. Readers of the old one find it complete until it says that
+    /// it has moved. `false`: not all keys find a place there, and the old one stays.
+    pub fn move_to(&mut self, span: Span) -> bool {
+        let mut table = Table::new(span);
+        let moved = self.table.copy_to(&mut table);
+        if moved {
+            std::mem::replace(&mut self.table, table).retire();
+        }
+        moved
+    }
+}

@@ -1,0 +1,208 @@
+//! The server's side of the table: 3-1 cuckoo hashing with one entry a bucket. A way for a new key is
+//! searched before anything moves, and entries move from its far end, each copied before its old place
+//! is overwritten: so a stored key is in one of its buckets at each instant.
+
+use herdwick_mem::Span;
+
+use crate::layout::{ENTRY_BYTES, ENTRY_WORDS, Entry, KeyHash, PLACES, State};
+
+/// Most buckets that the search for a free one looks at; beyond, the table counts as full.
+const SEARCHED_MAX: usize = 1024;
+/// Most entries that one new key displaces. Fewer fit [`SEARCHED_MAX`] unless chains overlap.
+const MOVES_MAX: usize = 32;
+/// The parent of the three buckets where a search begins.
+const ROOT: u32 = u32::MAX;
+
+/// A table in memory that clients READ, and the hashes of its keys, which only the server sees.
+#[derive(Debug)]
+pub(crate) struct Table {
+    span: Span,
+    hashes: Vec<KeyHash>,
+    used: usize,
+    search: Vec<Node>,
+}
+
+/// A bucket that a search looks at.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    bucket: u64,
+    /// The node whose entry would move to this bucket, and the hash function that leads here.
+    parent: u32,
+    place: u8,
+}
+
+/// A free bucket among the places of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FreePlace {
+    bucket: u64,
+    place: u8,
+}
+
+impl Table {
+    /// Makes every bucket of `span` empty.
+    pub(crate) fn new(span: Span) -> Self {
+        let buckets = span.len() / ENTRY_BYTES;
+        let table = Self {
+            span,
+            hashes: vec![KeyHash::default(); buckets],
+            used: 0,
+            search: Vec::with_capacity(SEARCHED_MAX + PLACES),
+        };
+        table.fill(State::Empty);
+        table
+    }
+
+    pub(crate) fn buckets(&self) -> u64 {
+        self.hashes.len() as u64
+    }
+
+    /// Returns the number of keys.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Tells readers that the table has moved.
+    pub(crate) fn retire(&self) {
+        self.fill(State::Moved);
+    }
+
+    fn fill(&self, state: State) {
+        let words = Entry::vacant(state, 0).words();
+        for bucket in 0..self.hashes.len() {
+            self.span.write_words(bucket * ENTRY_WORDS, &words);
+        }
+    }
+
+    /// Returns the entry of a bucket.
+    pub(crate) fn entry(&self, bucket: u64) -> Entry {
+        let words = self.span.read_words(bucket as usize * ENTRY_WORDS);
+        // Only this table writes its span, so it finds what it wrote.
+        Entry::parsed(words).unwrap_or(Entry::vacant(State::Empty, 0))
+    }
+
+    /// Stores an entry; its version is the bucket's next.
+    fn store(&mut self, bucket: u64, entry: &Entry, hash: KeyHash) {
+        let version = self.entry(bucket).version.wrapping_add(1);
+        let words = Entry { version, ..*entry }.words();
+        self.span.write_words(bucket as usize * ENTRY_WORDS, &words);
+        self.hashes[bucket as usize] = hash;
+    }
+
+    /// Returns the bucket of the key with this hash for which `is_key` holds.
+    pub(crate) fn find(
+        &self,
+        hash: &KeyHash,
+        mut is_key: impl FnMut(&Entry) -> bool,
+    ) -> Option<u64> {
+        let places = hash.places(self.buckets());
+        places.into_iter().find(|bucket| {
+            let entry = self.entry(*bucket);
+            self.hashes[*bucket as usize] == *hash && entry.state == State::Used && is_key(&entry)
+        })
+    }
+
+    /// Replaces the entry of a stored key.
+    pub(crate) fn replace(&mut self, bucket: u64, entry: &Entry) {
+        let (place, hash) = (self.entry(bucket).place, self.hashes[bucket as usize]);
+        self.store(bucket, &Entry { place, ..*entry }, hash);
+    }
+
+    /// Removes the entry of a stored key.
+    pub(crate) fn remove(&mut self, bucket: u64) {
+        let vacant = Entry::vacant(State::Empty, 0);
+        self.store(bucket, &vacant, KeyHash::default());
+        self.used -= 1;
+    }
+
+    /// Stores the entry of a new key where [`Table::make_room`] has made room for it.
+    pub(crate) fn insert(&mut self, at: FreePlace, entry: &Entry, hash: KeyHash) {
+        let FreePlace { bucket, place } = at;
+        self.store(bucket, &Entry { place, ..*entry }, hash);
+        self.used += 1;
+    }
+
+    /// Makes one of the places of `hash` free: one that is, or one whose entry has been copied to
+    /// another of its places, to be overwritten. `None`: there is no way within the search's bounds.
+    pub(crate) fn make_room(&mut self, hash: &KeyHash) -> Option<FreePlace> {
+        self.search.clear();
+        for (place, bucket) in (0..).zip(hash.places(self.buckets())) {
+            let parent = ROOT;
+            self.search.push(Node {
+                bucket,
+                parent,
+                place,
+            });
+        }
+        let mut next = 0;
+        while let Some(node) = self.search.get(next).copied() {
+            if self.entry(node.bucket).state != State::Used {
+                return self.displace(next);
+            }
+            if self.search.len() < SEARCHED_MAX {
+                self.extend(next);
+            }
+            next += 1;
+        }
+        None
+    }
+
+    /// Adds the other places of the key in a node's bucket.
+    fn extend(&mut self, node: usize) {
+        let bucket = self.search[node].bucket;
+        let places = self.hashes[bucket as usize].places(self.buckets());
+        for (place, other) in (0..).zip(places) {
+            if !self.leads_through(node, other) {
+                let (bucket, parent) = (other, node as u32);
+                self.search.push(Node {
+                    bucket,
+                    parent,
+                    place,
+                });
+            }
+        }
+    }
+
+    /// Whether the way to a node passes `bucket`; one that passed it twice would move another entry
+    /// than the one that it was found by.
+    fn leads_through(&self, node: usize, bucket: u64) -> bool {
+        let mut at = Some(&self.search[node]);
+        for _ in 0..MOVES_MAX {
+            match at {
+                Some(node) if node.bucket == bucket => return true,
+                Some(node) => at = self.search.get(node.parent as usize),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Moves the entries on the way to a free bucket, the last one first.
+    fn displace(&mut self, free: usize) -> Option<FreePlace> {
+        let mut to = self.search[free];
+        while let Some(from) = self.search.get(to.parent as usize).copied() {
+            let (entry, hash) = (self.entry(from.bucket), self.hashes[from.bucket as usize]);
+            let place = to.place;
+            self.store(to.bucket, &Entry { place, ..entry }, hash);
+            to = from;
+        }
+        let Node { bucket, place, .. } = to;
+        Some(FreePlace { bucket, place })
+    }
+
+    /// Stores every entry in `other` too, by the hashes that are known. `false`: one of them found no
+    /// room there.
+    pub(crate) fn copy_to(&self, other: &mut Self) -> bool {
+        (0..self.buckets()).all(|bucket| {
+            let entry = self.entry(bucket);
+            if entry.state != State::Used {
+                return true;
+            }
+            let hash = self.hashes[bucket as usize];
+            let room = other.make_room(&hash);
+            if let Some(at) = room {
+                other.insert(at, &entry, hash);
+            }
+            room.is_some()
+        })
+    }
+}

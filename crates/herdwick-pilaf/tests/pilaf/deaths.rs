@@ -1,0 +1,112 @@
+//! Servers that are killed and started again, clients that die at any step, and clients that do not
+//! follow the table.
+
+use herdwick_pilaf::{ClientOptions, Refused, ServerOptions};
+
+use crate::fixture::{Kept, join, key, seeded, server_options};
+
+#[test]
+fn a_server_that_dies_ends_every_request_and_another_one_goes_on() {
+    let (network, mut world) = seeded(1, 1, server_options(256));
+    assert_eq!(world.put(0, &key(1), b"before"), Kept::Done);
+    let client = &mut world.clients[0].1.client;
+    for n in 0..10 {
+        client.get(&key(n % 2), n).unwrap();
+        client
+            .put(&key(n), &[1; 9000], 100 + n)
+            .map_or_else(|refused| assert_eq!(refused, Refused::Full), |()| ());
+    }
+    network.stop(world.server.port.party());
+    let (mut ended, all) = (0, world.clients[0].1.client.in_flight());
+    while world.clients[0].1.client.in_flight() > 0 {
+        for (_, _, answer) in world.pass() {
+            assert_eq!(answer, Kept::Failed);
+            ended += 1;
+        }
+    }
+    assert_eq!(ended, all);
+    let client = &mut world.clients[0].1.client;
+    let refused = client.get(&key(1), 1).unwrap_err().to_string();
+    assert!(refused.contains("connect again"), "{refused}");
+    // A server that was started again has nothing; a new session with it works.
+    let others = vec![network.device()];
+    let mut world = crate::fixture::World::of(network.device(), others, server_options(256));
+    assert_eq!(world.get(0, &key(1)), Kept::Missing);
+    assert_eq!(world.put(0, &key(1), b"after"), Kept::Done);
+    assert_eq!(world.get(0, &key(1)), Kept::Value(b"after".to_vec()));
+}
+
+#[test]
+fn a_client_killed_at_any_step_leaves_nothing_held() {
+    for steps in (0..120).step_by(3) {
+        let (network, mut world) = seeded(steps, 2, server_options(256));
+        let old = vec![1; 20_000];
+        assert_eq!(world.put(0, &key(7), &old), Kept::Done);
+        let bytes = world.server.server().store().extent_bytes();
+        let victim = &mut world.clients[1].1;
+        network.stop_after(victim.port.party(), steps);
+        let new = vec![2; 20_000];
+        victim.client.put(&key(7), &new, 0).unwrap();
+        victim.client.get(&key(7), 1).unwrap();
+        for _ in 0..60 {
+            world.pass();
+        }
+        // Its session's end is noticed by whoever watches sessions.
+        let (id, _) = world.clients.pop().unwrap();
+        world.server.remove(id);
+        let Kept::Value(value) = world.get(0, &key(7)) else {
+            panic!("the key is lost");
+        };
+        assert!(
+            value == old || value == new,
+            "a mixture after {steps} steps"
+        );
+        assert_eq!(world.server.server().store().extent_bytes(), bytes);
+        // The port is made for four clients: if anything were held, three more would not fit.
+        for _ in 0..3 {
+            let client = join(
+                &mut world.server,
+                network.device(),
+                &ClientOptions::default(),
+            );
+            world.clients.push(client);
+        }
+        assert_eq!(world.get(3, &key(7)), Kept::Value(value));
+    }
+}
+
+#[test]
+fn a_client_that_does_not_follow_two_moves_is_dropped_and_others_are_served() {
+    let options = ServerOptions {
+        buckets_max: 4096,
+        ..server_options(16)
+    };
+    let (_, mut world) = seeded(2, 2, options);
+    assert_eq!(world.put(0, &key(0), b"x"), Kept::Done);
+    assert_eq!(world.get(1, &key(0)), Kept::Value(b"x".to_vec()));
+    world.follows = false;
+    let mut n = 1;
+    while world.server.server().counters().growths == 0 {
+        assert_eq!(world.put(0, &key(n), b"x"), Kept::Done);
+        n += 1;
+    }
+    // It notices, and is served by SEND until it follows.
+    assert_eq!(world.get(0, &key(0)), Kept::Value(b"x".to_vec()));
+    assert_eq!(world.get(0, &key(9999)), Kept::Missing);
+    let client = &world.clients[0].1.client;
+    assert!(!client.follows() && client.counters().fallbacks == 2);
+    // The first client follows, the second one never asks.
+    let grant = world.server.table_of(world.clients[0].0).unwrap();
+    world.clients[0].1.adopt(grant).unwrap();
+    while world.server.server().counters().growths == 1 {
+        assert_eq!(world.put(0, &key(n), b"x"), Kept::Done);
+        n += 1;
+        assert!(n < 100);
+    }
+    // The PUT that found no place waited for it.
+    assert_eq!(world.server.clients(), 1, "the second client is gone");
+    world.follows = true;
+    assert_eq!(world.get(0, &key(0)), Kept::Value(b"x".to_vec()));
+    world.clients[1].1.client.get(&key(0), 5).unwrap();
+    assert_eq!(world.answer(), Kept::Failed);
+}

@@ -1,0 +1,188 @@
+//! A server and its clients on devices of one fabric, driven by one thread.
+
+use std::time::Duration;
+
+use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork};
+use herdwick_fabric::{Device, Port};
+use herdwick_pilaf::{
+    Answer, ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOptions, pd_room,
+};
+use herdwick_request::HashKey;
+use herdwick_shm::{PdSize, ShmDevice};
+
+/// Time of one pass.
+const PASS: Duration = Duration::from_micros(1);
+
+pub(crate) fn server_options(buckets: u64) -> ServerOptions {
+    ServerOptions {
+        buckets,
+        buckets_max: buckets,
+        load_percent: 75,
+        lag_passes: 2000,
+        extent_bytes: 4 << 20,
+        clients: 4,
+        hash_key: HashKey([3, 4]),
+    }
+}
+
+/// An answer, kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Value(Vec<u8>),
+    Missing,
+    Done,
+    Full,
+    Refused,
+    Failed,
+}
+
+impl Kept {
+    pub(crate) fn of(answer: Answer<'_>) -> Self {
+        match answer {
+            Answer::Value(value) => Self::Value(value.to_vec()),
+            Answer::Missing => Self::Missing,
+            Answer::Done => Self::Done,
+            Answer::Full => Self::Full,
+            Answer::Refused => Self::Refused,
+            Answer::Failed(_) => Self::Failed,
+        }
+    }
+}
+
+/// Adds a client, as a session's set-up does.
+pub(crate) fn join<D: Device>(
+    server: &mut ServerEnd<D>,
+    device: D,
+    options: &ClientOptions,
+) -> (ClientId, ClientEnd<D>) {
+    let pd = server
+        .device
+        .create_pd_for(&mut server.port, &pd_room())
+        .unwrap();
+    let ticket = server.device.export_pd(&mut server.port, pd).unwrap();
+    let (id, grant) = server.admit(pd).unwrap();
+    let mut port = ClientEnd::open_port(&device).unwrap();
+    let pd = device.import_pd(&mut port, ticket).unwrap();
+    let (end, accept) = ClientEnd::open(device, (port, pd), grant, options).unwrap();
+    server.connect(id, &accept).unwrap();
+    (id, end)
+}
+
+/// A server with clients.
+pub(crate) struct World<D: Device> {
+    pub(crate) server: ServerEnd<D>,
+    pub(crate) clients: Vec<(ClientId, ClientEnd<D>)>,
+    pub(crate) now: Duration,
+    /// Whether clients fetch a table that has moved.
+    pub(crate) follows: bool,
+}
+
+impl<D: Device> World<D> {
+    pub(crate) fn of(host: D, others: Vec<D>, options: ServerOptions) -> Self {
+        let mut server = ServerEnd::open(host, options).unwrap();
+        let clients = others
+            .into_iter()
+            .map(|device| join(&mut server, device, &ClientOptions::default()));
+        let clients = clients.collect();
+        Self {
+            server,
+            clients,
+            now: Duration::ZERO,
+            follows: true,
+        }
+    }
+
+    /// One pass of every party's loop; returns every answer with its client.
+    pub(crate) fn pass(&mut self) -> Vec<(usize, u64, Kept)> {
+        self.now += PASS;
+        self.server.port.progress(self.now);
+        self.server.pass();
+        let mut answers = Vec::new();
+        for (index, (id, end)) in self.clients.iter_mut().enumerate() {
+            end.client.post(&mut end.port, self.now);
+            end.port.progress(self.now);
+            end.client
+                .poll(&mut end.port, self.now, &mut |user, answer| {
+                    answers.push((index, user, Kept::of(answer)));
+                });
+            if self.follows && !end.client.follows() && end.client.failed().is_none() {
+                end.adopt(self.server.table_of(*id).unwrap()).unwrap();
+            }
+        }
+        answers
+    }
+
+    /// Runs until the only request in flight is answered.
+    pub(crate) fn answer(&mut self) -> Kept {
+        for _ in 0..2_000_000 {
+            if let Some((_, _, kept)) = self.pass().pop() {
+                return kept;
+            }
+        }
+        panic!("no answer");
+    }
+
+    pub(crate) fn get(&mut self, client: usize, key: &[u8]) -> Kept {
+        self.clients[client].1.client.get(key, 0).unwrap();
+        self.answer()
+    }
+
+    pub(crate) fn put(&mut self, client: usize, key: &[u8], value: &[u8]) -> Kept {
+        self.clients[client].1.client.put(key, value, 0).unwrap();
+        self.answer()
+    }
+}
+
+pub(crate) fn seeded(
+    seed: u64,
+    clients: usize,
+    options: ServerOptions,
+) -> (SeededNetwork, World<SeededDevice>) {
+    let network = SeededNetwork::new(seed);
+    let others = (0..clients).map(|_| network.device()).collect();
+    let world = World::of(network.device(), others, options);
+    (network, world)
+}
+
+pub(crate) fn shm(clients: usize, options: ServerOptions) -> World<ShmDevice> {
+    let others = (0..clients).map(|_| ShmDevice::client()).collect();
+    World::of(ShmDevice::host(PdSize::NONE), others, options)
+}
+
+/// Loss, delay, reordering, and READs whose words are loaded at different times.
+pub(crate) fn storm() -> Faults {
+    Faults {
+        drop_per_mille: 30,
+        duplicate_per_mille: 30,
+        reorder_per_mille: 100,
+        reorder_window: Duration::from_micros(4),
+        delay_min: Duration::from_nanos(200),
+        delay_max: Duration::from_micros(3),
+        tear: Duration::from_nanos(100),
+        tear_reads: Duration::from_nanos(900),
+    }
+}
+
+pub(crate) fn key(n: u64) -> Vec<u8> {
+    format!("{n:016}").into_bytes()
+}
+
+/// A sequence of numbers that look random.
+pub(crate) struct Draw(pub(crate) u64);
+
+impl Draw {
+    pub(crate) fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ x >> 31) % below
+    }
+}
+
+/// Returns a number of the environment, for runs that are longer than those of CI.
+#[expect(clippy::disallowed_methods, reason = "a test reads its own knobs")]
+pub(crate) fn knob(name: &str, default: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value.map_or(default, |value| value.parse().expect("a number"))
+}

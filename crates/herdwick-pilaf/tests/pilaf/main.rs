@@ -1,0 +1,11 @@
+//! Pilaf over the seeded fabric and over shared memory: against a model, beside writers, under hostile
+//! messages, and with parties that die.
+
+mod deaths;
+mod doc;
+mod fixture;
+mod flips;
+mod hostile;
+mod model;
+mod probes;
+mod threads;
