@@ -14,7 +14,11 @@ use std::{
     thread,
 };
 
-use common::{TIMEOUT, connect, crowd::Since, ours, stat};
+use common::{
+    TIMEOUT, connect,
+    crowd::{Since, stored, value},
+    ours, stat,
+};
 use herdwick::Client;
 use herdwick_server::Server;
 
@@ -82,6 +86,103 @@ fn one_get_of_every_partition_is_executed_in_place() {
     let in_place = stat(&server, "executed_in_place") - before.0;
     let forwarded = stat(&server, "forwarded") - before.1;
     assert!(in_place > forwarded, "{in_place} and {forwarded}");
+}
+
+/// Bytes of a large value, and of the part that is sent first.
+const LARGE: usize = 100_000;
+const FIRST: usize = 40_000;
+
+/// The command that stores a large value, which differs from round to round.
+fn large_set(key: usize, round: usize) -> Vec<u8> {
+    let mut set = format!("set large{key} 0 0 {LARGE}\r\n").into_bytes();
+    set.extend(value(round, LARGE));
+    set.extend(b"\r\n");
+    set
+}
+
+/// Of a single client that waits for each reply, large values too need no other worker.
+#[test]
+fn large_values_for_a_sleeping_worker_are_stored_in_place() {
+    let server = ours(3);
+    let mut stream = BufReader::new(connect(&server));
+    for n in 0..60 {
+        stream.get_mut().write_all(&large_set(n, n)).unwrap();
+        assert_eq!(line(&mut stream), "STORED");
+    }
+    let (in_place, forwarded) = (
+        stat(&server, "executed_in_place"),
+        stat(&server, "forwarded"),
+    );
+    assert!(in_place > forwarded, "{in_place} and {forwarded}");
+    assert_eq!(stat(&server, "uploads"), 60);
+    for n in 0..60 {
+        assert!(stored(&server, &format!("large{n}")) == Some(value(n, LARGE)));
+    }
+}
+
+/// Each upload begins while no other client is active; before it ends, or its client goes, another
+/// client keeps the workers busy over shared memory, so that they keep their partitions locked. An upload
+/// that was lost on the way to its owner would keep its place and its room, of which there are
+/// fewer than rounds.
+#[test]
+fn uploads_go_on_when_the_owner_begins_to_keep_its_partition() {
+    const ROUNDS: usize = 100;
+    let server = ours(3);
+    let (stop, busy) = (AtomicBool::new(false), AtomicBool::new(false));
+    let started = Since::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = Client::connect(&server.address().to_string()).unwrap();
+            let mut key = 0_u32;
+            while !stop.load(SeqCst) {
+                if busy.load(SeqCst) {
+                    key = key.wrapping_add(1);
+                    client.get(format!("c{}", key % 64)).unwrap();
+                } else {
+                    thread::yield_now();
+                }
+            }
+        });
+        // Whatever fails below, the client above ends.
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0.. {
+                upload_in_two_parts(&server, round, &busy);
+                let both = stat(&server, "executed_in_place") > 0 && stat(&server, "forwarded") > 0;
+                if round >= ROUNDS && both || started.elapsed() > TIMEOUT {
+                    break;
+                }
+            }
+        }));
+        stop.store(true, SeqCst);
+        result.unwrap();
+    });
+    assert!(stat(&server, "executed_in_place") > 0);
+    assert!(stat(&server, "forwarded") > 0);
+}
+
+/// Sends the first part of a large value, then, with the other client `busy`, the rest of it; or
+/// closes the connection, in two rounds of five.
+fn upload_in_two_parts(server: &Server, round: usize, busy: &AtomicBool) {
+    let (key, set) = (round % 7, large_set(round % 7, round));
+    let before = (
+        stat(server, "uploads"),
+        stored(server, &format!("large{key}")),
+    );
+    let mut stream = BufReader::new(connect(server));
+    stream.get_mut().write_all(&set[..FIRST]).unwrap();
+    while stat(server, "uploads") == before.0 {}
+    busy.store(true, SeqCst);
+    let expected = if round % 5 < 2 {
+        drop(stream);
+        before.1
+    } else {
+        stream.get_mut().write_all(&set[FIRST..]).unwrap();
+        assert_eq!(line(&mut stream), "STORED", "in round {round}");
+        Some(value(round, LARGE))
+    };
+    busy.store(false, SeqCst);
+    let found = stored(server, &format!("large{key}"));
+    assert!(found == expected, "in round {round}");
 }
 
 const WORKERS: usize = 3;

@@ -15,10 +15,12 @@ use crate::{
 pub(crate) enum UploadStep<'a> {
     /// Reserve room for a value of this many bytes under this key.
     Begin(&'a [u8], usize),
+    /// The value's room is this reservation, which the sender has made and begun to fill.
+    Adopt(Staged),
     /// Append these bytes.
     Bytes(&'a [u8]),
-    /// Abort the upload, and release its place.
-    Abort(Lot),
+    /// Abort the upload, and release its place; its reservation, if the owner has not been told.
+    Abort(Lot, Option<Staged>),
 }
 
 /// The steps in a forwarded batch, in order. They are executed before its requests: the request
@@ -34,8 +36,9 @@ pub(crate) struct UploadSteps {
 #[derive(Clone, Copy)]
 enum StepKind {
     Begin { key_len: usize, value_len: usize },
+    Adopt(Staged),
     Bytes(usize),
-    Abort(Lot),
+    Abort(Lot, Option<Staged>),
 }
 
 impl UploadSteps {
@@ -54,7 +57,8 @@ impl UploadSteps {
                 (StepKind::Begin { key_len, value_len }, key)
             }
             UploadStep::Bytes(bytes) => (StepKind::Bytes(bytes.len()), bytes),
-            UploadStep::Abort(lot) => (StepKind::Abort(lot), &[][..]),
+            UploadStep::Adopt(staged) => (StepKind::Adopt(staged), &[][..]),
+            UploadStep::Abort(lot, staged) => (StepKind::Abort(lot, staged), &[][..]),
         };
         self.steps.push((who, kind));
         self.bytes.extend_from_slice(bytes);
@@ -85,7 +89,7 @@ impl UploadSteps {
             let count = match kind {
                 StepKind::Begin { key_len, .. } => key_len,
                 StepKind::Bytes(count) => count,
-                StepKind::Abort(_) => 0,
+                StepKind::Adopt(_) | StepKind::Abort(..) => 0,
             };
             let (bytes, behind) = rest.split_at(count);
             rest = behind;
@@ -94,13 +98,14 @@ impl UploadSteps {
                     let staged = store.store.stage(clock.second, bytes, value_len);
                     store.begin_upload(who, staged);
                 }
+                StepKind::Adopt(staged) => store.begin_upload(who, staged),
                 StepKind::Bytes(_) => {
                     if let Some(staged) = store.upload(who) {
                         store.store.append(staged, bytes);
                     }
                 }
-                StepKind::Abort(_) => {
-                    if let Some(staged) = store.end_upload(who) {
+                StepKind::Abort(_, staged) => {
+                    if let Some(staged) = staged.or_else(|| store.end_upload(who)) {
                         store.store.abort(staged);
                     }
                 }
@@ -111,7 +116,7 @@ impl UploadSteps {
     /// Returns the places of the aborted uploads.
     pub(crate) fn lots(&self) -> impl Iterator<Item = Lot> {
         self.steps.iter().filter_map(|(_, kind)| match kind {
-            StepKind::Abort(lot) => Some(*lot),
+            StepKind::Abort(lot, _) => Some(*lot),
             _ => None,
         })
     }
@@ -138,5 +143,79 @@ impl Partition {
     /// Removes an upload that is about to be completed or aborted.
     pub(crate) fn end_upload(&mut self, who: Uploader) -> Option<Staged> {
         self.uploads.remove(&who)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use herdwick_mica::{Store, StoreConfig};
+    use herdwick_request::{HashKey, Second};
+
+    use super::*;
+    use crate::telemetry::{hot::HotKeys, watch::Journal};
+
+    const WHO: Uploader = Uploader {
+        worker: 1,
+        connection: 2,
+        generation: 3,
+    };
+    const CLOCK: Clock = Clock {
+        epoch_unix: 0,
+        second: Second(0),
+    };
+    const LEN: usize = 20_000;
+
+    fn partition() -> Partition {
+        let store = Store::new(&StoreConfig {
+            memory_bytes: 1 << 20,
+            item_bytes_max: 64 << 10,
+            hash_key: HashKey([1, 2]),
+        });
+        let journal = Journal::new(Arc::default()).0;
+        Partition::new(store.unwrap(), journal, HotKeys::new(0))
+    }
+
+    fn unload(partition: &mut Partition, steps: &[UploadStep<'_>]) {
+        let mut batch = UploadSteps::default();
+        for &step in steps {
+            batch.add(WHO, step);
+        }
+        batch.unload(partition, CLOCK);
+    }
+
+    /// A reservation that another worker has begun to fill goes on at the owner.
+    #[test]
+    fn owner_fills_the_rest_of_a_reservation_that_it_is_handed() {
+        let mut partition = partition();
+        let staged = partition.store.stage(CLOCK.second, b"key", LEN);
+        partition.store.append(staged, &[1; 5_000]);
+        unload(
+            &mut partition,
+            &[UploadStep::Adopt(staged), UploadStep::Bytes(&[2; 5_000])],
+        );
+        unload(&mut partition, &[UploadStep::Bytes(&[3; 9_000])]);
+        assert_eq!(partition.store.room(staged).len(), LEN - 19_000);
+        assert_eq!(partition.end_upload(WHO), Some(staged));
+        assert_eq!(partition.end_upload(WHO), None);
+    }
+
+    /// An abort frees the reservation, whether the owner has been told of it or not.
+    #[test]
+    fn aborts_free_the_reservation() {
+        let mut partition = partition();
+        // Many more than there is room for at a time.
+        for n in 0..200 {
+            let staged = partition.store.stage(CLOCK.second, b"key", LEN);
+            assert_eq!(partition.store.room(staged).len(), LEN, "number {n}");
+            let abort = |staged| UploadStep::Abort(Lot::Own, staged);
+            if n % 2 == 0 {
+                unload(&mut partition, &[abort(Some(staged))]);
+            } else {
+                unload(&mut partition, &[UploadStep::Adopt(staged), abort(None)]);
+            }
+            assert!(partition.store.room(staged).is_empty());
+        }
     }
 }

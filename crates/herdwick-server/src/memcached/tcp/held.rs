@@ -78,16 +78,16 @@ impl<'a, 'p> HeldPartitions<'a, 'p> {
 /// Locks the partition of worker `owner` for the requests of worker `index`: its own, or another
 /// one that is free.
 pub(super) fn lock<'a>(
-    owner: u16,
+    owner: usize,
     index: usize,
     own: &'a mut Own<'_>,
     partitions: &'a Partitions,
     start: PassStart,
 ) -> Option<Guard<'a>> {
-    if usize::from(owner) == index {
+    if owner == index {
         Some(own.lock(start))
     } else {
-        partitions.try_lock(owner.into(), start, ATTEMPTS)
+        partitions.try_lock(owner, start, ATTEMPTS)
     }
 }
 

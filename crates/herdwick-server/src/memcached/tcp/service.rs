@@ -207,7 +207,7 @@ impl Service {
         let owner = run.owners[0];
         let mut outstanding = 0;
         let (own, start) = (self.owners.own, pass.start());
-        let partition = held::lock(owner, own, &mut pass.own, pass.partitions, start);
+        let partition = held::lock(owner.into(), own, &mut pass.own, pass.partitions, start);
         if let Some(partition) = partition {
             let (caller, counters) = (ticket.caller, &mut *pass.counters);
             self.execute_part(run, owner, &mut held, partition, caller, counters);
@@ -395,7 +395,7 @@ fn execute(
     pass: &mut Pass<'_>,
 ) -> Option<(Option<usize>, bool)> {
     let (owner, start) = (run.owners[0], pass.start());
-    let mut partition = held::lock(owner, own, &mut pass.own, pass.partitions, start)?;
+    let mut partition = held::lock(owner.into(), own, &mut pass.own, pass.partitions, start)?;
     marks.clear();
     let clock = partition.clock();
     let mut batch_encoder = BatchEncoder {

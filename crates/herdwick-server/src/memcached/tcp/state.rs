@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use herdwick_memcache::meta::KeyRoom;
+use herdwick_request::Staged;
 
 use super::{
     budget::Budget,
@@ -67,6 +68,8 @@ pub(super) struct AbortedUpload {
     pub(super) owner: usize,
     pub(super) who: Uploader,
     pub(super) lot: Lot,
+    /// Its reservation, if the owner has not been told of it.
+    pub(super) staged: Option<Staged>,
 }
 
 impl Service {

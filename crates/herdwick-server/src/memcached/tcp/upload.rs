@@ -1,27 +1,31 @@
-//! Uploads: large values are read from the socket directly to their place in the log, or, if
-//! another worker owns the key, into the forwarded batches to it. A connection that uploads
-//! executes no other command, and is not read while there is no room for its value.
+//! Uploads: large values are read from the socket directly to their place in the log, under the
+//! lock of the partition. If that is another worker's and not free, this and what follows of the
+//! value goes into forwarded batches to the owner. A connection that uploads executes no other
+//! command, and is not read while there is no room for its value.
 
 use std::io::Read;
 
 use herdwick_memcache::Refusal;
-use herdwick_request::{Request, Staged};
+use herdwick_request::Staged;
 
 use super::{
     buffer::INPUT_BYTES_MAX,
     connection::{Connection, Flow},
     gather::Gather,
+    held,
     run::{Cursor, Progress},
     state::{AbortedUpload, Service},
-    upload_state::Upload,
+    upload_state::{Upload, UploadPlace},
 };
 use crate::memcached::protocol::{BatchEncoder, Large};
 use crate::runtime::{
     cross_core::{Exhausted, PIECE_BYTES_MIN},
     forward::Ticket,
     front::Pass,
+    partition_lock::Guard,
     upload_steps::UploadStep,
 };
+use crate::telemetry::counters::WorkerCounters;
 
 /// Maximum bytes read in one turn.
 const READ_BYTES: usize = 64 << 10;
@@ -94,7 +98,7 @@ fn advance(
     if !connection.input.data().starts_with(upload.ending()) {
         return refuse(service, connection, upload, ticket, pass);
     }
-    finish(service, connection, upload, ticket, pass)
+    finish(service, connection, upload, ticket, pass).unwrap_or_else(Went::from)
 }
 
 /// Takes a lot and stages the value, here or at the owner.
@@ -104,7 +108,7 @@ fn begin(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
-    if upload.begun {
+    if upload.place != UploadPlace::Nowhere {
         return Ok(());
     }
     let owner = upload.owner;
@@ -116,18 +120,52 @@ fn begin(
     if upload.queued {
         return Err(Went::On);
     }
-    if owner == service.owners.own {
-        let mut own = pass.own();
-        let second = own.clock().second;
-        upload.staged = Some(own.store.stage(second, &upload.key, upload.value_len));
+    let (own, start) = (service.owners.own, pass.start());
+    let partition = held::lock(owner, own, &mut pass.own, pass.partitions, start);
+    upload.place = if let Some(mut partition) = partition {
+        let second = partition.clock().second;
+        let staged = partition.store.stage(second, &upload.key, upload.value_len);
+        UploadPlace::InPlace(staged)
     } else {
         let step = UploadStep::Begin(&upload.key, upload.value_len);
-        let who = ticket.uploader(service.owners.own);
-        pass.cross_core.upload(owner, who, step)?;
-    }
-    upload.begun = true;
+        pass.cross_core.upload(owner, ticket.uploader(own), step)?;
+        UploadPlace::Forwarded
+    };
     pass.counters.uploads += 1;
     Ok(())
+}
+
+/// The reservation of an upload, in the partition that it is in.
+struct LockedReservation<'a> {
+    staged: Staged,
+    partition: Guard<'a>,
+    counters: &'a mut WorkerCounters,
+}
+
+/// Returns the upload's reservation, with its partition locked; `None` if the value is forwarded,
+/// from now on too: the owner of a partition that is not free is handed the reservation.
+fn in_place<'a>(
+    own: usize,
+    upload: &mut Upload,
+    ticket: Ticket,
+    pass: &'a mut Pass<'_>,
+) -> Result<Option<LockedReservation<'a>>, Exhausted> {
+    let UploadPlace::InPlace(staged) = upload.place else {
+        return Ok(None);
+    };
+    let start = pass.start();
+    let partition = held::lock(upload.owner, own, &mut pass.own, pass.partitions, start);
+    if let Some(partition) = partition {
+        return Ok(Some(LockedReservation {
+            staged,
+            partition,
+            counters: pass.counters,
+        }));
+    }
+    let (who, step) = (ticket.uploader(own), UploadStep::Adopt(staged));
+    pass.cross_core.upload(upload.owner, who, step)?;
+    upload.place = UploadPlace::Forwarded;
+    Ok(None)
 }
 
 /// Stores or forwards the buffered input, then reads more from the socket.
@@ -138,51 +176,61 @@ fn feed(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
-    let who = ticket.uploader(service.owners.own);
-    let here = connection.input.data().len().min(upload.lacking);
-    if here > 0 {
-        let bytes = &connection.input.data()[..here];
-        let count = match upload.staged {
-            Some(staged) => {
-                pass.own().store.append(staged, bytes);
-                here
-            }
-            None => pass
-                .cross_core
-                .upload(upload.owner, who, UploadStep::Bytes(bytes))?,
+    let own = service.owners.own;
+    let buffered = connection.input.data().len().min(upload.lacking);
+    if buffered > 0 {
+        let bytes = &connection.input.data()[..buffered];
+        let count = if let Some(mut locked) = in_place(own, upload, ticket, pass)? {
+            locked.partition.store.append(locked.staged, bytes);
+            buffered
+        } else {
+            let step = UploadStep::Bytes(bytes);
+            pass.cross_core
+                .upload(upload.owner, ticket.uploader(own), step)?
         };
         connection.input.consume(count);
         upload.lacking -= count;
-        if count < here {
+        if count < buffered {
             return Ok(());
         }
     }
     if upload.lacking == 0 || !connection.may_read() {
         return Ok(());
     }
+    read(service, connection, upload, ticket, pass)
+}
+
+/// Reads a part of the value from the socket to its place.
+fn read(
+    service: &mut Service,
+    connection: &mut Connection,
+    upload: &mut Upload,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Result<(), Went> {
+    let own = service.owners.own;
     let most = upload.lacking.min(READ_BYTES);
     let stream = &mut connection.stream;
-    let (taken, least) = match upload.staged {
-        Some(staged) => {
-            let mut own = pass.own();
-            let room = own.store.room(staged);
-            if room.is_empty() {
-                drop(own);
-                // The store has refused it: the bytes are read and dropped in the next turn.
-                let flow = connection.read(&mut service.pool, INPUT_BYTES_MAX, pass.counters);
-                return broken_or_on(flow);
-            }
-            let taken = stream.read(&mut room[..most]);
-            own.store.fill(staged, *taken.as_ref().unwrap_or(&0));
-            (taken, most)
+    let (taken, least) = if let Some(locked) = in_place(own, upload, ticket, pass)? {
+        let (staged, mut partition) = (locked.staged, locked.partition);
+        let room = partition.store.room(staged);
+        if room.is_empty() {
+            drop(partition);
+            // The store has refused it: the bytes are read and dropped in the next turn.
+            let flow = connection.read(&mut service.pool, INPUT_BYTES_MAX, locked.counters);
+            return broken_or_on(flow);
         }
-        None => {
-            let read = |room: &mut [u8]| stream.read(room);
-            let taken = pass.cross_core.receive(upload.owner, who, most, read)?;
-            // A batch may have room for less than `most`, but at least for `PIECE_BYTES_MIN`: a
-            // read of as much counts as filled, and the next turn tries again.
-            (taken, most.min(PIECE_BYTES_MIN))
-        }
+        let taken = stream.read(&mut room[..most]);
+        let count = *taken.as_ref().unwrap_or(&0);
+        partition.store.fill(staged, count);
+        (taken, most)
+    } else {
+        let who = ticket.uploader(own);
+        let read = |room: &mut [u8]| stream.read(room);
+        let taken = pass.cross_core.receive(upload.owner, who, most, read)?;
+        // A batch may have room for less than `most`, but at least for `PIECE_BYTES_MIN`: a
+        // read of as much counts as filled, and the next turn tries again.
+        (taken, most.min(PIECE_BYTES_MIN))
     };
     upload.lacking -= *taken.as_ref().unwrap_or(&0);
     let taken = taken.map(|count| (count, count >= least));
@@ -221,30 +269,29 @@ fn finish(
     upload: &mut Upload,
     ticket: Ticket,
     pass: &mut Pass<'_>,
-) -> Went {
-    let staged = upload.staged;
-    let request = Request {
-        hash: upload.hash,
-        key: &upload.key,
-        op: upload.put(staged.unwrap_or_else(|| Staged::unknown(upload.value_len))),
-    };
-    let answer = upload.answer.with_opaque(&upload.opaque);
+) -> Result<Went, Exhausted> {
     let after = Progress::past(upload.ending().len());
     connection.activity.used(upload.value_len);
-    if staged.is_none() {
-        let sent = pass
-            .cross_core
-            .send(upload.owner, &request, &answer, ticket, true);
-        if let Err(exhausted) = sent {
-            return exhausted.into();
-        }
-        let mut replies = service.spare.take();
-        replies.expect(&[Cursor::FRONT], after);
-        connection.gather = Some(Gather::of_replies(1, replies, true));
-        return Went::On;
+    if let Some(locked) = in_place(service.owners.own, upload, ticket, pass)? {
+        execute(service, connection, upload, locked, ticket);
+        connection.advance(after);
+        over(service, upload);
+        Ok(Went::Over)
+    } else {
+        forward(service, connection, upload, ticket, pass)
     }
-    let mut own = pass.own.lock(pass.start());
-    let clock = own.clock();
+}
+
+/// Executes the command in the owner's partition, and unlocks that.
+fn execute(
+    service: &mut Service,
+    connection: &mut Connection,
+    upload: &Upload,
+    mut locked: LockedReservation<'_>,
+    ticket: Ticket,
+) {
+    let (request, answer) = upload.request(locked.staged);
+    let clock = locked.partition.clock();
     let mut batch_encoder = BatchEncoder {
         clock,
         requests: &[request],
@@ -253,15 +300,35 @@ fn finish(
         marks: &mut service.marks,
         large: Large::All(true),
         refused_large: false,
-        counters: pass.counters,
+        counters: locked.counters,
     };
     batch_encoder.marks.clear();
     batch_encoder.counters.tcp_batches += 1;
-    own.execute_for(clock, &[request], |_| ticket.caller, &mut batch_encoder);
-    drop(own);
-    connection.advance(after);
-    over(service, upload);
-    Went::Over
+    if upload.owner != service.owners.own {
+        batch_encoder.counters.executed_in_place += 1;
+    }
+    let caller = |_| ticket.caller;
+    locked
+        .partition
+        .execute_for(clock, &[request], caller, &mut batch_encoder);
+}
+
+/// Sends the command to the owner, which has its value.
+fn forward(
+    service: &mut Service,
+    connection: &mut Connection,
+    upload: &Upload,
+    ticket: Ticket,
+    pass: &mut Pass<'_>,
+) -> Result<Went, Exhausted> {
+    let (request, answer) = upload.request(Staged::unknown(upload.value_len));
+    pass.cross_core
+        .send(upload.owner, &request, &answer, ticket, true)?;
+    let after = Progress::past(upload.ending().len());
+    let mut replies = service.spare.take();
+    replies.expect(&[Cursor::FRONT], after);
+    connection.gather = Some(Gather::of_replies(1, replies, true));
+    Ok(Went::On)
 }
 
 /// Gives back the lot of an upload that has ended at its owner.
@@ -278,33 +345,41 @@ pub(super) fn abort(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) {
+    let (owner, own) = (upload.owner, service.owners.own);
     if upload.queued {
-        service.lots.forget(upload.owner, ticket.connection);
+        service.lots.forget(owner, ticket.connection);
     }
-    if let Some(staged) = upload.staged {
-        pass.own().store.abort(staged);
-    }
-    match upload.lot {
-        Some(lot) if upload.begun && upload.staged.is_none() => {
-            // The lot is given back when the forwarded batch returns: only then has the owner
-            // freed the reservation.
-            let left = AbortedUpload {
-                owner: upload.owner,
-                who: ticket.uploader(service.owners.own),
-                lot,
-            };
-            upload.lot = None;
-            service.left.push(left);
-            send_aborts(service, pass);
+    let staged = match upload.place {
+        UploadPlace::Nowhere => return over(service, upload),
+        UploadPlace::Forwarded => None,
+        UploadPlace::InPlace(staged) => {
+            let start = pass.start();
+            let partition = held::lock(owner, own, &mut pass.own, pass.partitions, start);
+            if let Some(mut partition) = partition {
+                partition.store.abort(staged);
+                drop(partition);
+                return over(service, upload);
+            }
+            Some(staged)
         }
-        _ => over(service, upload),
+    };
+    // The lot is given back when the forwarded batch returns: only then has the owner freed the
+    // reservation.
+    if let Some(lot) = upload.lot.take() {
+        service.left.push(AbortedUpload {
+            owner,
+            who: ticket.uploader(own),
+            lot,
+            staged,
+        });
+        send_aborts(service, pass);
     }
 }
 
 /// Sends the aborts to the owners, as far as forwarded batches are free.
 pub(super) fn send_aborts(service: &mut Service, pass: &mut Pass<'_>) {
     service.left.retain(|left| {
-        let step = UploadStep::Abort(left.lot);
+        let step = UploadStep::Abort(left.lot, left.staged);
         pass.cross_core.upload(left.owner, left.who, step).is_err()
     });
 }

@@ -1,7 +1,7 @@
 //! The state of one upload: what is missing of its value, and where the value is received.
 
 use herdwick_memcache::{Answer, Asked};
-use herdwick_request::{KeyHash, Op, Put, Staged};
+use herdwick_request::{KeyHash, Op, Put, Request, Staged};
 
 use super::{lots::Lot, owners::Owners};
 
@@ -11,12 +11,12 @@ const LINE_END: &[u8] = b"\r\n";
 /// One upload, from its command to its reply.
 pub(crate) struct Upload {
     pub(super) key: Box<[u8]>,
-    pub(super) hash: KeyHash,
+    hash: KeyHash,
     /// The worker that owns the key.
     pub(super) owner: usize,
     put: Put<'static>,
     pub(super) answer: Answer<'static>,
-    pub(super) opaque: Box<[u8]>,
+    opaque: Box<[u8]>,
     pub(super) value_len: usize,
     /// Bytes of the value that have not been stored or forwarded yet.
     pub(super) lacking: usize,
@@ -24,10 +24,18 @@ pub(crate) struct Upload {
     pub(super) lot: Option<Lot>,
     /// It is queued for a lot.
     pub(super) queued: bool,
-    /// The owner has been sent its beginning, or has staged it.
-    pub(super) begun: bool,
-    /// The reservation, if this worker owns the key.
-    pub(super) staged: Option<Staged>,
+    pub(super) place: UploadPlace,
+}
+
+/// Where the value goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UploadPlace {
+    /// Nowhere yet: it has not begun.
+    Nowhere,
+    /// Into this reservation in the owner's partition, by this worker.
+    InPlace(Staged),
+    /// To the owner, in forwarded batches.
+    Forwarded,
 }
 
 impl Upload {
@@ -57,8 +65,7 @@ impl Upload {
             has_line_end,
             lot: None,
             queued: false,
-            begun: false,
-            staged: None,
+            place: UploadPlace::Nowhere,
         }))
     }
 
@@ -67,7 +74,7 @@ impl Upload {
         if self.queued {
             return false;
         }
-        !self.begun || here > 0 && self.lacking > 0 || self.has_come(here)
+        self.place == UploadPlace::Nowhere || here > 0 && self.lacking > 0 || self.has_come(here)
     }
 
     /// Returns whether it is complete with `here` bytes of input.
@@ -105,10 +112,16 @@ impl Upload {
         self.queued = false;
     }
 
-    pub(super) fn put(&self, staged: Staged) -> Op<'static> {
-        Op::Put(Put {
-            staged: Some(staged),
-            ..self.put
-        })
+    /// Returns the request, whose value is this reservation, and its answer.
+    pub(super) fn request(&self, staged: Staged) -> (Request<'_>, Answer<'_>) {
+        let request = Request {
+            hash: self.hash,
+            key: &self.key,
+            op: Op::Put(Put {
+                staged: Some(staged),
+                ..self.put
+            }),
+        };
+        (request, self.answer.with_opaque(&self.opaque))
     }
 }
