@@ -2,7 +2,8 @@
 # memcached's own tests (t/*.t, without the proxy's and extstore's, and the two that check its source
 # tree) with our server in memcached's place: `bash tests/peers/memcached_tests.sh DIRECTORY [FILE.t...]`, where DIRECTORY is the source of
 # 1.6.45, built. Prints a line for each file, and fails where one is not as the table in
-# docs/operating.md has it. Needs perl; the files on TLS need its IO::Socket::SSL. Takes 10 minutes.
+# docs/operating.md has it. Needs perl; the files on TLS need its IO::Socket::SSL, and that on SASL
+# needs saslpasswd2, with which it makes its user for a memcached. Takes 10 minutes.
 set -euo pipefail
 source=$(realpath "$1")
 shift
@@ -24,6 +25,8 @@ done
 exec "$herdwick" serve --debug-commands "\${given[@]}"
 WRAPPER
 chmod +x memcached-debug
+# The user of binary-sasl.
+echo testuser@memcached.realm:testpass >users
 # The files that do not pass, as the rows of the table name them.
 expected=$(sed -n '/^| test | why not |/,/^$/p' "$table" | cut -d '|' -f 2 | grep -o '`[^`]*`' | tr -d '`')
 
@@ -33,8 +36,13 @@ printf '%-28s %-8s %6s %6s\n' file result ok "not ok"
 for file in "$@"; do
     name=$(basename "$file" .t)
     result=passes
+    asked=()
+    case $name in
+        ssl_*) asked=(SSL_TEST=1) ;;
+        binary-sasl) asked=(RUN_SASL_TESTS=1 MEMCACHED_SASL_PWDB="$PWD/users") ;;
+    esac
     # One that hangs is ended.
-    SSL_TEST=$([[ $name != ssl_* ]] || echo 1) \
+    env "${asked[@]}" \
         timeout 120 perl "t/$name.t" >"$name.log" 2>&1 </dev/null || result=fails
     ! grep -qi '^1\.\.0 # skip' "$name.log" || result=skips
     printf '%-28s %-8s %6s %6s\n' "$name" "$result" \
