@@ -6,7 +6,7 @@ mod options;
 
 use std::{
     fs::File,
-    io::{self, IsTerminal, Write, stderr, stdout},
+    io::{self, IsTerminal, Write, stderr},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -19,7 +19,7 @@ use herdwick_bench::{
 };
 
 use self::failure::BenchFailure;
-use crate::{client::Access, exit::Exit};
+use crate::{client::Access, exit::Exit, say};
 
 /// Measure the store alone, or a whole server over each transport, and report what produced every
 /// figure.
@@ -192,7 +192,7 @@ pub(crate) fn neighbour(args: &NeighbourArgs) -> ExitCode {
     match joined {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("herdwick bench-neighbour: {error}");
+            say::complain(format_args!("bench-neighbour: {error}"));
             Exit::Failed.into()
         }
     }
@@ -214,7 +214,7 @@ pub(crate) fn run(args: &BenchArgs, given: &ArgMatches) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => Exit::No.into(),
         Err(failure) => {
-            eprintln!("herdwick bench: {failure}");
+            say::complain(&failure);
             Exit::from(&failure).into()
         }
     }
@@ -289,15 +289,17 @@ impl<'a> Files<'a> {
 
     /// Prints the report, and writes the files.
     fn write(self, report: &Report) -> Result<(), BenchFailure> {
-        // Errors are ignored: the reader may have closed the pipe.
-        let _ = write!(stdout(), "{}", Table(report));
+        let mut shown = say::report(Table(report));
         if let Some(baseline) = &self.baseline {
-            let _ = write!(stdout(), "{}", Against { baseline, report });
+            shown = shown.and_then(|()| say::report(Against { baseline, report }));
         }
+        // What cannot be shown can still be kept.
         if let Some(mut json) = self.json {
             json.write(&(report.to_json() + "\n"))?;
         }
-        self.hdr.map_or(Ok(()), |hdr| write_latencies(hdr, report))
+        self.hdr
+            .map_or(Ok(()), |hdr| write_latencies(hdr, report))?;
+        shown.map_err(BenchFailure::Unshown)
     }
 }
 
@@ -335,9 +337,8 @@ fn measure(args: &BenchArgs, config: &Config) -> Result<Report, BenchError> {
     let live = stderr().is_terminal();
     let mut watch = |progress: &Progress| {
         if live {
-            eprint!("\r\x1b[K{progress}");
             // Errors are ignored: the progress line is dispensable.
-            let _ = stderr().flush();
+            let _ = write!(stderr(), "\r\x1b[K{progress}");
         }
     };
     let report = match args.systems[..] {
@@ -347,7 +348,7 @@ fn measure(args: &BenchArgs, config: &Config) -> Result<Report, BenchError> {
         _ => bench::compare(config, &mut watch),
     };
     if live {
-        eprint!("\r\x1b[K");
+        let _ = write!(stderr(), "\r\x1b[K");
     }
     report
 }

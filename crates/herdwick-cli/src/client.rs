@@ -13,7 +13,7 @@ use herdwick::{
     Cause, Client, DialError, Error, Item, Login, Options, Put, Session, TlsError, Ttl, Usage,
 };
 
-use crate::{exit::Exit, tls::TlsArgs, units};
+use crate::{exit::Exit, say, tls::TlsArgs, units};
 
 /// Options to reach a server.
 #[derive(Args, Debug)]
@@ -133,7 +133,7 @@ pub(crate) fn run(
         .and_then(|options| Ok(Client::connect_with(&server.server, options)?))
         .and_then(|mut client| {
             if let (true, Some(session)) = (server.verbose, client.session()) {
-                eprintln!("herdwick: {}", transport(session));
+                say::complain(transport(session));
             }
             command(&mut client)
         });
@@ -145,7 +145,7 @@ pub(crate) fn run(
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            eprintln!("herdwick: {}", complaint(&server.server, &failure));
+            say::complain(complaint(&server.server, &failure));
             Exit::from(&failure).into()
         }
     }
@@ -197,7 +197,7 @@ pub(crate) fn get(client: &mut Client, args: &GetArgs) -> Result<Outcome, Client
     let misses = keys.iter().zip(&items).filter(|(_, item)| item.is_none());
     let mut outcome = Outcome::Found;
     for (key, _) in misses {
-        eprintln!("herdwick: {}: not there", key.escape_ascii());
+        say::complain(format_args!("{}: not there", key.escape_ascii()));
         outcome = Outcome::Missing;
     }
     Ok(outcome)
@@ -227,7 +227,7 @@ pub(crate) fn delete(client: &mut Client, args: &DeleteArgs) -> Result<Outcome, 
     if client.delete(key)? {
         return Ok(Outcome::Found);
     }
-    eprintln!("herdwick: {}: not there", key.escape_ascii());
+    say::complain(format_args!("{}: not there", key.escape_ascii()));
     Ok(Outcome::Missing)
 }
 

@@ -1,12 +1,14 @@
 //! The `herdwick` command: parses the command line and runs a subcommand. Folders: `serve` (flags,
 //! configuration file, log, process), `top`, `doctor`; `client` has `get`, `set` and the like.
 #![forbid(unsafe_code)]
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod bench;
 mod client;
 mod doctor;
 mod exit;
 mod manual;
+mod say;
 mod serve;
 mod tls;
 mod top;

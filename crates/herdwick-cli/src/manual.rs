@@ -11,7 +11,7 @@ use std::{
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::exit::Exit;
+use crate::{exit::Exit, say};
 
 /// Write a manual page for each subcommand.
 #[derive(Args, Debug)]
@@ -33,7 +33,9 @@ pub(crate) fn man(args: &ManArgs, command: Command) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let directory = args.directory.display();
-            eprintln!("herdwick: cannot write to {directory}: {error}; give another directory");
+            say::complain(format_args!(
+                "cannot write to {directory}: {error}; give another directory"
+            ));
             Exit::Failed.into()
         }
     }
@@ -52,7 +54,7 @@ pub(crate) fn completions(args: &CompletionsArgs, command: Command) -> ExitCode 
     match stdout.write_all(&script).and_then(|()| stdout.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("herdwick: cannot write the script: {error}");
+            say::complain(format_args!("cannot write the script: {error}"));
             Exit::Failed.into()
         }
     }

@@ -6,7 +6,7 @@ mod common;
 use std::{
     fs,
     net::TcpListener,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 use common::{Folder, Server};
@@ -125,10 +125,37 @@ fn doctor_suggests_nothing_on_a_kernel_without_rdma() {
     assert!(!report.contains("ENOSYS"), "{report}");
 }
 
-#[test]
-fn completions_that_cannot_be_written_exit_with_code_4() {
+/// Runs it where standard output, or standard error, takes nothing.
+fn on_a_full_disk(args: &[&str], is_output: bool) -> Option<i32> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
-    let status = command.args(["completions", "bash"]).stdout(full).status();
-    assert_eq!(status.unwrap().code(), Some(4));
+    if is_output {
+        command.stdout(full).stderr(Stdio::null());
+    } else {
+        command.stderr(full).stdout(Stdio::null());
+    }
+    command.args(args).status().unwrap().code()
+}
+
+#[test]
+fn output_that_cannot_be_written_exits_with_code_4() {
+    let bench = "bench store --keys 1K --seconds 0.01 --runs 1";
+    for args in ["completions bash", "doctor", bench] {
+        let args: Vec<_> = args.split(' ').collect();
+        assert_eq!(on_a_full_disk(&args, true), Some(4), "{args:?}");
+    }
+}
+
+/// A complaint that nobody can read does not change how the command ends.
+#[test]
+fn complaints_that_cannot_be_written_are_lost() {
+    for (args, code) in [
+        ("get --server 127.0.0.1:1 key", 3),
+        ("serve -p 0 --config /nowhere/flags", 2),
+        ("bench --json /nowhere/report", 4),
+        ("man /dev/null/pages", 4),
+    ] {
+        let args: Vec<_> = args.split(' ').collect();
+        assert_eq!(on_a_full_disk(&args, false), Some(code), "{args:?}");
+    }
 }

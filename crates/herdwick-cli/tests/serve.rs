@@ -627,6 +627,38 @@ fn sighup_reloads_users() {
     assert!(server.ask(old).starts_with("CLIENT_ERROR"));
 }
 
+/// A server whose log is on a full disk serves on, and so does one that cannot say that it is ready.
+#[test]
+fn server_whose_log_cannot_be_written_serves_on() {
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let path = Path::new("full-log");
+    for format in ["text", "json"] {
+        fs::write(&path.0, "port = 0\nthreads = 1\n").unwrap();
+        let arguments = format!("--config {path} -f 2 -s {path}.sock --log-format {format}");
+        let mut server = command(&arguments);
+        let mut child = server.stdout(full()).stderr(full()).spawn().unwrap();
+        let socket = format!("{path}.sock");
+        let settings = || {
+            let mut stream = UnixStream::connect(&socket).ok()?;
+            stream.write_all(b"stats settings\r\nquit\r\n").ok()?;
+            let mut said = String::new();
+            stream.read_to_string(&mut said).ok()?;
+            Some(said)
+        };
+        while settings().is_none() {
+            assert_eq!(child.try_wait().unwrap(), None, "{format}");
+        }
+        // It says something of each reload.
+        fs::write(&path.0, "port = 0\nthreads = 1\nverbose = true\n").unwrap();
+        while !settings().is_some_and(|said| said.contains("verbosity 1")) {
+            assert_eq!(child.try_wait().unwrap(), None, "{format}");
+            kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+        }
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        assert!(child.wait().unwrap().success(), "{format}");
+    }
+}
+
 /// SIGHUP applies what may change, and names what needs a restart.
 #[test]
 fn sighup_reloads_the_config_file() {

@@ -51,6 +51,8 @@ pub(super) enum BenchFailure {
         path: PathBuf,
         source: io::Error,
     },
+    #[error("cannot write to standard output: {0}")]
+    Unshown(io::Error),
     #[error("--hdr: no latencies are measured here; leave it out")]
     NoLatencies,
     #[error("{}", client::complaint(server, source))]
@@ -100,7 +102,7 @@ impl From<&BenchFailure> for Exit {
             | BenchFailure::Unreadable { .. }
             | BenchFailure::Baseline { .. }
             | BenchFailure::NoLatencies => Self::Usage,
-            BenchFailure::Unwritable { .. } => Self::Failed,
+            BenchFailure::Unwritable { .. } | BenchFailure::Unshown(_) => Self::Failed,
             BenchFailure::Access { source, .. } => source.into(),
             BenchFailure::Server { source, .. } => source.into(),
             BenchFailure::Bench(error) => error.into(),

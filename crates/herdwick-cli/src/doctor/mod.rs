@@ -18,7 +18,7 @@ use clap::Args;
 use herdwick_providers as providers;
 
 use self::report::{Checks, FabricReport, Report};
-use crate::{exit::Exit, serve::lease_directory};
+use crate::{exit::Exit, say, serve::lease_directory};
 
 /// Report which fabrics work on this host and, for each that does not, why and what to type.
 ///
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         Ok(()) if report.all_fabrics_work() => ExitCode::SUCCESS,
         Ok(()) => Exit::No.into(),
         Err(error) => {
-            eprintln!("herdwick: cannot write to standard output: {error}");
+            say::complain(format_args!("cannot write to standard output: {error}"));
             Exit::Failed.into()
         }
     }

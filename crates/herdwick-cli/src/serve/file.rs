@@ -17,7 +17,7 @@ use toml::de::{DeTable, DeValue};
 /// Why a file of flags cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
-    #[error("cannot read {path} (--config): {source}")]
+    #[error("cannot read {path}: {source}; give another file (--config)")]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{path}:{line}: {reason}")]
     Wrong {

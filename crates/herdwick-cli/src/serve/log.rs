@@ -41,6 +41,8 @@ pub(super) fn start(format: LogFormat, verbosity: u8) {
     set_verbosity(verbosity);
     let all = tracing_subscriber::fmt()
         .with_writer(Lines)
+        // Of a line that cannot be written it would write another, by a macro that then panics.
+        .log_internal_errors(false)
         .with_max_level(Level::DEBUG);
     // Fails if a log was started before; the format then stays as it was.
     let _ = match format {

@@ -25,7 +25,7 @@ use signal_hook::{
     iterator::{Handle, Signals},
 };
 
-use crate::exit::Exit;
+use crate::{exit::Exit, say};
 use absolute::absolute;
 pub(crate) use absolute::lease_directory;
 pub(crate) use args::ServeArgs;
@@ -66,7 +66,9 @@ fn serve(args: &ServeArgs, command: &clap::Command) -> Result<(), ServeError> {
     }
     paths::check(args, path.as_deref())?;
     if args.daemon && !args.in_background {
-        print!("{}", process::start_in_background()?);
+        let said = process::start_in_background()?;
+        // The server runs, whoever hears of it.
+        let _ = say::report(said);
         return Ok(());
     }
     // Before the server starts, so that no signal is missed. In memcached SIGUSR1 ends the server
@@ -113,8 +115,9 @@ fn useless(args: &ServeArgs) -> Option<&'static str> {
 fn announce(server: &Server, args: &ServeArgs) {
     let ready = ready(server, args.memory);
     // The parent of a background server waits for this line.
-    if args.log_format == LogFormat::Text || args.in_background {
-        println!("{ready}");
+    let is_shown = args.log_format == LogFormat::Text || args.in_background;
+    if is_shown && let Err(error) = say::report(format_args!("{ready}\n")) {
+        warn!("cannot write to standard output: {error}");
     }
     if args.log_format == LogFormat::Json {
         let addresses = join(server.addresses());

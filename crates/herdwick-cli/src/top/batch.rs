@@ -11,21 +11,21 @@ use herdwick::{Client, Error, Options};
 use serde_json::{Value, json};
 
 use super::sample::{LEASES, STATS, Sample, State};
-use crate::{client, exit::Exit};
+use crate::{client, exit::Exit, say};
 
 /// Takes two samples, `interval` apart, and prints the object.
 pub(super) fn run(server: &str, options: &Options, interval: Duration) -> ExitCode {
     let state = match look_twice(server, options, interval) {
         Ok(state) => state,
         Err(error) => {
-            eprintln!("herdwick: {}", client::error_text(server, &error));
+            say::complain(client::error_text(server, &error));
             return Exit::from(&error).into();
         }
     };
     match writeln!(io::stdout().lock(), "{:#}", object(&state)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("herdwick: cannot write to standard output: {error}");
+            say::complain(format_args!("cannot write to standard output: {error}"));
             Exit::Failed.into()
         }
     }

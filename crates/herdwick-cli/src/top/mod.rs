@@ -23,7 +23,7 @@ use ratatui::{
 use crate::{
     client::{self, Access},
     exit::Exit,
-    units,
+    say, units,
 };
 use sample::{Sample, State};
 
@@ -60,7 +60,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Shows the server until the user quits.
 pub(crate) fn run(args: &TopArgs) -> ExitCode {
     if !args.json && !io::stdout().is_terminal() {
-        eprintln!("herdwick: top needs a terminal; without one, give --json");
+        say::complain("top needs a terminal; without one, give --json");
         return Exit::Usage.into();
     }
     let (to_screen, found) = mpsc::sync_channel(1);
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
             ..options
         },
         Err(failure) => {
-            eprintln!("herdwick: {}", client::complaint(&args.server, &failure));
+            say::complain(client::complaint(&args.server, &failure));
             return Exit::from(&failure).into();
         }
     };
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
     match shown {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("herdwick: the terminal refused: {error}");
+            say::complain(format_args!("the terminal refused: {error}"));
             Exit::Failed.into()
         }
     }
