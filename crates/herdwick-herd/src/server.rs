@@ -4,65 +4,35 @@
 mod batch;
 mod chunk;
 mod gather;
+mod job;
+mod options;
+mod recv_queue;
 mod replies;
 mod reply_qp;
 mod roster;
 mod ud_queue;
 
-pub use chunk::{Chunk, UdQueue, WriteNotify};
+pub use chunk::Chunk;
+pub use options::{REPLY_QPS_MAX, ServerOptions};
+pub use recv_queue::{UdQueue, WriteNotify};
 
 use std::fmt;
 
 use arrayvec::ArrayVec;
-use herdwick_fabric::{Completion, CqId, Port, PostError, QpId, RegionId, Status};
+use herdwick_fabric::{Completion, Port, PostError, Status};
 use herdwick_mem::Span;
 use herdwick_request::{Clock, Execute};
 
 use crate::{ServerCounters, wire::WORKERS_MAX};
-pub use batch::BATCH;
 use batch::Batch;
 use chunk::Attached;
+pub use job::BATCH;
+use recv_queue::OpenUdQueue;
 use replies::Replies;
 pub use replies::{RECV_BYTES_MIN, REPLY_BYTES_MIN};
 use reply_qp::ReplyQp;
+pub use roster::ClientId;
 use roster::Roster;
-use ud_queue::OpenUdQueue;
-
-/// Most UD queue pairs that send a worker's replies.
-pub const REPLY_QPS_MAX: usize = 3;
-
-/// Options of a [`ServerSide`].
-#[derive(Clone, Debug)]
-pub struct ServerOptions {
-    /// Number of this worker, below `workers`.
-    pub worker: usize,
-    /// Number of workers: each owns one partition of the keys.
-    pub workers: usize,
-    /// The UD queue pairs that send the replies, 1 to [`REPLY_QPS_MAX`], each with a send queue of
-    /// at least [`SEND_DEPTH_MIN`](crate::SEND_DEPTH_MIN).
-    pub replies: Vec<QpId>,
-    /// Completion queue of their SENDs, and of nothing else.
-    pub reply_cq: CqId,
-    /// Completion queue of clients' datagrams, of announced WRITEs and of connections that end.
-    pub request_cq: CqId,
-    /// Bytes that precede a datagram in its buffer: the provider's `datagram_header_bytes`.
-    pub request_header_bytes: usize,
-    /// Most bytes of a reply, head included: no more than the provider's `datagram_bytes_max`.
-    pub reply_bytes_max: usize,
-    /// Local memory for replies too large for a completion, in the domain of `replies`:
-    /// [`ServerOptions::reply_memory`] bytes.
-    pub reply_region: RegionId,
-    /// Most work requests in one post: the provider's `postlist_max`.
-    pub postlist_max: usize,
-    /// Most inline bytes of a work request, at least [`REPLY_BYTES_MIN`]: the provider's
-    /// `inline_bytes_max`.
-    pub inline_bytes_max: usize,
-    /// The provider's `gso` (GSO): short replies are padded to the length of those that carry
-    /// values, and one hot client may fill a batch, however many clients there are.
-    pub gso: bool,
-    /// Most clients.
-    pub clients_max: usize,
-}
 
 /// The server side of HERD at one worker.
 ///
@@ -79,13 +49,6 @@ pub struct ServerSide {
     recv_memory: Box<[Completion; BATCH]>,
     reply_qps: ArrayVec<ReplyQp, REPLY_QPS_MAX>,
     counters: ServerCounters,
-}
-
-/// A client of one [`ServerSide`]. Invalid for good after the client is detached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ClientId {
-    index: u32,
-    generation: u32,
 }
 
 /// Why options are refused: they contradict each other or the layouts.

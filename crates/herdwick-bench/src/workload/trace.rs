@@ -224,7 +224,7 @@ impl Generator {
     }
 
     /// Draws a key, with the hot ones spread over all indices: 2654435761 is a prime above
-    /// [`KEYS_MAX`], so the multiplication permutes `0..keys`.
+    /// `KEYS_MAX`, so the multiplication permutes `0..keys`.
     fn key(&mut self) -> u32 {
         (self.rank() * 2_654_435_761 % self.keys) as u32
     }

@@ -2,51 +2,25 @@
 //! line is read from the copy only.
 
 use arrayvec::ArrayVec;
-use herdwick_fabric::{AddressHandle, SendOp, SendWr};
+use herdwick_fabric::{SendOp, SendWr};
 use herdwick_request::{Clock, Execute, Get, Op, Reply, Request};
 
-use super::{replies::Replies, roster::Roster};
+use super::{
+    job::{BATCH, Instead, Job, Work},
+    replies::Replies,
+    roster::Roster,
+};
 use crate::{
     ServerCounters,
-    wire::{BadRequest, Body, Epoch, Line, OVERFLOW_BYTES, ReplyStatus, decode},
+    wire::{Body, Line, OVERFLOW_BYTES, decode},
 };
 
-/// Most requests of one pass: one batch through the store, one postlist of replies. Above 32 the
-/// store's prefetches begin to evict each other; below 16 the cost of the doorbell is spread over
-/// too few requests.
-pub const BATCH: usize = 32;
 /// The requests of one pass, from line to reply.
 pub(super) struct Batch {
     jobs: ArrayVec<Job, BATCH>,
     lines: Box<[Line; BATCH]>,
     overflow: Box<[u8]>,
     pub(super) replies: Replies,
-}
-
-/// One request of the batch.
-#[derive(Clone, Copy)]
-pub(super) struct Job {
-    pub(super) client: u32,
-    pub(super) reply_qp: u8,
-    pub(super) to: AddressHandle,
-    pub(super) imm: u32,
-    pub(super) reply_bytes_max: u32,
-    pub(super) slot: u16,
-    pub(super) epoch: Epoch,
-    pub(super) work: Work,
-}
-
-/// How a job is handled.
-#[derive(Clone, Copy)]
-pub(super) enum Work {
-    /// Execute it. `overflow_len` bytes of its body are in the overflow staging area.
-    Run { overflow_len: u16 },
-    /// Reply with this status and nothing else.
-    Refuse(ReplyStatus),
-    /// Read again the item that a GAT has touched already. `overflow_len` is as in `Run`.
-    Reread { overflow_len: u16 },
-    /// Reply with this many words of what the slot remembers.
-    Repeat(u8),
 }
 
 impl Batch {
@@ -164,13 +138,6 @@ impl Batch {
             });
         }
     }
-}
-
-/// What to reply without execution.
-pub(super) enum Instead {
-    Refuse(ReplyStatus),
-    Repeat(u8),
-    Bad(BadRequest),
 }
 
 fn read<'a>(job: &Job, line: &'a Line, overflow: &'a [u8]) -> Result<Request<'a>, Instead> {

@@ -1,10 +1,10 @@
 //! One client's slots as the worker sees them: what each slot remembers, and the verdict on each
 //! control word. Only words copied out of the client's memory are judged.
 
-use herdwick_fabric::{AddressHandle, QpId, RegionId, Source};
+use herdwick_fabric::AddressHandle;
 use herdwick_mem::{Span, Words};
 
-use super::ud_queue::OpenUdQueue;
+use super::recv_queue::{OpenUdQueue, UdQueue, WriteNotify};
 use crate::wire::{
     CONTROL_WORD, Control, Epoch, LINE_WORDS, Line, OVERFLOW_BYTES, Sequence, Stamp, Window,
 };
@@ -33,37 +33,6 @@ pub struct Chunk {
     /// Bytes of the RECVs that the client posts, at least
     /// [`RECV_BYTES_MIN`](crate::RECV_BYTES_MIN). The server's own limit may be lower.
     pub reply_bytes_max: usize,
-}
-
-/// One client's UD receive queue: a queue pair of its own, so that other clients' datagrams cannot
-/// use up its RECVs.
-#[derive(Clone, Debug)]
-pub struct UdQueue {
-    /// The UD queue pair; its RECVs complete at
-    /// [`ServerOptions::request_cq`](crate::ServerOptions::request_cq).
-    pub qp: QpId,
-    /// The source that the client's datagrams carry; others are dropped.
-    pub source: Source,
-    /// Number of RECVs: the client's window, and some for its retries.
-    pub recvs: usize,
-    /// Local memory for them, `recvs` x [`UdQueue::recv_bytes`], in the domain of `qp`.
-    pub memory: RegionId,
-    /// Where in that memory they begin.
-    pub offset: usize,
-}
-
-/// One client's receive queue for announcements, at the connection of its WRITEs.
-#[derive(Clone, Debug)]
-pub struct WriteNotify {
-    /// The connected queue pair; its RECVs complete at
-    /// [`ServerOptions::request_cq`](crate::ServerOptions::request_cq).
-    pub qp: QpId,
-    /// Number of RECVs. They have no buffers.
-    pub recvs: usize,
-    /// A region in the domain of `qp`: even a buffer of 0 bytes names one.
-    pub memory: RegionId,
-    /// Whether every WRITE is announced. A line is then not checked before its announcement.
-    pub always: bool,
 }
 
 /// A [`Chunk`] in service: what the server knows of each slot, and which slot it polls next.

@@ -5,8 +5,9 @@ use herdwick_fabric::Port;
 
 use super::{
     ServerSide,
-    batch::{BATCH, Batch, Job, Work},
+    batch::Batch,
     chunk::{Attached, Last, Verdict},
+    job::{BATCH, Job, Work},
 };
 use crate::{
     ServerCounters,

@@ -7,12 +7,13 @@ use herdwick_request::{Item, Reply, Status};
 use zerocopy::IntoBytes;
 
 use super::{
-    batch::{BATCH, Instead, Job, Work},
     chunk::Last,
+    job::{BATCH, Instead, Job, Work},
+    options::ServerOptions,
     roster::Roster,
 };
 use crate::{
-    ServerCounters, ServerOptions,
+    ServerCounters,
     wire::{Control, Line, OpCode, REPLY_HEAD_BYTES, ReplyHead, ReplyStatus, VALUE},
 };
 

@@ -2,9 +2,8 @@
 //! costs the same however many clients are idle.
 
 use super::{
-    ClientId,
-    batch::Job,
     chunk::{Attached, SlotRecord},
+    job::Job,
 };
 
 /// Polls without a request after which a client becomes cold.
@@ -12,6 +11,13 @@ const HOT_POLLS: u32 = 1024;
 /// Cold clients looked at in a pass, fewer if the batch is full before: 2,048 of them cost what 16 do.
 /// A client waits for one pass for every 16 before it, and for one more for every pass that was full.
 const COLD_PER_PASS: usize = 16;
+
+/// A client of one [`ServerSide`](crate::ServerSide). Invalid for good after the client is detached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientId {
+    pub(super) index: u32,
+    generation: u32,
+}
 
 /// The clients of one worker, and which of them to poll.
 ///

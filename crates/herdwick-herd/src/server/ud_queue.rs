@@ -2,40 +2,16 @@
 //! Only completions with the client's own source count.
 
 use arrayvec::ArrayVec;
-use herdwick_fabric::{Completion, Local, Opcode, Port, PostError, QpId, RecvWr, Status};
-use herdwick_mem::{Span, WORD};
+use herdwick_fabric::{Completion, Opcode, Port, QpId, RecvWr, Status};
+use herdwick_mem::WORD;
 
-use super::{
-    ServerSide,
-    batch::BATCH,
-    chunk::{Attached, UdQueue, WriteNotify},
-    gather::Intake,
-};
+use super::{ServerSide, chunk::Attached, gather::Intake, job::BATCH};
 use crate::{
     ServerCounters,
     wire::{
         CONTROL_WORD, Control, LINE_BYTES, LINE_WORDS, OVERFLOW_BYTES, REQUEST_BYTES_MAX, split_imm,
     },
 };
-
-/// A UD receive queue in service.
-pub(super) struct OpenUdQueue {
-    ud_queue: UdQueue,
-    memory: Span,
-    /// Bytes that the provider places before a datagram.
-    header: usize,
-    /// The client's index in the roster, which the work request ids of its RECVs carry.
-    client: u32,
-}
-
-impl UdQueue {
-    /// Bytes of memory for each RECV, on a provider that places `header` bytes before a datagram.
-    /// The header is rounded up so that a datagram begins at a word boundary.
-    #[must_use]
-    pub const fn recv_bytes(header: usize) -> usize {
-        header.next_multiple_of(WORD) + REQUEST_BYTES_MAX
-    }
-}
 
 impl ServerSide {
     /// Takes announced requests from the completion queue: copies each datagram into its slot, and
@@ -149,71 +125,6 @@ impl Attached {
         }
         self.chunk.lines.write_words(slot * LINE_WORDS, &line);
         Some(slot)
-    }
-}
-
-impl OpenUdQueue {
-    /// Posts the RECVs of the client at index `client` of the roster.
-    pub(super) fn open<P: Port>(
-        port: &mut P,
-        ud_queue: UdQueue,
-        header: usize,
-        client: u32,
-    ) -> Result<Self, PostError> {
-        let needed = ud_queue.offset + ud_queue.recvs * UdQueue::recv_bytes(header);
-        let memory = port.region(ud_queue.memory).cloned();
-        let memory = memory.filter(|memory| memory.len() >= needed);
-        let open = Self {
-            memory: memory.ok_or(PostError::Bounds)?,
-            header,
-            client,
-            ud_queue,
-        };
-        let recvs: Vec<_> = (0..open.ud_queue.recvs).map(|n| open.recv(n)).collect();
-        let mut posts = recvs.chunks(BATCH);
-        posts.try_for_each(|recvs| port.post_recv(open.ud_queue.qp, recvs))?;
-        Ok(open)
-    }
-
-    #[inline]
-    fn recv(&self, number: usize) -> RecvWr {
-        RecvWr {
-            wr_id: u64::from(self.client) << 32 | number as u64,
-            into: Local {
-                region: self.ud_queue.memory,
-                // The header ends where the datagram begins, at a word boundary.
-                offset: self.start(number) - self.header,
-                len: self.header + REQUEST_BYTES_MAX,
-            },
-        }
-    }
-
-    /// Where the datagram in buffer `number` begins, in bytes from the start of the memory.
-    #[inline]
-    fn start(&self, number: usize) -> usize {
-        let before = self.ud_queue.offset + number * UdQueue::recv_bytes(self.header);
-        before + self.header.next_multiple_of(WORD)
-    }
-}
-
-impl WriteNotify {
-    /// Posts the RECVs of the client at `index` of the roster.
-    pub(super) fn open<P: Port>(&self, port: &mut P, index: u32) -> Result<(), PostError> {
-        let recvs: Vec<_> = (0..self.recvs).map(|n| self.recv(index, n)).collect();
-        let mut posts = recvs.chunks(BATCH);
-        posts.try_for_each(|recvs| port.post_recv(self.qp, recvs))
-    }
-
-    #[inline]
-    fn recv(&self, index: u32, number: usize) -> RecvWr {
-        RecvWr {
-            wr_id: u64::from(index) << 32 | number as u64,
-            into: Local {
-                region: self.memory,
-                offset: 0,
-                len: 0,
-            },
-        }
     }
 }
 
