@@ -32,7 +32,7 @@ impl Crowd {
             if &answer != b"VERSION " {
                 let said = String::from_utf8_lossy(&answer).into_owned();
                 return Err(std::io::Error::other(format!(
-                    "a server that says {said:?}; allow it more connections (-c)"
+                    "the server replied {said:?}; allow it more connections (-c)"
                 ))
                 .into());
             }

@@ -57,7 +57,9 @@ pub enum BenchError {
     #[error(transparent)]
     Endpoints(#[from] EndpointError),
     /// The server does not offer that fabric.
-    #[error("no {fabric} to this server: {reason}; `herdwick doctor` says what works on this host")]
+    #[error(
+        "no {fabric} to this server: {reason}; `herdwick doctor` shows what works on this host"
+    )]
     NoTransport {
         /// The fabric.
         fabric: Fabric,
@@ -65,6 +67,6 @@ pub enum BenchError {
         reason: String,
     },
     /// A client thread panicked; its message is on standard error.
-    #[error("a client thread panicked; its words stand above")]
+    #[error("a client thread panicked; its message is on standard error")]
     Panicked,
 }

@@ -57,7 +57,7 @@ pub enum ServerError {
         source: herdwick::Error,
     },
     /// The server process did not start.
-    #[error("`{program}` did not start: {reason}; its own words stand above")]
+    #[error("`{program}` did not start: {reason}; its messages are above")]
     NotStarted {
         /// The command.
         program: String,

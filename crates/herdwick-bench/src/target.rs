@@ -73,9 +73,7 @@ pub enum DriveError {
     )]
     Closed,
     /// A reply that memcached never sends.
-    #[error(
-        "the server said {0:?}, which is no reply to what was asked: is it a memcached server?"
-    )]
+    #[error("the server sent {0:?}, which is no reply to the request: is it a memcached server?")]
     Reply(String),
     /// A value that does not fit a request line and its overflow area.
     #[error("a value of {0} bytes does not fit HERD's request: take smaller ones, or --fabric tcp")]

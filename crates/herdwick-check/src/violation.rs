@@ -31,7 +31,7 @@ impl fmt::Display for Violation {
         if unread > 0 {
             writeln!(
                 f,
-                "and {unread} of unknown outcome whose values nobody read"
+                "and {unread} of unknown outcome whose values were never read"
             )?;
         }
         Ok(())

@@ -177,7 +177,7 @@ fn violation_is_short() {
     let text = violation.to_string();
     assert_eq!(text.lines().count(), 5, "{text}");
     assert!(text.contains("502..503 client 1: Get { value: Some(49) }"));
-    assert!(text.contains("and 49 of unknown outcome whose values nobody read"));
+    assert!(text.contains("and 49 of unknown outcome whose values were never read"));
 }
 
 /// Whether some order of all operations explains their answers: tries each, and in a cache an

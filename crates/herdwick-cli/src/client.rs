@@ -312,7 +312,7 @@ pub(crate) fn error_text(server: &str, error: &Error) -> String {
 
 /// What to type next where the server has closed the connection, or answered what is not text.
 const NO_TEXT: &str = "; is that a memcached or a herdwick? With TLS (`serve -Z`) it takes --tls; with \
-                       SASL (`serve -S`) or -B binary it speaks no text, which this command needs: \
+                       SASL (`serve -S`) or -B binary it refuses the text protocol, which this command needs: \
                        start it with -Y FILE alone, and give --login FILE; name another with --server";
 
 /// The end of every message about a login.
@@ -352,7 +352,7 @@ fn advice(error: &Error) -> &'static str {
 
 /// The end of a message about a server that accepts connections and does not answer.
 const STALLED: &str =
-    "; it may be stopped or overloaded, or speak TLS (--tls); name another with --server";
+    "; it may be stopped or overloaded, or require TLS (--tls); name another with --server";
 
 fn tls_advice(why: &str) -> &'static str {
     let alert = why.contains("fatal alert");

@@ -89,8 +89,8 @@ fn set_and_get_work_with_memcached() {
 #[test]
 fn set_and_get_work_with_herdwick() {
     let none = "over tcp (the server offers no fabric: it runs on another host, or as \
-                `herdwick serve --shm off`, or said at its start why it cannot share memory (`herdwick \
-                doctor` says it again); and it has neither an RDMA device nor `--roce`)";
+                `herdwick serve --shm off`, or cannot share memory (`herdwick doctor` shows the \
+                reason on its host); and it has neither an RDMA device nor `--roce`)";
     for (shm, transport) in [("auto", "over shm"), ("off", none)] {
         let (_server, address) = serve(&["--shm", shm]);
         values_go_in_and_come_out(&address, transport);

@@ -220,6 +220,48 @@ fn retired_names_are_not_used() {
     }
 }
 
+/// Idioms that help texts and messages do not use: they name the subject, and what it does.
+const IDIOMS: [&str; 9] = [
+    " whom",
+    "nobody",
+    "somebody",
+    " says ",
+    " said ",
+    " told ",
+    "stand above",
+    "stands above",
+    " speaks ",
+];
+
+/// Returns the idiom in a line that a user reads: a message, or in `herdwick-cli` a help text.
+fn idiom(path: &Path, line: &str) -> Option<&'static str> {
+    let line = line.trim();
+    let is_help = path.to_string_lossy().contains("herdwick-cli/src") && line.starts_with("///");
+    let text = match (line.find('"'), line.rfind('"')) {
+        _ if is_help => line,
+        _ if line.starts_with("//") => "",
+        // A message of several lines.
+        _ if line.ends_with('\\') => line,
+        (Some(from), Some(to)) => &line[from..to],
+        _ => "",
+    };
+    IDIOMS.into_iter().find(|idiom| text.contains(idiom))
+}
+
+#[test]
+fn messages_and_help_texts_are_plain() {
+    for (path, text) in shipped() {
+        for (number, line) in text.lines().enumerate() {
+            let found = idiom(&path, line);
+            assert_eq!(found, None, "{}:{}: {line}", path.display(), number + 1);
+        }
+    }
+    let (cli, mem) = (Path::new("herdwick-cli/src"), Path::new("herdwick-mem/src"));
+    assert!(idiom(cli, "    /// The host that nobody uses.").is_some());
+    assert!(idiom(mem, "    /// The host that nobody uses.").is_none());
+    assert!(idiom(mem, "    #[error(\"its words stand above\")]").is_some());
+}
+
 #[test]
 fn architecture_lists_every_folder() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("is readable");

@@ -31,7 +31,7 @@ pub(crate) const ROW: Row = Row {
     refused: |reason| ListenError {
         what: "cannot share memory with clients".to_owned(),
         reason,
-        advice: "`herdwick doctor` says what is missing, or do without shared memory (--shm off)",
+        advice: "`herdwick doctor` shows what is missing, or do without shared memory (--shm off)",
     },
     listen: |_, _| Ok(host()),
     dial: |_| Ok(AnyDevice::Shm(ShmDevice::client())),

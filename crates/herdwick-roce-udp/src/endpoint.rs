@@ -126,7 +126,7 @@ impl Place {
             ip => ip.to_canonical(),
         };
         if ip.is_multicast() || ip.is_unspecified() {
-            return Err(ConnectError::Endpoint("its address is nobody's"));
+            return Err(ConnectError::Endpoint("its address belongs to no host"));
         }
         Ok(Self {
             transport,

@@ -170,8 +170,10 @@ pub enum NoPlace {
         /// The operating system's error.
         why: String,
     },
-    /// The device speaks iWARP, which lacks UC and UD.
-    #[error("{0} speaks iWARP, which has neither UC nor UD; use plain TCP or `--roce` with it")]
+    /// The device is an iWARP one, which lacks UC and UD.
+    #[error(
+        "{0} is an iWARP device, which has neither UC nor UD; use plain TCP or `--roce` with it"
+    )]
     Iwarp(String),
     /// No port is active.
     #[error("no port of {0} is active; see `rdma link`, then `ip link set <interface> up`")]

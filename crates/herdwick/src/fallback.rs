@@ -24,7 +24,7 @@ pub enum Fallback {
     #[error("the server is a memcached, not a herdwick")]
     Memcached,
     /// The server's hello has another version.
-    #[error("the server says hello in version {0}, this client in {VERSION}")]
+    #[error("the server has version {0} of the hello, this client {VERSION}")]
     Version(u8),
     /// The server did not answer the hello within 250 ms, or its answer was malformed: it is slow,
     /// or there is a proxy in between.
@@ -33,8 +33,8 @@ pub enum Fallback {
     /// The server shares no memory with this host, and has no fabric that reaches other hosts.
     #[error(
         "the server offers no fabric: it runs on another host, or as `herdwick serve --shm off`, or \
-         said at its start why it cannot share memory (`herdwick doctor` says it again); and it has \
-         neither an RDMA device nor `--roce`"
+         cannot share memory (`herdwick doctor` shows the reason on its host); and it has neither an \
+         RDMA device nor `--roce`"
     )]
     NotOffered,
     /// The server has an RDMA device, and this host has none that reaches it.

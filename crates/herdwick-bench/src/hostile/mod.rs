@@ -64,7 +64,7 @@ impl Process {
         }
         match line.trim_end() {
             BEGUN => Ok(process),
-            other => Err(failed(format!("it said {other:?}"))),
+            other => Err(failed(format!("its first line was {other:?}"))),
         }
     }
 }

@@ -28,7 +28,7 @@ pub enum KeySpaceError {
     #[error("a value has at most {max} bytes, not {0}", max = KeySpace::VALUE_MAX)]
     ValueSize(usize),
     /// A key length too short for the keys to be distinct.
-    #[error("{keys} keys of {key_size} bytes cannot be told apart: raise --key-size")]
+    #[error("{keys} keys of {key_size} bytes cannot all differ: raise --key-size")]
     KeyTooShort {
         /// Number of keys.
         keys: u64,

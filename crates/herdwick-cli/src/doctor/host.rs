@@ -155,7 +155,7 @@ fn descriptors(limit: Rlimit) -> Check {
     let check = if soft >= DESCRIPTORS_WANTED {
         Check::works(reason)
     } else {
-        let why = "1,024 connections and 64 leases want more";
+        let why = "1,024 connections and 64 leases need more";
         Check::would_work_if(
             format!("only {reason}: {why}"),
             format!("ulimit -n {DESCRIPTORS_WANTED}"),

@@ -59,7 +59,7 @@ fn gso(probed: Result<&Probe, &io::Error>) -> Check {
 
 fn buffer(probe: Option<&Probe>) -> Check {
     let Some(Probe { receive_buffer, .. }) = probe else {
-        return Check::cannot("no UDP socket to look at");
+        return Check::cannot("no UDP socket could be opened");
     };
     let kilobytes = receive_buffer >> 10;
     let check = if *receive_buffer >= BUFFER_WANTED {

@@ -169,7 +169,7 @@ fn boot_id(text: Option<String>) -> Check {
         .map(|text| text.trim().to_owned())
         .filter(|id| !id.is_empty())
     {
-        Some(id) => Check::works("this host can be told from others").fact("id", id),
+        Some(id) => Check::works("the boot id identifies this host").fact("id", id),
         None => Check::would_work_if(
             "/proc/sys/kernel/random/boot_id cannot be read",
             "mount -t proc proc /proc",
@@ -229,7 +229,7 @@ mod tests {
                 "permission",
             ),
             (boot_id(None), Status::WouldWorkIf, "boot_id"),
-            (boot_id(Some("ab\n".into())), Status::Works, "told"),
+            (boot_id(Some("ab\n".into())), Status::Works, "identifies"),
         ] {
             assert_eq!(check.status, status, "{check:?}");
             assert!(

@@ -113,7 +113,9 @@ fn port(opened: Result<&VerbsDevice, &VerbsError>) -> Check {
             format!("port {port} of {device} has no address"),
             "sudo ip address add 10.0.0.1/24 dev <interface>",
         ),
-        NoPlace::Iwarp(device) => Check::cannot(format!("{device} speaks iWARP: no UC, no UD")),
+        NoPlace::Iwarp(device) => {
+            Check::cannot(format!("{device} is an iWARP device: no UC, no UD"))
+        }
         NoPlace::Refused { device, why } => Check::would_work_if(
             format!("{device}: {why}"),
             "run it where /dev/infiniband may be opened (docker: --device /dev/infiniband)",

@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<Interface, String> {
     }
     if let Some(protocol) = rest.strip_prefix("proto[") {
         let known = protocol.strip_prefix("auto]:");
-        rest = known.ok_or("protocols are told apart on each connection; leave proto[..]: out")?;
+        rest = known.ok_or("the protocol of each connection is detected; leave proto[..]: out")?;
     }
     if rest.starts_with("tag[") {
         let end = rest.find("]:").ok_or("a tag ends with ]:")?;

@@ -222,7 +222,7 @@ fn without_effect(args: &ServeArgs) -> impl Iterator<Item = &'static str> {
 fn warn_of_protocols(args: &ServeArgs) {
     if spoken(args) == Protocol::Binary {
         let flag = if args.sasl { "-S" } else { "-B binary" };
-        warn!("{flag}: connections that speak text are closed, those of `herdwick get` too");
+        warn!("{flag}: connections with the text protocol are closed, those of `herdwick get` too");
     }
     if args.sasl && !args.tls && args.unix_socket.is_none() {
         warn!("-S: PLAIN sends passwords as they are; keep others from reading them by TLS (-Z)");

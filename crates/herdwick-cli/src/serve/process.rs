@@ -50,7 +50,7 @@ pub(crate) enum ProcessError {
     )]
     PidFile { path: PathBuf, source: io::Error },
     /// The background process ended before it was ready.
-    #[error("the server in the background (-d) did not start; what it said stands above")]
+    #[error("the server in the background (-d) did not start; its messages are above")]
     Background,
 }
 

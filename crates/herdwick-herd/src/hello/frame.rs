@@ -45,7 +45,7 @@ pub enum FrameError {
     #[error("not a lease frame")]
     Magic,
     /// The other end speaks another version.
-    #[error("the other end speaks version {0}, this one {VERSION}")]
+    #[error("the other end has version {0}, this one {VERSION}")]
     Version(u8),
     /// An unknown kind, or not the one that is due.
     #[error("frame of kind {0} is out of place")]

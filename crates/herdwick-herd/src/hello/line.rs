@@ -120,7 +120,7 @@ pub enum LineError {
     #[error("not a herdwick line")]
     Foreign,
     /// The other end speaks another version.
-    #[error("the other end speaks version {0}, this one {VERSION}")]
+    #[error("the other end has version {0}, this one {VERSION}")]
     Version(u8),
     /// A field is missing or malformed.
     #[error("field `{0}` is missing or malformed")]

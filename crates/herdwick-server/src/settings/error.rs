@@ -110,7 +110,7 @@ pub enum StartError {
     },
     /// The system does not support the shared memory that leases need.
     #[error(
-        "cannot share memory with clients: {0}; `herdwick doctor` says what is missing, or do \
+        "cannot share memory with clients: {0}; `herdwick doctor` shows what is missing, or do \
          without shared memory (--shm off)"
     )]
     SharedMemory(io::Error),

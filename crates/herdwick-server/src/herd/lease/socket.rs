@@ -55,7 +55,7 @@ pub fn check_lease_directory(parent: &Path) -> io::Result<()> {
 /// Checks that a hello can name `path`, and that a socket address can hold it.
 fn check_name(path: &Path) -> io::Result<()> {
     if path_word(path).is_none() {
-        let reason = "clients can be told only of paths without spaces, in ASCII";
+        let reason = "the hello carries the path, which must be ASCII without spaces";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }
     SocketAddr::from_pathname(path).map(drop)

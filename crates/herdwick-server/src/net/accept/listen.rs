@@ -24,7 +24,7 @@ use crate::{
 /// A listening socket for connections.
 pub(crate) enum StreamListener {
     Tcp(TcpListener),
-    /// Connections on it speak TLS.
+    /// Its connections begin with a TLS handshake.
     Tls(TcpListener),
     Unix(unix::Listener),
 }
