@@ -20,7 +20,7 @@ const EXPLAINED: &str = "In a circle with ";
 const LEFT: [(&str, usize); 3] = [
     ("herdwick-conformance", 7),
     ("herdwick-mica", 6),
-    ("herdwick-roce", 8),
+    ("herdwick-roce", 5),
 ];
 
 /// The path of a module below its crate: `["runtime", "worker"]`.

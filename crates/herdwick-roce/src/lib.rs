@@ -29,6 +29,7 @@ mod pace;
 pub mod packet;
 mod qp;
 mod regions;
+mod shared;
 mod slab;
 mod table;
 mod timers;

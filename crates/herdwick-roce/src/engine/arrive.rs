@@ -5,7 +5,7 @@ use core::{net::IpAddr, time::Duration};
 use herdwick_fabric::{QpState, Transport};
 use zerocopy::FromBytes;
 
-use super::{Engine, Shared};
+use super::Engine;
 use crate::{
     Arrival, Drop, Memory, Wire,
     icrc::{INTERLEAVED, IpId, Route},
@@ -14,6 +14,7 @@ use crate::{
         PacketOp, Place,
     },
     qp::{Qp, class},
+    shared::Shared,
 };
 
 /// The ECN bits of the type of service: a router on the path is congested (CE).

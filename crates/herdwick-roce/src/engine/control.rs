@@ -5,7 +5,7 @@ use herdwick_fabric::{
     RegionId, RegionSpec, Remote, Scope, Status, Transport,
 };
 
-use super::{Address, Engine, Shared};
+use super::Engine;
 use crate::{
     Destination, FlowId, LocalEndpoint, Peer, Peering, Secret,
     completions::Cq,
@@ -13,6 +13,7 @@ use crate::{
     packet::{LOW_24, Psn24},
     qp::{Link, Names, Qp, Target},
     regions::Region,
+    shared::{Address, Shared},
     slab,
 };
 

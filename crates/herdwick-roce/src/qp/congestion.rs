@@ -3,8 +3,8 @@
 use super::Qp;
 use crate::{
     Wire,
-    engine::{Kind, Shared},
     packet::{BTH_BYTES, Bth, CONGESTION_BYTES, Head, ICRC_BYTES},
+    shared::{Kind, Shared},
 };
 
 impl Qp {

@@ -7,9 +7,9 @@ use herdwick_fabric::{INLINE_RECEIVE, Opcode, Qpn, Source, Status};
 use super::{Qp, Received, inbound::inline_data};
 use crate::{
     Arrival, Drop, Memory,
-    engine::Shared,
     icrc::IpId,
     packet::{LOW_24, Packet},
+    shared::Shared,
 };
 
 /// Bytes in front of a datagram in its buffer: the GRH, or a substitute.

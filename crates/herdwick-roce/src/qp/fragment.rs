@@ -5,11 +5,11 @@ use herdwick_fabric::{Payload, Remote, Transport};
 use super::Target;
 use crate::{
     Memory, Wire,
-    engine::{Kind, Shared},
     packet::{
         Bth, BthFlags, Class, Deth, Head, ICRC_BYTES, Immediate, Operation, PacketOp, Place, Psn24,
         Reth, pad_of,
     },
+    shared::{Kind, Shared},
 };
 
 /// One packet of a SEND or WRITE, to be encoded.

@@ -5,9 +5,9 @@ use herdwick_fabric::{INLINE_RECEIVE, InlineData, Opcode, RegionId, Remote, Rkey
 use super::{Qp, Received};
 use crate::{
     Drop, Memory,
-    engine::Shared,
     packet::{Operation, Packet, Place, Psn24},
     regions::Right,
+    shared::Shared,
 };
 
 /// The message being received.

@@ -7,6 +7,7 @@ mod fragment;
 mod inbound;
 mod post;
 mod reliable;
+mod target;
 mod unreliable;
 
 use alloc::collections::VecDeque;
@@ -18,11 +19,11 @@ use herdwick_fabric::{
 };
 
 use crate::{
-    Config, FlowId, Memory, Secret, Wire,
+    Config, Memory, Secret, Wire,
     completions::{Cq, Slots},
-    engine::Shared,
     packet::Psn24,
     regions::Asker,
+    shared::Shared,
     slab::Slab,
 };
 
@@ -34,6 +35,7 @@ pub(crate) use fragment::class;
 pub(crate) use inbound::Inbound;
 pub(crate) use post::Sends;
 pub(crate) use reliable::{Requester, Responder};
+pub(crate) use target::Target;
 
 /// One queue pair.
 pub(crate) struct Qp {
@@ -77,17 +79,6 @@ pub(crate) struct Link {
     pub(crate) rd_atomic: usize,
     /// RC: whether a refused request fails the queue pair.
     pub(crate) refusals_are_fatal: bool,
-}
-
-/// The destination of the packets of a work request.
-#[derive(Clone, Copy)]
-pub(crate) struct Target {
-    pub(crate) flow: FlowId,
-    pub(crate) qpn: u32,
-    /// UD: the Q_Key that they carry.
-    pub(crate) qkey: u32,
-    /// The engine's keyed peering that makes their trailers.
-    pub(crate) keyed: Option<u32>,
 }
 
 /// The receive queue.

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     Memory, Wire,
-    engine::Shared,
     packet::{Class, Psn24},
+    shared::Shared,
 };
 
 /// Maximum bytes of one RC or UC message. Its packets number far less than half the PSN space, so

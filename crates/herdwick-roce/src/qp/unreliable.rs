@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     Drop, Memory, Wire,
-    engine::Shared,
     packet::{Class, Packet, Place},
+    shared::Shared,
 };
 
 impl Qp {

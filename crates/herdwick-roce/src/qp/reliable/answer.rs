@@ -8,8 +8,8 @@ use super::super::{
 };
 use crate::{
     Drop, Memory,
-    engine::Shared,
     packet::{Nak, Packet, Place, Psn24, Syndrome},
+    shared::Shared,
 };
 
 impl Qp {

@@ -11,8 +11,8 @@ mod serve;
 
 use crate::{
     Drop, Memory, Wire,
-    engine::Shared,
     packet::{Operation, Packet},
+    shared::Shared,
 };
 
 use super::Qp;

@@ -11,10 +11,10 @@ use super::super::{
 };
 use crate::{
     Memory, RNR_FOR_EVER, Retry, Wire,
-    engine::{Kind, Shared},
     packet::{
         AtomicEth, Bth, BthFlags, Class, Head, ICRC_BYTES, Operation, PacketOp, Psn24, rnr_delay,
     },
+    shared::{Kind, Shared},
     slab,
 };
 

@@ -7,11 +7,11 @@ use herdwick_fabric::RegionId;
 use super::super::Qp;
 use crate::{
     Drop, Memory, RD_ATOMIC_MAX, Wire,
-    engine::{Kind, Shared},
     packet::{
         Aeth, AtomicAckEth, Bth, BthFlags, Class, Head, ICRC_BYTES, Operation, PacketOp, Place,
         Psn24, Reth, Syndrome, pad_of,
     },
+    shared::{Kind, Shared},
 };
 
 /// Responses to READs and atomics kept for repetition.

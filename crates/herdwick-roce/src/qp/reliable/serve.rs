@@ -8,9 +8,9 @@ use super::{
 };
 use crate::{
     Drop, Memory, Wire,
-    engine::Shared,
     packet::{Nak, Operation, Packet, Psn24, Reth, Syndrome},
     regions::Right,
+    shared::Shared,
 };
 
 /// Maximum packets of a READ response, a quarter of the PSN space.
