@@ -25,6 +25,14 @@ pub struct SeededDevice {
     capabilities: Capabilities,
 }
 
+impl SeededNetwork {
+    /// Returns the control half.
+    #[must_use]
+    pub fn device(&self) -> SeededDevice {
+        SeededDevice::new(self.clone())
+    }
+}
+
 impl SeededDevice {
     pub(super) fn new(network: SeededNetwork) -> Self {
         let capabilities = network.world().capabilities.clone();

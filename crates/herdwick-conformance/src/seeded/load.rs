@@ -6,8 +6,9 @@ use herdwick_fabric::{Qpn, Remote, Status};
 use herdwick_mem::WORD;
 
 use super::{
+    event::{Event, Loading, Packet, Reply},
     receive::Executed,
-    world::{Event, Loading, Packet, Reply, World},
+    world::World,
 };
 
 /// Mean number of pauses in a torn READ: enough for a mix of several states, however long it is.

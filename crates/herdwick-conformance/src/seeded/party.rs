@@ -13,8 +13,8 @@ use herdwick_fabric::{
 };
 use herdwick_mem::Span;
 
-use super::send::SendEntry;
-use super::world::{EventKey, Packet, Reply};
+use super::event::{EventKey, Packet, Reply};
+use super::send_entry::SendEntry;
 
 /// Identifies a port of a [`SeededNetwork`](super::SeededNetwork) in faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

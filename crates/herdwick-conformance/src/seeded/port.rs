@@ -16,9 +16,10 @@ use herdwick_mem::{Span, WORD};
 
 use super::{
     PartyId, SeededNetwork,
+    event::{Event, Verb},
     party::{PartyState, Qp},
-    send::{Body, SendEntry},
-    world::{Event, Verb, World},
+    send_entry::{Body, SendEntry},
+    world::World,
 };
 
 /// The data half of a [`SeededNetwork`]. Dropping it destroys its queue pairs and regions.

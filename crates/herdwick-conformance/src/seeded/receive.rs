@@ -3,31 +3,15 @@
 use std::time::Duration;
 
 use herdwick_fabric::{
-    Access, InlineData, Opcode, QpState, Qpn, RecvWr, Remote, Scope, Source, Status, Transport,
+    Access, InlineData, Opcode, QpState, Qpn, Remote, Scope, Source, Status, Transport,
 };
 use herdwick_mem::{Span, WORD};
 
 use super::{
+    event::{Event, Kind, Landing, Packet, Reply, Request, Verb},
     party::{Qp, Received},
-    world::{Event, Kind, Packet, Reply, Request, Verb, World, digest},
+    world::World,
 };
-
-/// A WRITE with words that become visible one by one.
-pub(super) struct Landing {
-    packet: Packet,
-    region: u32,
-    span: Span,
-    /// The words to come, the next one at the end.
-    words: Vec<(usize, Vec<u8>)>,
-    recv: Option<RecvWr>,
-}
-
-impl Landing {
-    pub(super) fn digest(&self) -> u64 {
-        let next = self.words.last();
-        next.map_or(0, |(offset, bytes)| digest(bytes) ^ *offset as u64)
-    }
-}
 
 /// The result of a request.
 pub(super) enum Executed {

@@ -2,69 +2,20 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use herdwick_fabric::{Completion, CqId, Opcode, QpState, Qpn, Status, Transport};
-use herdwick_mem::Span;
+use herdwick_fabric::{Completion, CqId, QpState, Qpn, Status, Transport};
 
 use super::{
     RETRY_DEADLINE,
+    event::{Event, Kind, Packet, Reply, Request},
     party::{Entry, Qp, Received, SendSide},
-    world::{Event, Kind, Packet, Reply, Request, Verb, World},
+    send_entry::SendEntry,
+    world::World,
 };
 
 /// Pause before RC retransmits, in addition to four times the longest travel time.
 const RETRY_PAUSE: Duration = Duration::from_micros(50);
 /// Pause before RC retransmits to a peer without a RECV.
 const NOT_READY_PAUSE: Duration = Duration::from_micros(20);
-
-/// A send work request under way.
-pub(super) struct SendEntry {
-    pub(super) wr_id: u64,
-    pub(super) signaled: bool,
-    pub(super) fence: bool,
-    pub(super) psn: u64,
-    pub(super) verb: Verb,
-    pub(super) imm: Option<u32>,
-    pub(super) body: Body,
-    pub(super) to: Qpn,
-    /// The memory for the result of a READ or atomic.
-    pub(super) into: Option<(Span, usize)>,
-    pub(super) outcome: Option<Result<Vec<u8>, Status>>,
-}
-
-pub(super) enum Body {
-    Copied(Vec<u8>),
-    Region(Span, usize, usize),
-}
-
-impl Body {
-    fn fetch(&self) -> Vec<u8> {
-        match self {
-            Self::Copied(bytes) => bytes.clone(),
-            Self::Region(span, offset, len) => {
-                let mut bytes = vec![0; *len];
-                span.read_bytes(*offset, &mut bytes);
-                bytes
-            }
-        }
-    }
-}
-
-impl SendEntry {
-    fn opcode(&self) -> Opcode {
-        match self.verb {
-            Verb::Send => Opcode::Send,
-            Verb::Write(_) => Opcode::Write,
-            Verb::Read(..) => Opcode::Read,
-            Verb::FetchAdd(..) => Opcode::FetchAdd,
-            Verb::CompareSwap(..) => Opcode::CompareSwap,
-        }
-    }
-
-    /// Whether the answer to a later request implies that this one was executed.
-    fn implied(&self) -> bool {
-        matches!(self.verb, Verb::Send | Verb::Write(_))
-    }
-}
 
 impl SendSide {
     pub(super) fn new(cq: CqId, depth: usize) -> Self {

@@ -5,13 +5,12 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Capabilities, Completion, CqId, Qpn, RecvWr, Remote, Rkey, Status};
-use herdwick_mem::Span;
+use herdwick_fabric::{Capabilities, Completion, CqId, Qpn, RecvWr, Rkey};
 
 use super::{
     Faults, PartyId,
+    event::{Event, EventKey, Kind, Packet, Reply, digest},
     party::{Entry, PartyState, Qp, Received},
-    receive::Landing,
     rng::{Rng, mix},
 };
 
@@ -34,79 +33,6 @@ pub(super) struct World {
     next_event: u64,
     cuts: BTreeSet<(PartyId, PartyId)>,
     stops: Vec<(u64, PartyId)>,
-}
-
-/// Time of an event, and its number: events of one time happen in the order of scheduling.
-pub(super) type EventKey = (Duration, u64);
-
-/// The events.
-pub(super) enum Event {
-    /// A queue pair transmits its next work request.
-    Transmit(Qpn),
-    /// A packet arrives.
-    Arrive(Packet),
-    /// The next word of a WRITE becomes visible.
-    Land(Landing),
-    /// The next word of a READ is loaded.
-    Load(Loading),
-    /// RC's retransmission timer expires.
-    Timer(Qpn),
-}
-
-/// A READ with words that are loaded one by one.
-pub(super) struct Loading {
-    pub(super) packet: Packet,
-    pub(super) region: u32,
-    pub(super) span: Span,
-    pub(super) offset: usize,
-    pub(super) data: Vec<u8>,
-    /// The ranges of `data` still to be loaded, the next one at the end.
-    pub(super) words: Vec<(usize, usize)>,
-    /// How likely a pause between two words is, per thousand.
-    pub(super) pause_per_mille: u16,
-}
-
-#[derive(Clone)]
-pub(super) struct Packet {
-    pub(super) origin: usize,
-    pub(super) from: Qpn,
-    pub(super) to: Qpn,
-    pub(super) psn: u64,
-    pub(super) kind: Kind,
-}
-
-#[derive(Clone)]
-pub(super) enum Kind {
-    Request(Request),
-    Reply(Reply),
-}
-
-#[derive(Clone)]
-pub(super) struct Request {
-    pub(super) verb: Verb,
-    pub(super) imm: Option<u32>,
-    pub(super) body: Vec<u8>,
-    /// The requester has the answers to all requests before this one.
-    pub(super) oldest: u64,
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum Verb {
-    Send,
-    Write(Remote),
-    Read(Remote, usize),
-    FetchAdd(Remote, u64),
-    CompareSwap(Remote, u64, u64),
-}
-
-#[derive(Clone)]
-pub(super) enum Reply {
-    /// Executed; with the result of a READ or atomic.
-    Ack(Vec<u8>),
-    /// There was no RECV.
-    NotReady,
-    /// Refused for good.
-    Refused(Status),
 }
 
 impl World {
@@ -303,13 +229,6 @@ impl Kind {
             Self::Reply(Reply::Refused(status)) => 2 + *status as u64,
         }
     }
-}
-
-pub(super) fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(
-        bytes.len() as u64,
-        |hash, byte| mix(hash ^ u64::from(*byte)),
-    )
 }
 
 fn pair(a: PartyId, b: PartyId) -> (PartyId, PartyId) {

@@ -1,0 +1,105 @@
+//! The events of the seeded fabric, and the packets that they carry.
+
+use std::time::Duration;
+
+use herdwick_fabric::{Qpn, RecvWr, Remote, Status};
+use herdwick_mem::Span;
+
+use super::rng::mix;
+
+/// Time of an event, and its number: events of one time happen in the order of scheduling.
+pub(super) type EventKey = (Duration, u64);
+
+/// The events.
+pub(super) enum Event {
+    /// A queue pair transmits its next work request.
+    Transmit(Qpn),
+    /// A packet arrives.
+    Arrive(Packet),
+    /// The next word of a WRITE becomes visible.
+    Land(Landing),
+    /// The next word of a READ is loaded.
+    Load(Loading),
+    /// RC's retransmission timer expires.
+    Timer(Qpn),
+}
+
+/// A READ with words that are loaded one by one.
+pub(super) struct Loading {
+    pub(super) packet: Packet,
+    pub(super) region: u32,
+    pub(super) span: Span,
+    pub(super) offset: usize,
+    pub(super) data: Vec<u8>,
+    /// The ranges of `data` still to be loaded, the next one at the end.
+    pub(super) words: Vec<(usize, usize)>,
+    /// How likely a pause between two words is, per thousand.
+    pub(super) pause_per_mille: u16,
+}
+
+#[derive(Clone)]
+pub(super) struct Packet {
+    pub(super) origin: usize,
+    pub(super) from: Qpn,
+    pub(super) to: Qpn,
+    pub(super) psn: u64,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone)]
+pub(super) enum Kind {
+    Request(Request),
+    Reply(Reply),
+}
+
+#[derive(Clone)]
+pub(super) struct Request {
+    pub(super) verb: Verb,
+    pub(super) imm: Option<u32>,
+    pub(super) body: Vec<u8>,
+    /// The requester has the answers to all requests before this one.
+    pub(super) oldest: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Verb {
+    Send,
+    Write(Remote),
+    Read(Remote, usize),
+    FetchAdd(Remote, u64),
+    CompareSwap(Remote, u64, u64),
+}
+
+#[derive(Clone)]
+pub(super) enum Reply {
+    /// Executed; with the result of a READ or atomic.
+    Ack(Vec<u8>),
+    /// There was no RECV.
+    NotReady,
+    /// Refused for good.
+    Refused(Status),
+}
+
+/// A WRITE with words that become visible one by one.
+pub(super) struct Landing {
+    pub(super) packet: Packet,
+    pub(super) region: u32,
+    pub(super) span: Span,
+    /// The words to come, the next one at the end.
+    pub(super) words: Vec<(usize, Vec<u8>)>,
+    pub(super) recv: Option<RecvWr>,
+}
+
+impl Landing {
+    pub(super) fn digest(&self) -> u64 {
+        let next = self.words.last();
+        next.map_or(0, |(offset, bytes)| digest(bytes) ^ *offset as u64)
+    }
+}
+
+pub(super) fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(
+        bytes.len() as u64,
+        |hash, byte| mix(hash ^ u64::from(*byte)),
+    )
+}

@@ -1,0 +1,129 @@
+//! The seeded network as a test holds it: faults, time, stopped parties and partitions.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use herdwick_fabric::{Atomics, Capabilities, INLINE_RECEIVE};
+
+use super::{faults::Faults, party::PartyId, world::World};
+
+/// Ports that reach each other, and the faults between them. Clones share the network.
+#[derive(Clone)]
+pub struct SeededNetwork {
+    world: Arc<Mutex<World>>,
+}
+
+impl SeededNetwork {
+    /// Makes a network without faults that promises [`SeededNetwork::capabilities`].
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self::with_capabilities(seed, Self::capabilities())
+    }
+
+    /// Makes a network that promises, and has, `capabilities`.
+    #[must_use]
+    pub fn with_capabilities(seed: u64, capabilities: Capabilities) -> Self {
+        let world = Arc::new(Mutex::new(World::new(seed, capabilities)));
+        Self { world }
+    }
+
+    /// Everything in Table 1, coherent atomics, ordered WRITEs, inline receive, waking; not
+    /// `lossless`, because faults may be set.
+    #[must_use]
+    pub fn capabilities() -> Capabilities {
+        Capabilities {
+            name: "seeded",
+            rc: true,
+            uc: true,
+            ud: true,
+            read: true,
+            atomics: Atomics::Coherent,
+            ordered_write: true,
+            wakes_on_write: true,
+            lossless: false,
+            acknowledged_sends: true,
+            inline_bytes_max: 256,
+            inline_receive_bytes: INLINE_RECEIVE,
+            datagram_header_bytes: 0,
+            datagram_bytes_max: 4096,
+            message_bytes_max: 1 << 20,
+            read_bytes_max: 1 << 24,
+            rd_atomic_max: 1024,
+            ordered_read: true,
+            gso: false,
+            senders: 1,
+            postlist_max: 1024,
+            scoped_regions: true,
+            counted_drops: true,
+            virtual_addresses: false,
+        }
+    }
+
+    /// Applies `faults` to messages from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.world().faults = faults;
+    }
+
+    /// Executes all events that are due up to `now`. Returns whether there was any.
+    pub fn run(&self, now: Duration) -> bool {
+        self.world().run(now)
+    }
+
+    /// Executes the next event and advances time to it; `false` if there is none.
+    pub fn step(&self) -> bool {
+        self.world().step()
+    }
+
+    /// The virtual time.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        self.world().now
+    }
+
+    /// Number of events so far.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.world().steps
+    }
+
+    /// A hash over every event so far: time, kind, parties, payload.
+    #[must_use]
+    pub fn trace(&self) -> u64 {
+        self.world().trace
+    }
+
+    /// Number of packets that the network lost: at random, by partition, or to a stopped party.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.world().lost
+    }
+
+    /// Kills a party, as by a power failure: nothing that it sent arrives any more, nothing reaches
+    /// it, and a WRITE of its own that is half visible stays so. Its port still accepts calls.
+    pub fn stop(&self, party: PartyId) {
+        self.world().stop(party);
+    }
+
+    /// Stops `party` after `steps` more events: a test that runs once for each count kills it at
+    /// every step.
+    pub fn stop_after(&self, party: PartyId, steps: u64) {
+        self.world().stop_after(party, steps);
+    }
+
+    /// Loses every packet between `a` and `b`, including those under way.
+    pub fn partition(&self, a: PartyId, b: PartyId) {
+        self.world().partition(a, b);
+    }
+
+    /// Ends a partition.
+    pub fn heal(&self, a: PartyId, b: PartyId) {
+        self.world().heal(a, b);
+    }
+
+    pub(super) fn world(&self) -> MutexGuard<'_, World> {
+        // A panicking test thread must not hide its message behind a second panic here.
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
