@@ -1,5 +1,10 @@
 //! READs for each GET, beside what the theory of cuckoo hashing says.
 
+use std::collections::HashMap;
+
+use herdwick_pilaf::layout::KeyHash;
+use herdwick_request::HashKey;
+
 use crate::fixture::{Kept, key, seeded, server_options, shm};
 
 /// Fills a table to 75 % and reads every key once.
@@ -49,4 +54,29 @@ fn a_miss_takes_two_looks_at_three_places() {
     let (_, mut world) = seeded(1, 1, server_options(64));
     assert_eq!(world.get(0, &key(1)), Kept::Missing);
     assert_eq!(world.clients[0].1.client.read_counters().reads, 6);
+}
+
+/// Returns two keys with one tag, of which the second may be where the first one is stored.
+fn same_tag(buckets: u64) -> [Vec<u8>; 2] {
+    let hash = |n: u64| KeyHash::of(&HashKey([3, 4]), &key(n));
+    let mut seen = HashMap::new();
+    let pairs = (0..1_000_000).filter_map(|n| Some((seen.insert(hash(n).tag(), n)?, n)));
+    let mut meeting = pairs.filter(|(a, b)| {
+        let [first, ..] = hash(*a).places(buckets);
+        hash(*b).places(buckets).contains(&first)
+    });
+    let (a, b) = meeting.next().expect("some of a hundred pairs");
+    [key(a), key(b)]
+}
+
+#[test]
+fn a_key_with_the_tag_of_another_one_is_told_apart() {
+    let (_, mut world) = seeded(1, 1, server_options(8));
+    let [a, b] = same_tag(8);
+    assert_eq!(world.put(0, &a, b"of a"), Kept::Done);
+    assert_eq!(world.get(0, &b), Kept::Missing);
+    assert!(world.clients[0].1.client.counters().other_keys > 0);
+    assert_eq!(world.put(0, &b, b"of b"), Kept::Done);
+    assert_eq!(world.get(0, &a), Kept::Value(b"of a".to_vec()));
+    assert_eq!(world.get(0, &b), Kept::Value(b"of b".to_vec()));
 }
