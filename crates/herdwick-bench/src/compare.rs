@@ -12,7 +12,7 @@ use crate::{
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
-    lines::{self, BareTarget, EchoTarget, EndpointError, HerdTarget},
+    lines::{self, BareTarget, EchoTarget, EndpointError, FarmTarget, HerdTarget},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
@@ -116,7 +116,7 @@ fn contenders(
         match (system, &config.fabrics[..]) {
             (System::Beside(_), _) => contenders.push((*system, Fabric::SHM)),
             (System::Bare, _) => contenders.push((*system, Fabric::ROCE)),
-            (System::Echo, _) => {
+            (System::Echo | System::Farm(_), _) => {
                 let fabrics = config.echo_fabrics();
                 contenders.extend(fabrics.into_iter().map(|fabric| (*system, fabric)));
             }
@@ -134,15 +134,16 @@ fn contenders(
     (contenders, left_out)
 }
 
-/// A run of the echo.
-struct RunEcho<'a, 'b> {
+/// A run of a system in this process.
+struct RunInProcess<'a, 'b> {
     comparison: &'a Comparison<'b>,
+    system: System,
     name: String,
     traces: &'a mut [Trace],
     watch: &'a mut dyn FnMut(&Progress),
 }
 
-impl VisitAll for RunEcho<'_, '_> {
+impl VisitAll for RunInProcess<'_, '_> {
     type Output = Result<Run, BenchError>;
 
     fn visit<D>(self, worker: D, clients: Vec<D>) -> Self::Output
@@ -152,10 +153,16 @@ impl VisitAll for RunEcho<'_, '_> {
         let comparison = self.comparison;
         let (_, transport, cpus) = comparison.echo_terms();
         let devices = (worker, clients);
+        let bout = comparison.echo_bout(self.name);
+        if let System::Farm(values) = self.system {
+            let (_, window) = transport;
+            let Config { keys, .. } = *comparison.config;
+            let terms = (values, window, keys);
+            let targets = FarmTarget::endpoints(devices, terms, comparison.space, cpus)?;
+            return bout.run(targets, self.traces, self.watch);
+        }
         let targets = EchoTarget::endpoints(devices, transport, comparison.space, cpus)?;
-        comparison
-            .echo_bout(self.name)
-            .run(targets, self.traces, self.watch)
+        bout.run(targets, self.traces, self.watch)
     }
 }
 
@@ -174,8 +181,7 @@ impl Comparison<'_> {
         let Some(server) = &self.server else {
             return Ok(());
         };
-        let echo = |system| matches!(system, System::Echo | System::Bare);
-        let herd = |(system, fabric): &&Contender| !echo(*system) && fabric.is_herd();
+        let herd = |(system, fabric): &&Contender| !system.is_in_process() && fabric.is_herd();
         if let Some((_, fabric)) = self.contenders.iter().find(herd) {
             let transport = (*fabric, self.config.request_path);
             let target =
@@ -288,7 +294,7 @@ impl Comparison<'_> {
             ((System::Bare, _), _) => self
                 .bare_targets()
                 .and_then(|targets| self.echo_bout(name).run(targets, &mut traces, watch)),
-            ((_, fabric), _) => self.run_echo(fabric, name, &mut traces, watch),
+            (contender, _) => self.run_in_process(contender, name, &mut traces, watch),
         };
         self.traces = traces;
         let cpu = self.server.as_ref().and_then(|server| server.cpu.as_ref());
@@ -327,10 +333,10 @@ impl Comparison<'_> {
         Ok(Process::start(program, kind, server, cpus)?)
     }
 
-    /// Runs the echo, its code compiled for the fabric's provider.
-    fn run_echo(
+    /// Runs a system in this process, its code compiled for the fabric's provider.
+    fn run_in_process(
         &self,
-        fabric: Fabric,
+        (system, fabric): Contender,
         name: String,
         traces: &mut [Trace],
         watch: &mut dyn FnMut(&Progress),
@@ -340,8 +346,9 @@ impl Comparison<'_> {
         let worker = open(End::Worker)?;
         let clients = (0..self.config.clients).map(|_| open(End::Client));
         let clients = clients.collect::<Result<_, _>>()?;
-        let run = RunEcho {
+        let run = RunInProcess {
             comparison: self,
+            system,
             name,
             traces,
             watch,
@@ -402,12 +409,11 @@ impl Comparison<'_> {
     fn subject(&self, (system, fabric): Contender) -> Subject {
         let config = self.config;
         let tcp = |value| (fabric == Fabric::Tcp).then_some(value);
-        let echo = matches!(system, System::Echo | System::Bare);
-        let server = self.server.as_ref().filter(|_| !echo);
+        let server = self.server.as_ref().filter(|_| !system.is_in_process());
         let beside = match system {
             System::Beside(neighbour) => Some(neighbour.name().to_owned()),
             System::Crowded => Some("crowd".to_owned()),
-            System::Echo | System::Bare | System::Herd => None,
+            System::Echo | System::Bare | System::Farm(_) | System::Herd => None,
         };
         Subject {
             beside,

@@ -79,6 +79,8 @@ pub enum System {
     Echo,
     /// Plain datagrams of the same sizes, echoed: the baseline of the software RNIC.
     Bare,
+    /// FaRM-KV, with values in its table or out of it, without a lease.
+    Farm(FarmValues),
     /// A server.
     Herd,
     /// A server that also holds [`Config::idle_connections`].
@@ -94,9 +96,27 @@ impl System {
         match self {
             Self::Echo => "echo",
             Self::Bare => "bare",
+            Self::Farm(FarmValues::Inline) => "farm",
+            Self::Farm(FarmValues::OutOfTable) => "farm-var",
             Self::Herd | Self::Crowded => "herd",
             Self::Beside(_) => "hostile",
         }
+    }
+}
+
+/// Where FaRM-KV has its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FarmValues {
+    /// In the table: a GET is one READ.
+    Inline,
+    /// Out of the table (VAR): a GET is two READs.
+    OutOfTable,
+}
+
+impl System {
+    /// Returns whether it is measured in one process, with a thread of the benchmark as its server.
+    pub(crate) fn is_in_process(self) -> bool {
+        matches!(self, Self::Echo | Self::Bare | Self::Farm(_))
     }
 }
 
@@ -251,7 +271,7 @@ impl Config {
 
     /// Returns whether any of the systems needs a server.
     pub(crate) fn needs_server(&self) -> bool {
-        let serves = |system: &System| !matches!(system, System::Echo | System::Bare);
+        let serves = |system: &System| !system.is_in_process();
         self.systems.iter().any(serves)
     }
 

@@ -35,7 +35,8 @@ mod workload;
 pub use cache::{TraceError, cache};
 pub use compare::compare;
 pub use config::{
-    Config, ConfigError, CountError, Fabric, FabricError, SEED, System, parse_count, parse_size,
+    Config, ConfigError, CountError, Fabric, FabricError, FarmValues, SEED, System, parse_count,
+    parse_size,
 };
 pub use error::BenchError;
 pub use host::Machine;

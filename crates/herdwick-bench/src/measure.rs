@@ -18,7 +18,7 @@ use crate::{
     remote::Remote,
     report::{CpuPerOp, Latency, Run},
     server::batches,
-    target::{Load, Target},
+    target::{Load, Reads, Target},
     workload::{KeySpace, Trace},
 };
 
@@ -42,6 +42,7 @@ struct Part {
     client_cpu_ns: u64,
     server_cpu_ns: Option<u64>,
     batch_mean: Option<f64>,
+    reads: Option<Reads>,
 }
 
 /// Interval of progress updates, and of a client's slices.
@@ -112,6 +113,8 @@ impl Bout<'_> {
         let slowest = parts.iter().map(rate).reduce(f64::min);
         let slowest = slowest.filter(|_| parts.len() > 1 && ops_per_s > 0.0);
         let per_op = |ns: u64| (operations > 0).then(|| ns as f64 / operations as f64);
+        let reads = parts.iter().filter_map(|part| part.reads);
+        let per_get = reads.reduce(Reads::and).and_then(Reads::per_get);
         let client_cpu_ns = parts.iter().map(|part| part.client_cpu_ns).sum();
         Run {
             ops_per_s,
@@ -128,6 +131,8 @@ impl Bout<'_> {
                     .and_then(per_op),
                 client: per_op(client_cpu_ns),
             },
+            reads_per_get: per_get.map(|(reads, _)| reads),
+            read_bytes_per_get: per_get.map(|(_, bytes)| bytes),
             latency_us: Latency::of(counters.latencies()),
             latencies_ns: Some(counters.latencies().clone()),
             ..Run::default()
@@ -215,12 +220,15 @@ impl ClientThread<'_> {
         let batches_of = self.bout.batches_of.filter(|_| leads);
         let batches_before = batches_of.and_then(batches);
         let (start_ns, client_cpu, server) = (self.clock.ns(), thread_cpu_ns(), server_cpu());
+        let reads_before = target.reads();
         self.drive_for(config.seconds, &mut target, &mut load)?;
         let (end_ns, client_cpu_ns) = (self.clock.ns(), thread_cpu_ns() - client_cpu);
         let server_cpu_ns = server.zip(server_cpu()).map(|(a, b)| b.saturating_sub(a));
         load.count_unanswered(target.in_flight(), end_ns);
         let batches = batches_before.zip(batches_of.and_then(batches));
+        let reads = target.reads().zip(reads_before);
         Ok(Part {
+            reads: reads.map(|(after, before)| after.since(before)),
             counters,
             elapsed_ns: (end_ns - start_ns).max(1),
             client_cpu_ns,

@@ -28,8 +28,47 @@ pub(crate) trait Target {
         None
     }
 
+    /// Returns the READs that its GETs took until now, of a system whose clients READ.
+    fn reads(&self) -> Option<Reads> {
+        None
+    }
+
     /// Returns the times at which the requests still in flight were due.
     fn in_flight(&self) -> impl Iterator<Item = u64>;
+}
+
+/// READs, and the GETs that ended by them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reads {
+    pub gets: u64,
+    pub reads: u64,
+    pub bytes: u64,
+}
+
+impl Reads {
+    /// Returns those since `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            gets: self.gets.saturating_sub(before.gets),
+            reads: self.reads.saturating_sub(before.reads),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+
+    /// Returns those of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            gets: self.gets + other.gets,
+            reads: self.reads + other.reads,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    /// Returns READs and bytes a GET; `None` without GETs.
+    pub(crate) fn per_get(self) -> Option<(f64, f64)> {
+        let gets = self.gets as f64;
+        (self.gets > 0).then(|| (self.reads as f64 / gets, self.bytes as f64 / gets))
+    }
 }
 
 /// The load that a [`Target`] drives.

@@ -14,8 +14,8 @@ use std::{
 use clap::{ArgMatches, Args, ValueEnum};
 use herdwick::RequestPath;
 use herdwick_bench::{
-    self as bench, Against, BenchError, Config, Dist, Fabric, Mix, Neighbour, Percentiles,
-    Progress, Report, Table, Workload, parse_count, parse_size,
+    self as bench, Against, BenchError, Config, Dist, Fabric, FarmValues, Mix, Neighbour,
+    Percentiles, Progress, Report, Table, Workload, parse_count, parse_size,
 };
 
 use self::failure::BenchFailure;
@@ -138,6 +138,10 @@ enum System {
     Store,
     /// HERD with an echo in place of the store: measures the fabric alone, shared memory or roce.
     Echo,
+    /// FaRM-KV: GETs are READs of a hopscotch table. A server without leases in this process.
+    Farm,
+    /// FaRM-KV with values out of the table.
+    FarmVar,
     /// The whole server.
     Herd,
     /// The server, beside a process on the host that writes random words over its own shared
@@ -365,6 +369,8 @@ impl BenchArgs {
         let systems = self.systems.iter().flat_map(|system| match system {
             System::Store | System::Idle | System::Cache => &[][..],
             System::Echo => &[bench::System::Echo],
+            System::Farm => &[bench::System::Farm(FarmValues::Inline)],
+            System::FarmVar => &[bench::System::Farm(FarmValues::OutOfTable)],
             System::Herd if self.idle_connections > 0 => {
                 &[bench::System::Herd, bench::System::Crowded]
             }

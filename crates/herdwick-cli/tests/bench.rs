@@ -24,6 +24,7 @@ fn brief(arguments: &str) -> &'static str {
     match system {
         _ if arguments.contains("--trace") => "",
         Some("cache") => "--keys 2K",
+        Some("farm") => "--keys 2K --seconds 0.1 --runs 1",
         Some("idle") => "--seconds 0.1 --runs 1 --memory 64",
         _ if arguments.contains("--server") => "--keys 2K --seconds 0.1 --runs 1",
         _ => "--keys 2K --seconds 0.1 --runs 1 --memory 64",
@@ -66,7 +67,9 @@ fn help_lists_every_flag() {
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
-    for system in ["store", "echo", "herd", "hostile", "idle", "cache"] {
+    for system in [
+        "store", "echo", "farm", "farm-var", "herd", "hostile", "idle", "cache",
+    ] {
         assert!(help.contains(&format!("- {system}")), "{system}");
     }
 }
@@ -230,6 +233,28 @@ fn shm_benchmark_runs_beside_tcp_and_echo() {
         table.contains("herd over shm : herd over tcp = "),
         "{table}"
     );
+}
+
+#[test]
+fn farm_benchmark_counts_reads_and_their_bytes() {
+    for (fabric, word) in [("shm", "shm"), ("roce", "soft")] {
+        let arguments =
+            format!("farm,farm-var --fabric {fabric} --get-share 0.9 --clients 2 --window 16");
+        let (table, report) = tiny(&format!("farm-{fabric}"), &arguments);
+        let results = report["results"].as_array().unwrap();
+        let of = |name| -> Vec<_> { results.iter().map(|r| r[name].as_str().unwrap()).collect() };
+        assert_eq!(of("system"), ["farm", "farm-var"]);
+        assert_eq!(of("word"), [word; 2]);
+        results.iter().for_each(|result| is_sound(result, &table));
+        for result in results {
+            let reads = result["reads_per_get"].as_f64().unwrap();
+            let bytes = result["read_bytes_per_get"].as_f64().unwrap();
+            // READs are of six slots of 64 bytes, or of one line.
+            let mean = bytes / reads;
+            assert!((64.0..=384.5).contains(&mean), "{mean}: {table}");
+        }
+        assert!(table.contains("bytes a GET"), "{table}");
+    }
 }
 
 #[test]

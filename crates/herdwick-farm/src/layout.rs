@@ -404,7 +404,8 @@ impl Geometry {
 }
 
 /// Returns the lines of a value block; an empty value has a line too.
-pub(crate) fn value_lines(len: usize) -> usize {
+#[must_use]
+pub fn value_lines(len: usize) -> usize {
     len.div_ceil(DATA.bytes).max(1)
 }
 

@@ -20,7 +20,7 @@ pub use client::{Answer, CallError, ClientSide, Lost};
 pub use layout::{
     BUCKETS_MAX, DATA_WORDS, Geometry, GeometryError, LINE_FIELDS, LINE_WORDS, NEIGHBOURHOOD,
     NEIGHBOURHOOD_MAX, OVERFLOW_MAX, POINTER_FIELDS, Terms, VALUE_BYTES_MAX, VALUE_LINES_MAX,
-    Values, Version,
+    Values, Version, value_lines,
 };
 pub use message::{CONTROL_FIELDS, Operation, ReplyCode, WINDOW_MAX};
 pub use probe::{Extent, Probe, Verdict, View};

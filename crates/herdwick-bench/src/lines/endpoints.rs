@@ -30,6 +30,12 @@ pub enum EndpointError {
     /// A window that HERD does not support.
     #[error("--window is a power of two from 1 to {max}, not {0}", max = Window::MAX)]
     Window(usize),
+    /// FaRM-KV's objects could not be created or connected.
+    #[error("setting up FaRM-KV: {0}")]
+    Farm(#[from] herdwick_farm::SetupError),
+    /// FaRM-KV's table does not take the keys.
+    #[error("storing the keys: {0}")]
+    FarmFull(#[from] herdwick_farm::PutError),
     /// Values that do not fit a reply.
     #[error("the echo has values up to {REPLY_BYTES_MAX} bytes, head included: lower --value-size")]
     Value,

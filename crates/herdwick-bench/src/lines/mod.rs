@@ -4,6 +4,7 @@ mod bare;
 mod driver;
 mod echo;
 mod endpoints;
+mod farm;
 mod helper;
 mod instant;
 mod slots;
@@ -25,6 +26,7 @@ use driver::Driver;
 pub(crate) use echo::EchoTarget;
 pub use endpoints::EndpointError;
 pub(crate) use endpoints::{BenchClient, REPLY_BYTES_MAX};
+pub(crate) use farm::FarmTarget;
 pub(crate) use instant::generator_ns;
 
 /// A session over a fabric, with a lease granted by the server.

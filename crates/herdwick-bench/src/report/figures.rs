@@ -127,6 +127,12 @@ pub struct Run {
     /// Nanoseconds per operation of generator and check, against a target that answers at once.
     #[serde(default)]
     pub generator_ns_per_op: Option<f64>,
+    /// READs that a GET took, where clients GET by READs.
+    #[serde(default)]
+    pub reads_per_get: Option<f64>,
+    /// Bytes that those READs asked for, a GET.
+    #[serde(default)]
+    pub read_bytes_per_get: Option<f64>,
     /// Latency from the intended start.
     pub latency_us: Option<Latency>,
     /// All latencies, in nanoseconds.
@@ -156,6 +162,8 @@ impl Run {
                 client: to(self.cpu_ns_per_op.client, 1),
             },
             generator_ns_per_op: to(self.generator_ns_per_op, 2),
+            reads_per_get: to(self.reads_per_get, 4),
+            read_bytes_per_get: to(self.read_bytes_per_get, 1),
             latencies_ns: None,
             ..self.clone()
         }
@@ -215,6 +223,8 @@ impl Outcome {
                 after: known(|run| run.line_rtt_ns.after),
             },
             drifted_runs: runs.iter().filter(|run| run.line_rtt_ns.drifted()).count(),
+            reads_per_get: known(|run| run.reads_per_get).map(|reads| round(reads, 4)),
+            read_bytes_per_get: known(|run| run.read_bytes_per_get).map(|bytes| round(bytes, 1)),
             latency_us: Latency::median(&latencies),
         }
     }

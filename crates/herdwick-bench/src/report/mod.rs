@@ -171,6 +171,12 @@ pub struct Outcome {
     /// Its share of the time that a client has per operation.
     #[serde(default)]
     pub generator_share: Option<f64>,
+    /// READs that a GET took, where clients GET by READs.
+    #[serde(default)]
+    pub reads_per_get: Option<f64>,
+    /// Bytes that those READs asked for, a GET.
+    #[serde(default)]
+    pub read_bytes_per_get: Option<f64>,
     /// Latency from the intended start.
     pub latency_us: Option<Latency>,
     /// The figures of each run.

@@ -63,6 +63,7 @@ impl Table<'_> {
         lines(f, report)?;
         fairness(f, &report.results)?;
         crowds(f, report)?;
+        reads(f, &report.results)?;
         if let Some(reason) = &report.manifest.left_out {
             writeln!(f, "left out: {reason}")?;
         }
@@ -276,6 +277,17 @@ fn fairness(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
                 title(&result.subject),
                 result.subject.clients
             )?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes how many READs a GET took, and of how many bytes.
+fn reads(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
+    for result in results {
+        if let (Some(reads), Some(bytes)) = (result.reads_per_get, result.read_bytes_per_get) {
+            let title = title(&result.subject);
+            writeln!(f, "{title}: {reads:.2} READs and {bytes:.0} bytes a GET")?;
         }
     }
     Ok(())

@@ -9,14 +9,21 @@ use super::{BenchArgs, System, failure::BenchFailure};
 
 /// The options that not every system reads, by their identifiers, and the systems that do.
 const READERS: [(&str, &[System]); 20] = [
-    ("fabric", &[System::Echo, System::Herd]),
+    ("fabric", FABRICS),
     ("bare", SERVING),
     ("server", &[System::Herd, System::Hostile, System::Idle]),
     ("workload", SERVING),
     ("get_share", SERVING),
     (
         "dist",
-        &[System::Store, System::Echo, System::Herd, System::Hostile],
+        &[
+            System::Store,
+            System::Echo,
+            System::Farm,
+            System::FarmVar,
+            System::Herd,
+            System::Hostile,
+        ],
     ),
     ("keys", KEYED),
     ("key_size", KEYED),
@@ -24,7 +31,7 @@ const READERS: [(&str, &[System]); 20] = [
     ("seconds", TIMED),
     ("clients", SERVING),
     ("window", SERVING),
-    ("request_path", SERVING),
+    ("request_path", HERD_PATHS),
     ("connections", &[System::Herd]),
     ("idle_connections", &[System::Herd]),
     ("pipeline", &[System::Herd]),
@@ -33,10 +40,20 @@ const READERS: [(&str, &[System]); 20] = [
     ("rate", SERVING),
     ("runs", TIMED),
 ];
-const SERVING: &[System] = &[System::Echo, System::Herd, System::Hostile];
+const FABRICS: &[System] = &[System::Echo, System::Farm, System::FarmVar, System::Herd];
+const HERD_PATHS: &[System] = &[System::Echo, System::Herd, System::Hostile];
+const SERVING: &[System] = &[
+    System::Echo,
+    System::Farm,
+    System::FarmVar,
+    System::Herd,
+    System::Hostile,
+];
 const KEYED: &[System] = &[
     System::Store,
     System::Echo,
+    System::Farm,
+    System::FarmVar,
     System::Herd,
     System::Hostile,
     System::Cache,
@@ -44,6 +61,8 @@ const KEYED: &[System] = &[
 const TIMED: &[System] = &[
     System::Store,
     System::Echo,
+    System::Farm,
+    System::FarmVar,
     System::Herd,
     System::Hostile,
     System::Idle,
