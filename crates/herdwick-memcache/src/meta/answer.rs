@@ -181,23 +181,35 @@ impl<'a> MetaAnswer<'a> {
     }
 
     fn shown<'b>(&self, clock: Clock, key: &'b [u8], item: &Item<'_>, made: bool) -> Shown<'b> {
+        // Taken apart whole: a new attribute has to be shown here, or not.
+        let Item {
+            value,
+            flags: client_flags,
+            version: unique,
+            deadline,
+            fetched,
+            last_access,
+            won,
+            stale,
+            win_sent,
+        } = *item;
         let deadline = match self.shows {
             _ if made => clock.deadline(self.shows_made),
             Some(exptime) => clock.deadline(exptime),
-            None => item.deadline,
+            None => deadline,
         };
         Shown {
             key,
             value: None,
-            size: item.value.len(),
-            client_flags: item.flags,
-            unique: item.version,
+            size: value.len(),
+            client_flags,
+            unique,
             left: deadline.left(clock.second),
-            idle: clock.second.0.saturating_sub(item.last_access.0),
-            fetched: item.fetched,
-            won: item.won,
-            stale: item.stale,
-            win_sent: item.win_sent,
+            idle: clock.second.0.saturating_sub(last_access.0),
+            fetched,
+            won,
+            stale,
+            win_sent,
         }
     }
 }
