@@ -48,6 +48,16 @@ impl Due {
         }
     }
 
+    /// Returns a deadline after a quarter of the time left, but not before `least` nor after `most`
+    /// from now: for a step that may get no answer, and without which the rest goes on. A caller
+    /// with more patience, or on a busier host, gives it more.
+    pub(crate) fn quarter(self, least: Duration, most: Duration) -> Self {
+        let quarter = self
+            .0
+            .map_or(most, |at| at.saturating_duration_since(clock()) / 4);
+        self.within(quarter.clamp(least, most))
+    }
+
     /// Returns a deadline after half of the time left: for an attempt that leaves the other half to
     /// the next one.
     pub(crate) fn half(self) -> Self {
@@ -80,6 +90,19 @@ mod tests {
         assert!(soon.left().unwrap() <= Duration::from_secs(100));
         let sooner = soon.half().within(Duration::MAX).left().unwrap();
         assert!(sooner <= Duration::from_secs(50));
+    }
+
+    #[test]
+    fn quarter_of_a_deadline_is_bounded_on_both_sides() {
+        // So long that no delay between two reads of the clock matters.
+        let age = Duration::from_secs(100_000);
+        let quarter = |span| Due::after(span).quarter(age, 10 * age).left().unwrap();
+        let about = |left: Duration, ages| left <= ages * age && left > ages * age - age / 2;
+        assert!(about(quarter(3 * age), 1));
+        assert!(about(quarter(20 * age), 5));
+        assert!(about(quarter(3600 * age), 10));
+        assert!(about(quarter(Duration::MAX), 10));
+        assert!(quarter(age / 2) <= age / 2, "never later than the whole");
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub enum Fallback {
     /// The server's hello has another version.
     #[error("the server has version {0} of the hello, this client {VERSION}")]
     Version(u8),
-    /// The server did not answer the hello within 250 ms, or its answer was malformed: it is slow,
-    /// or there is a proxy in between.
+    /// The server did not answer the hello within a quarter of the deadline (at least 250 ms, at most
+    /// 5 s), or its answer was malformed: it is slow, or there is a proxy in between.
     #[error("the server or a proxy before it did not answer the hello")]
     NoAnswer,
     /// The server shares no memory with this host, and has no fabric that reaches other hosts.
@@ -52,7 +52,8 @@ pub enum Fallback {
     #[error(transparent)]
     Refused(#[from] LeaseRefusal),
     /// The server granted a lease, but nothing arrives over the fabric: a first exchange with each
-    /// worker, repeated for up to 250 ms, got no answer.
+    /// worker, repeated for a quarter of the time that the fabric has (at least 250 ms, at most 5 s),
+    /// got no answer.
     #[error(
         "the server grants {name}, but nothing comes back over it: is there a firewall, or a port \
          forward of TCP alone, in between?",

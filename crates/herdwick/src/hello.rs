@@ -12,8 +12,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::{DialError, Fabric, Login, Options, due::Due, stream::Stream};
 
-/// Timeout of the hello. A memcached answers `ERROR` at once; a proxy may swallow the line.
+/// Least timeout of the hello, which otherwise gets a quarter of the time left. A memcached answers
+/// `ERROR` at once; a proxy may swallow the line.
 const TIMEOUT: Duration = Duration::from_millis(250);
+/// Its longest timeout.
+const TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 /// The result of a hello.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,7 +52,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
     if !matches!(stream.write(line.as_bytes()), Ok(Some(len)) if len == line.len()) {
         return refusal(read_line(stream, Due::after(Duration::ZERO)).err());
     }
-    let reply = match read_line(stream, due.within(TIMEOUT)) {
+    let reply = match read_line(stream, due.quarter(TIMEOUT, TIMEOUT_MAX)) {
         Ok(reply) => reply,
         Err(error) => return refusal(Some(error)),
     };

@@ -31,7 +31,7 @@ fn forked(child: impl FnOnce()) -> bool {
 fn options(fabric: Option<Fabric>) -> Options {
     Options {
         // A loaded machine may keep a worker off its CPU for long.
-        deadline: Duration::from_secs(20),
+        deadline: Duration::from_secs(60),
         fabric: fabric.is_some(),
         only: fabric,
         ..Options::default()

@@ -54,7 +54,7 @@ fn options() -> Options {
             verbs: Some(library()),
         },
         // A loaded machine may keep a worker off its CPU for long.
-        deadline: Duration::from_secs(10),
+        deadline: Duration::from_secs(60),
         ..Options::default()
     }
 }

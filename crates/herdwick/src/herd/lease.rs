@@ -44,9 +44,12 @@ const RETRY_AFTER_MAX: Duration = Duration::from_millis(200);
 /// Deadline of the state machine's requests: beyond any deadline of the session, which ends them.
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
-/// Timeout of the first exchange over a fabric. It is repeated after 5, 15, 35, 75 and 155 ms, so a
-/// network that loses one packet in ten makes it fail once in ten thousand times.
+/// Least timeout of the first exchange over a fabric, which otherwise gets a quarter of the time
+/// left. It is repeated after 5, 15, 35, 75 and 155 ms, so a network that loses one packet in ten
+/// makes it fail once in ten thousand times.
 const TRIAL: Duration = Duration::from_millis(250);
+/// Its longest timeout.
+const TRIAL_MAX: Duration = Duration::from_secs(5);
 /// The fabric's clock at the start of the first exchange: it follows a pause, so it is announced.
 const TRIAL_START: Duration = Duration::from_secs(1);
 
@@ -269,7 +272,7 @@ pub(crate) fn take<D: Device>(
     socket.settle()?;
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
     let mut end = setup.finish()?;
-    let elapsed = try_out(&mut end, due.within(TRIAL))?;
+    let elapsed = try_out(&mut end, due.quarter(TRIAL, TRIAL_MAX))?;
     Ok(Taken {
         end,
         lease,

@@ -58,6 +58,15 @@ fn copy(mut from: TcpStream, mut to: TcpStream, host: u8) {
 fn patient() -> Options {
     Options {
         // A loaded machine may keep a worker off its CPU for long.
+        deadline: Duration::from_secs(60),
+        ..Options::default()
+    }
+}
+
+/// Options of a client that is to find out that something is not answered: it waits for a part of
+/// its deadline.
+fn unanswered() -> Options {
+    Options {
         deadline: Duration::from_secs(10),
         ..Options::default()
     }
@@ -106,7 +115,7 @@ fn fabric_that_loses_everything_is_detected_by_the_probe() {
     for request_path in herdwick::RequestPath::ALL {
         let options = Options {
             request_path: Some(request_path),
-            ..patient()
+            ..unanswered()
         };
         let mut client = Client::connect_with(&forward(&server, 0), options).unwrap();
         assert_eq!(transport(&client), "tcp");
@@ -130,7 +139,7 @@ fn fabric_that_loses_everything_is_detected_by_the_probe() {
 #[test]
 fn unanswered_hello_is_retried_later() {
     let server = spawn(Config::local()).unwrap();
-    let mut client = Client::connect_with(&forward(&server, 1), patient()).unwrap();
+    let mut client = Client::connect_with(&forward(&server, 1), unanswered()).unwrap();
     let session = client.session().unwrap();
     assert_eq!(session.fallback(), Some(&Fallback::NoAnswer));
     while transport(&client) != "shm" {

@@ -4,6 +4,7 @@ use std::{
     io::{BufRead, BufReader, Error, Write},
     net::TcpStream,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use herdwick::{Client, Fabric, Fallback, LeaseRefusal, Options, Session};
@@ -12,8 +13,16 @@ use herdwick_server::{Config, Leases, ListenOptions, Server, spawn};
 
 use crate::servers::Script;
 
+/// Options of a client that waits for a server on a busy host.
+fn patient() -> Options {
+    Options {
+        deadline: Duration::from_secs(60),
+        ..Options::default()
+    }
+}
+
 fn dial(address: &str) -> Session {
-    Session::dial(&address.parse().unwrap(), &Options::default()).unwrap()
+    Session::dial(&address.parse().unwrap(), &patient()).unwrap()
 }
 
 fn reason(session: &Session) -> Fallback {
@@ -66,7 +75,7 @@ fn text_transport_can_be_requested() {
     let server = spawn(Config::local()).unwrap();
     let options = Options {
         fabric: false,
-        ..Options::default()
+        ..patient()
     };
     let address = server.address().to_string().parse().unwrap();
     let session = Session::dial(&address, &options).unwrap();
@@ -170,7 +179,7 @@ fn second_best_fabric_is_used_if_the_best_is_unreachable() {
     });
     let server = server.unwrap();
     std::fs::remove_file(lease_socket(&server)).unwrap();
-    let dial = || Client::connect(&server.address().to_string()).unwrap();
+    let dial = || Client::connect_with(&server.address().to_string(), patient()).unwrap();
     let transport = |client: &Client| client.session().map_or("none", Session::transport);
     let (first, mut second) = (dial(), dial());
     assert_eq!((transport(&first), transport(&second)), ("roce", "tcp"));

@@ -1,6 +1,6 @@
 //! Logins: servers that require a password, and those that must not be sent one.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use herdwick::{Client, DialError, Error, Login, Options, Put};
 use herdwick_server::{Config, Server, spawn};
@@ -23,6 +23,7 @@ fn connect(server: &Server, login: Option<&str>, fabric: bool) -> Result<Client,
     let options = Options {
         login: login.map(|line| Login::parse(line).unwrap()),
         fabric,
+        deadline: Duration::from_secs(60),
         ..Options::default()
     };
     Client::connect_with(&server.address().to_string(), options).map_err(|error| match error {

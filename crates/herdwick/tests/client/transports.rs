@@ -28,7 +28,7 @@ fn by(fabric: Fabric, path: RequestPath) -> Options {
         only: Some(fabric),
         request_path: Some(path),
         // A loaded machine may keep a worker off its CPU for long.
-        deadline: Duration::from_secs(10),
+        deadline: Duration::from_secs(60),
         ..Options::default()
     }
 }
