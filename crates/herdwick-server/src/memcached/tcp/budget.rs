@@ -13,7 +13,7 @@ use crate::{
 
 use super::{
     connection::{Connection, Room, SMALL_BYTES, Share},
-    lots::{Wanted, WorkerLots},
+    lots::WorkerLots,
     wait_queue::WaitQueue,
 };
 
@@ -186,7 +186,7 @@ impl Budget {
     pub(super) fn check(
         &mut self,
         connections: &mut [Option<Connection>],
-        lots: &WorkerLots,
+        lots: &mut WorkerLots,
         timeout: Timeouts,
         (now, second): (Duration, u32),
         counters: &mut WorkerCounters,
@@ -233,18 +233,19 @@ impl Budget {
     fn shed(
         &mut self,
         connections: &[Option<Connection>],
-        lots: &WorkerLots,
+        lots: &mut WorkerLots,
         given_up: &mut Vec<(u32, Closed)>,
     ) {
         let short = self.is_short();
         if !short && !lots.any_wanted() {
+            lots.none_stalled();
             return;
         }
         let most = HARD * self.ample;
         let (mut held, mut busy) = (self.held, self.busy());
         let stalled = stalled(connections, self.is_over());
         let mut wanted = lots.wanted();
-        Wanted::limit(&mut wanted, stalled.iter().filter_map(|(_, c)| c.lot()));
+        lots.limit(&mut wanted, stalled.iter().filter_map(|(_, c)| c.lot()));
         for (place, connection) in stalled {
             let bytes = connection.buffers();
             let frees_lot = connection

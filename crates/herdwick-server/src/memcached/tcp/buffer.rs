@@ -28,6 +28,15 @@ const WORKER_POOL_BYTES: std::ops::RangeInclusive<usize> = 256 << 10..=1 << 20;
 /// nor copies its data at each doubling.
 const LARGE_BYTES_MAX: usize = 256 << 10;
 
+/// Most buffers of one kind that are given back at a time.
+const EASED_MAX: usize = 64;
+
+/// Returns how many unused buffers are given back, of which at least `unneeded` lay unused since the
+/// last time: half of those, so that use which falls for a moment finds most of them again.
+pub(super) fn surplus(unneeded: usize) -> usize {
+    unneeded.div_ceil(2).min(EASED_MAX)
+}
+
 /// Returns the bytes of unused buffers of one kind that each of `workers` keeps.
 pub(super) fn pool_bytes(workers: usize) -> usize {
     let (least, most) = WORKER_POOL_BYTES.into_inner();
@@ -46,6 +55,8 @@ struct SpareBuffers {
     buffers: Vec<Vec<u8>>,
     bytes: usize,
     most: usize,
+    /// The fewest that there were since buffers were last given back.
+    least: usize,
 }
 
 impl SpareBuffers {
@@ -54,13 +65,22 @@ impl SpareBuffers {
             buffers: Vec::new(),
             bytes: 0,
             most,
+            least: 0,
         }
     }
 
     fn take(&mut self, at: usize) -> Vec<u8> {
         let buffer = self.buffers.swap_remove(at);
         self.bytes -= buffer.capacity();
+        self.least = self.least.min(self.buffers.len());
         buffer
+    }
+
+    /// Gives back part of the buffers that have not been needed since the last call.
+    fn ease(&mut self) {
+        let eased = self.buffers.drain(..surplus(self.least));
+        self.bytes -= eased.map(|buffer| buffer.capacity()).sum::<usize>();
+        self.least = self.buffers.len();
     }
 
     fn pop(&mut self) -> Option<Vec<u8>> {
@@ -86,6 +106,13 @@ impl Pool {
             large: SpareBuffers::new(most),
             outputs: SpareBuffers::new(most),
         }
+    }
+
+    /// Gives back part of the buffers that have not been needed since the last call.
+    pub(super) fn ease(&mut self) {
+        self.inputs.ease();
+        self.large.ease();
+        self.outputs.ease();
     }
 
     fn output(&mut self) -> Vec<u8> {
@@ -314,6 +341,33 @@ mod tests {
         for workers in [1, 4, 16] {
             assert!(pool_bytes(workers) * workers <= POOL_BYTES);
         }
+    }
+
+    #[test]
+    fn unused_buffers_are_given_back_when_they_are_not_needed() {
+        let mut pool = Pool::new(1 << 20);
+        let fill = |pool: &mut Pool, count| {
+            for _ in 0..count {
+                pool.put_input(vec![0; INPUT_BYTES]);
+                pool.put_input(vec![0; 2 * INPUT_BYTES]);
+                pool.put_output(Vec::with_capacity(OUTPUT_BYTES));
+            }
+        };
+        fill(&mut pool, 20);
+        pool.ease();
+        // Ten of them are in use at times.
+        for _ in 0..20 {
+            let used: Vec<_> = (0..10).map(|_| pool.input()).collect();
+            used.into_iter().for_each(|buffer| pool.put_input(buffer));
+            pool.ease();
+        }
+        assert_eq!(pool.inputs.buffers.len(), 10, "those that are needed stay");
+        assert_eq!(pool.inputs.bytes, 10 * INPUT_BYTES);
+        for kept in [&pool.large, &pool.outputs] {
+            assert_eq!((kept.buffers.len(), kept.bytes), (0, 0));
+        }
+        (0..10).for_each(|_| pool.ease());
+        assert_eq!((pool.inputs.buffers.len(), pool.inputs.bytes), (0, 0));
     }
 
     #[test]

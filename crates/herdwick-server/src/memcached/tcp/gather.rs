@@ -6,7 +6,10 @@ use std::ops::Range;
 use herdwick_memcache::Keys;
 use herdwick_request::Clock;
 
-use super::run::{Cursor, Progress};
+use super::{
+    buffer::surplus,
+    run::{Cursor, Progress},
+};
 use crate::{
     memcached::protocol::{Encoder, OUTPUT_BYTES},
     runtime::{
@@ -290,6 +293,8 @@ pub(super) struct SpareReplies {
     lists: Vec<Box<Replies>>,
     bytes: usize,
     most: usize,
+    /// The fewest lists that there were since some were last given back.
+    least: usize,
 }
 
 impl SpareReplies {
@@ -299,12 +304,21 @@ impl SpareReplies {
             lists: Vec::new(),
             bytes: 0,
             most,
+            least: 0,
         }
+    }
+
+    /// Gives back part of the lists that have not been needed since the last call.
+    pub(super) fn ease(&mut self) {
+        let eased = self.lists.drain(..surplus(self.least));
+        self.bytes -= eased.map(|list| list.memory()).sum::<usize>();
+        self.least = self.lists.len();
     }
 
     pub(super) fn take(&mut self) -> Box<Replies> {
         let replies = self.lists.pop().unwrap_or_default();
         self.bytes -= replies.memory();
+        self.least = self.least.min(self.lists.len());
         replies
     }
 
@@ -340,6 +354,11 @@ mod tests {
         for _ in 0..200 {
             spare.take();
         }
+        assert_eq!((spare.bytes, spare.lists.len()), (0, 0));
+        spare.put(Box::default());
+        spare.ease();
+        assert_eq!(spare.lists.len(), 1, "it was needed until now");
+        spare.ease();
         assert_eq!((spare.bytes, spare.lists.len()), (0, 0));
     }
 }

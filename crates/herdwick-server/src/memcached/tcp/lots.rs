@@ -26,6 +26,9 @@ struct PartitionLots {
     shared_used: AtomicUsize,
     /// Number of workers at which a connection waits for a lot.
     waiting: AtomicUsize,
+    /// Lots of stalled connections, which all workers together could give back, as of the last check
+    /// of each.
+    stalled: AtomicUsize,
 }
 
 /// Adds 1 to `used` if it is below `most`.
@@ -89,6 +92,8 @@ pub(super) struct WorkerLots {
     out: usize,
     /// Shared lots in use, for each partition.
     shared_out: Vec<usize>,
+    /// What this worker last added to the stalled ones of each partition.
+    stalled: Vec<usize>,
 }
 
 /// The number of lots of a partition that have to be given back for waiting connections.
@@ -112,20 +117,6 @@ impl Wanted {
         self.own -= usize::from(lot == Lot::Own);
         true
     }
-
-    /// Wants nothing where giving back all of `lots`, named with their partitions, would serve no
-    /// connection.
-    pub(super) fn limit(wanted: &mut [Self], lots: impl Iterator<Item = (usize, Lot)>) {
-        let mut rest = wanted.to_vec();
-        for (owner, lot) in lots {
-            rest[owner].take(lot);
-        }
-        for (wanted, rest) in wanted.iter_mut().zip(&rest) {
-            if wanted.count - rest.count <= wanted.excess {
-                wanted.count = 0;
-            }
-        }
-    }
 }
 
 impl WorkerLots {
@@ -138,6 +129,7 @@ impl WorkerLots {
             waiting: 0,
             out: 0,
             shared_out: vec![0; count],
+            stalled: vec![0; count],
         }
     }
 
@@ -269,6 +261,42 @@ impl WorkerLots {
             }
         };
         (0..self.queues.len()).map(wanted).collect()
+    }
+
+    /// Wants nothing where giving back all of the lots of stalled connections would serve none: those
+    /// of `lots`, named with their partitions, and those that other workers have found.
+    pub(super) fn limit(
+        &mut self,
+        wanted: &mut [Wanted],
+        lots: impl Iterator<Item = (usize, Lot)>,
+    ) {
+        let mut rest = wanted.to_vec();
+        for (owner, lot) in lots {
+            rest[owner].take(lot);
+        }
+        for (owner, (wanted, rest)) in wanted.iter_mut().zip(&rest).enumerate() {
+            let all = self.note_stalled(owner, wanted.count - rest.count);
+            if all <= wanted.excess {
+                wanted.count = 0;
+            }
+        }
+    }
+
+    /// Records how many lots of a partition this worker could give back. Returns how many all could.
+    fn note_stalled(&mut self, owner: usize, count: usize) -> usize {
+        let before = std::mem::replace(&mut self.stalled[owner], count);
+        let all = &self.lots.partitions[owner].stalled;
+        if count != before {
+            all.fetch_add(count.wrapping_sub(before), Relaxed);
+        }
+        all.load(Relaxed)
+    }
+
+    /// Records that none of this worker's connections is known to have stalled.
+    pub(super) fn none_stalled(&mut self) {
+        for owner in 0..self.stalled.len() {
+            self.note_stalled(owner, 0);
+        }
     }
 
     /// Returns the waiting connections by partition, the youngest first.
@@ -433,7 +461,7 @@ mod tests {
             for stalled in 0..=4 {
                 let stalled = vec![(1, Lot::Own); stalled];
                 let mut wanted = pools[0].wanted();
-                Wanted::limit(&mut wanted, stalled.iter().copied());
+                pools[0].limit(&mut wanted, stalled.iter().copied());
                 let mut closed = 0;
                 for &(owner, lot) in &stalled {
                     closed += usize::from(wanted[owner].take(lot));
@@ -443,6 +471,34 @@ mod tests {
             }
             pools[waits].forget(1, 9);
         }
+    }
+
+    /// Neither worker's stalled connections would do, but those of both together.
+    #[test]
+    fn stalled_lots_of_all_workers_count() {
+        let lots = Lots::new(9, 3);
+        let mut pools = [(); 3].map(|()| WorkerLots::new(Arc::clone(&lots)));
+        for pool in &mut pools[..2] {
+            assert!((0..3).all(|n| pool.ask(0, n) == Some(Lot::Own)));
+        }
+        // Of six in use five are too many, and one connection waits.
+        lots.resize(0, 1);
+        assert_eq!(pools[2].ask(0, 9), None);
+        let stalled = [(0, Lot::Own); 3];
+        let closed = |pool: &mut WorkerLots| {
+            let mut wanted = pool.wanted();
+            pool.limit(&mut wanted, stalled.into_iter());
+            stalled
+                .iter()
+                .filter(|(owner, lot)| wanted[*owner].take(*lot))
+                .count()
+        };
+        assert_eq!(closed(&mut pools[0]), 0, "three would serve nobody");
+        assert_eq!(closed(&mut pools[1]), 3);
+        assert_eq!(closed(&mut pools[0]), 3);
+        // What one has found counts no more once it has given it back.
+        pools[1].none_stalled();
+        assert_eq!(closed(&mut pools[0]), 0);
     }
 
     #[test]

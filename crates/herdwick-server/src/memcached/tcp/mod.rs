@@ -443,6 +443,7 @@ impl Front for TcpFront {
         }
         if self.service.budget.is_due(pass.now, pass.clock.second.0) {
             self.give_up(pass);
+            self.service.ease(pass.now);
         }
         if busy { Activity::Busy } else { Activity::Idle }
     }

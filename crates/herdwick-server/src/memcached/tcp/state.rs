@@ -1,7 +1,7 @@
 //! The state that one worker's connections share while they are served: buffers, budgets, and lists
 //! that are reused.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use herdwick_memcache::meta::KeyRoom;
 use herdwick_request::Staged;
@@ -18,6 +18,9 @@ use crate::{
     runtime::partition::Uploader,
 };
 
+/// Interval at which unused buffers are given back.
+const EASE: Duration = Duration::from_secs(1);
+
 /// The state that one worker's connections share while they are served, one round at a time.
 pub(crate) struct Service {
     pub(crate) pool: Pool,
@@ -29,6 +32,8 @@ pub(crate) struct Service {
     pub(super) marks: Vec<u32>,
     pub(super) part: Part,
     pub(super) spare: SpareReplies,
+    /// When unused buffers are next given back.
+    next_ease: Duration,
     /// The memory that connections hold and may hold.
     pub(super) budget: Budget,
     /// The lots by which uploads are admitted to logs.
@@ -93,6 +98,16 @@ impl Service {
             marks: Vec::with_capacity(RUN_REQUESTS),
             part: Part::default(),
             spare: SpareReplies::new(pool_bytes(workers)),
+            next_ease: Duration::ZERO,
+        }
+    }
+
+    /// Gives back, once in [`EASE`], part of the unused buffers that have not been needed since.
+    pub(super) fn ease(&mut self, now: Duration) {
+        if now >= self.next_ease {
+            self.next_ease = now + EASE;
+            self.pool.ease();
+            self.spare.ease();
         }
     }
 }
