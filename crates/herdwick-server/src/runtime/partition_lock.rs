@@ -216,7 +216,16 @@ impl DerefMut for Guard<'_> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{ATTEMPTS, Lock};
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+        sync::{
+            atomic::{AtomicU64, Ordering::SeqCst},
+            mpsc,
+        },
+        thread,
+    };
+
+    use super::{ATTEMPTS, Lock, Ordering};
 
     #[test]
     fn a_lock_is_free_after_its_owner_has_waited() {
@@ -232,6 +241,127 @@ mod tests {
         assert!(lock.try_lock(ATTEMPTS).is_none());
         drop(kept);
         assert!(lock.try_lock(ATTEMPTS).is_some());
+    }
+
+    /// While a worker is stopped in another's partition, its owner waits for it, and nobody else
+    /// does: they go on at once. When it goes on, the owner is next.
+    #[test]
+    fn only_the_owner_waits_for_a_worker_that_is_stopped() {
+        let lock = Lock::new(0);
+        let (go_on, stopped) = mpsc::channel::<()>();
+        let (has_locked, locked) = mpsc::channel();
+        thread::scope(|scope| {
+            let lock = &lock;
+            scope.spawn(move || {
+                let mut partition = lock.try_lock(ATTEMPTS).unwrap();
+                has_locked.send(()).unwrap();
+                stopped.recv().unwrap();
+                partition.0 += 1;
+            });
+            locked.recv().unwrap();
+            let owner = scope.spawn(|| {
+                let mut partition = lock.lock();
+                assert_eq!(partition.0, 1, "after the worker");
+                partition.0 += 1;
+            });
+            while !lock.reserved.load(Ordering::Relaxed) {
+                assert!(lock.try_lock(ATTEMPTS).is_none());
+                thread::yield_now();
+            }
+            assert!(lock.try_lock(ATTEMPTS).is_none());
+            go_on.send(()).unwrap();
+            owner.join().unwrap();
+        });
+        assert_eq!(lock.try_lock(ATTEMPTS).unwrap().0, 2);
+    }
+
+    /// The same of an owner that is stopped while it keeps its partition.
+    #[test]
+    fn nobody_waits_for_an_owner_that_is_stopped() {
+        let lock = Lock::new(0);
+        let (go_on, stopped) = mpsc::channel::<()>();
+        let (has_locked, locked) = mpsc::channel();
+        thread::scope(|scope| {
+            let lock = &lock;
+            let owner = scope.spawn(move || {
+                let mut kept = lock.keep();
+                has_locked.send(()).unwrap();
+                stopped.recv().unwrap();
+                kept.partition.0 += 1;
+            });
+            locked.recv().unwrap();
+            for _ in 0..100 {
+                assert!(lock.try_lock(ATTEMPTS).is_none());
+            }
+            go_on.send(()).unwrap();
+            owner.join().unwrap();
+        });
+        assert_eq!(lock.try_lock(ATTEMPTS).unwrap().0, 1);
+    }
+
+    /// Ends the thread's work in the middle of a run, as a worker that panics does, without its
+    /// message.
+    fn die() {
+        resume_unwind(Box::new("a worker is gone"));
+    }
+
+    /// An owner and workers that use its partition are stopped and die in the middle of a run, at
+    /// random. Every run that was begun counts, one at a time, and the lock is free in the end.
+    ///
+    /// It finds this bug when it is planted: a lock that a dead worker has poisoned is one that
+    /// nobody but its owner gets.
+    #[test]
+    fn partitions_survive_workers_that_stop_or_die_in_them() {
+        const RUNS: usize = 400;
+        for seed in 1..=20 {
+            let lock = Lock::new(0_u64);
+            let (begun, has_died) = (AtomicU64::new(0), AtomicU64::new(0));
+            thread::scope(|scope| {
+                for party in 0..4_u64 {
+                    let (lock, begun) = (&lock, &begun);
+                    let has_died = &has_died;
+                    scope.spawn(move || {
+                        let mut state = (seed * 4 + party) | 1 << 40;
+                        let mut roll = |sides: u64| {
+                            state ^= state << 13;
+                            state ^= state >> 7;
+                            state ^= state << 17;
+                            (state >> 20) % sides
+                        };
+                        for _ in 0..RUNS {
+                            let (dies, stops) = (roll(40) == 0, roll(10) == 0);
+                            let mut run = |count: &mut u64| {
+                                begun.fetch_add(1, SeqCst);
+                                let before = *count;
+                                if stops {
+                                    thread::yield_now();
+                                }
+                                *count = before + 1;
+                                if dies {
+                                    has_died.store(1, SeqCst);
+                                    die();
+                                }
+                            };
+                            let keeps = roll(4) == 0;
+                            let _ = catch_unwind(AssertUnwindSafe(|| match party {
+                                0 if keeps => run(&mut lock.keep().partition.0),
+                                0 => run(&mut lock.lock().0),
+                                _ => {
+                                    if let Some(mut partition) = lock.try_lock(ATTEMPTS) {
+                                        run(&mut partition.0);
+                                    }
+                                }
+                            }));
+                        }
+                    });
+                }
+            });
+            let partition = lock.try_lock(ATTEMPTS).expect("it is free");
+            assert_eq!(partition.0, begun.load(SeqCst), "seed {seed}");
+            drop(partition);
+            assert!(lock.try_lock(ATTEMPTS).is_some());
+            assert_eq!(has_died.load(SeqCst), 1, "seed {seed}");
+        }
     }
 }
 
