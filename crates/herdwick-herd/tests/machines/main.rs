@@ -4,6 +4,7 @@ mod announced;
 mod at_most_once;
 mod fixture;
 mod given_up;
+mod handshakes;
 mod histories;
 mod hostile;
 mod known;

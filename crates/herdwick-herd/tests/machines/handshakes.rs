@@ -1,0 +1,322 @@
+//! Random schedules of the lease handshake, both sides, under virtual time: clients take a seat,
+//! send their frames in pieces, dawdle, die at any byte, send garbage, keep their lease for a while
+//! and leave; the next one takes the same seat. The server is stopped now and then, and excuses its
+//! clients for that time.
+//!
+//! Whoever keeps to the rules gets its lease and keeps it; whoever does not loses its seat in time.
+//!
+//! The schedules find these bugs when they are planted: a handshake that each byte extends (a client
+//! that dies in the middle, or sends a byte now and then, keeps its seat), a lease that no heartbeat
+//! extends, and a client's frame that keeps the bytes of the one before.
+
+use std::time::Duration;
+
+use herdwick_fabric::{Endpoint, Remote, Rkey};
+use herdwick_herd::{
+    Announce,
+    handshake::{ClientEvent, ClientHandshake, ServerEvent, ServerHandshake},
+    hello::{
+        Accept, Claim, Go, Grant, HANDSHAKE_DEADLINE, HEARTBEAT, LEASE_DEADLINE, Token,
+        WorkerAccept, WorkerGrant,
+    },
+};
+
+const SEATS: usize = 6;
+const STEPS: usize = 6_000;
+const SEEDS: u64 = 40;
+
+/// xorshift64*, so that a seed reproduces a schedule.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % sides
+    }
+}
+
+/// What a client will do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// It sends something at each of its turns, and heartbeats in time.
+    Honest,
+    /// It sends a byte now and then, and never ends.
+    Dribbles,
+    /// It does nothing more once it has sent so many bytes.
+    DiesAfter(usize),
+    /// One of its bytes is another.
+    Garbles(usize),
+}
+
+/// A client at its seat, and the server's side of its socket.
+struct Seat {
+    manner: Manner,
+    client: ClientHandshake,
+    server: ServerHandshake,
+    /// Which frame of the server is due.
+    granted: bool,
+    is_live: bool,
+    /// Bytes on their way to the server, and to the client.
+    up: Vec<u8>,
+    down: Vec<u8>,
+    sent: usize,
+    begun: Duration,
+    last_beat: Duration,
+    /// For how long the server was stopped since the deadline was last set.
+    excused: Duration,
+    token: u8,
+}
+
+fn claim(token: u8) -> Claim {
+    Claim {
+        token: Token([token; 16]),
+        window: 16,
+        reply_bytes_max: 4096,
+    }
+}
+
+/// Several of each: frames of a client that differ in length and content from those of the last.
+fn accept(token: u8) -> Accept {
+    let endpoint = Endpoint::new(&[token; 40]).unwrap();
+    let worker = WorkerAccept {
+        requests: endpoint,
+        replies: endpoint,
+    };
+    Accept {
+        workers: vec![worker; 1 + usize::from(token % 3)],
+    }
+}
+
+fn grant(token: u8) -> Grant {
+    let endpoint = Endpoint::new(&[token; 40]).unwrap();
+    let remote = Remote {
+        rkey: Rkey(token.into()),
+        addr: 64,
+    };
+    let worker = WorkerGrant {
+        ticket: vec![token; 20],
+        fds: 0,
+        lines: remote,
+        overflow: remote,
+        announce: Announce::Never,
+        requests: endpoint,
+        replies: endpoint,
+    };
+    Grant {
+        epoch: u16::from(token) + 1,
+        window: 16,
+        reply_bytes_max: 4096,
+        workers: vec![worker; 1 + usize::from(token % 3)],
+    }
+}
+
+/// Why a seat is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    TimedOut,
+    Malformed,
+    Left,
+}
+
+impl Seat {
+    fn new(now: Duration, manner: Manner, token: u8) -> Self {
+        let (client, up) = ClientHandshake::new(&claim(token));
+        Self {
+            manner,
+            client,
+            server: ServerHandshake::new(now),
+            granted: false,
+            is_live: false,
+            up,
+            down: Vec::new(),
+            sent: 0,
+            begun: now,
+            last_beat: now,
+            excused: Duration::ZERO,
+            token,
+        }
+    }
+
+    /// Whether the client has bytes that it will send at its next turn.
+    fn sends(&mut self, now: Duration, dice: &mut Dice) -> usize {
+        let most = match self.manner {
+            Manner::Honest | Manner::Garbles(_) => 1 + dice.roll(200),
+            Manner::Dribbles => usize::from(dice.roll(20) == 0),
+            Manner::DiesAfter(bytes) => (1 + dice.roll(200)).min(bytes - bytes.min(self.sent)),
+        };
+        let lives = matches!(self.manner, Manner::Honest | Manner::Garbles(_));
+        if self.is_live && lives && now >= self.last_beat + HEARTBEAT {
+            self.last_beat = now;
+            self.up.push(0);
+        }
+        most.min(self.up.len())
+    }
+
+    /// Moves bytes from the client to the server.
+    fn up(&mut self, now: Duration, dice: &mut Dice) -> Result<(), End> {
+        let count = self.sends(now, dice);
+        if count == 0 {
+            return Ok(());
+        }
+        let mut bytes: Vec<u8> = self.up.drain(..count).collect();
+        if let Manner::Garbles(at) = self.manner
+            && (self.sent..self.sent + count).contains(&at)
+        {
+            bytes[at - self.sent] ^= 0x55;
+        }
+        self.sent += count;
+        self.excused = if self.is_live {
+            Duration::ZERO
+        } else {
+            self.excused
+        };
+        match self.server.handle_input(now, &bytes) {
+            Ok(Some(ServerEvent::Claim(said))) => {
+                self.is_told(said == claim(self.token))?;
+                self.down = grant(self.token).to_frame();
+                self.granted = true;
+                self.server.granted();
+            }
+            Ok(Some(ServerEvent::Accept(said))) => {
+                self.is_told(said == accept(self.token))?;
+                self.down = Go.to_frame();
+                self.server.connected(now);
+                self.excused = Duration::ZERO;
+            }
+            Ok(None) => {}
+            Err(_) => return Err(End::Malformed),
+        }
+        Ok(())
+    }
+
+    /// What a client of this seat has said is its own, and not that of another.
+    fn is_told(&self, own: bool) -> Result<(), End> {
+        let garbled = matches!(self.manner, Manner::Garbles(_));
+        assert!(own || garbled, "{:?}: another's frame", self.manner);
+        if own { Ok(()) } else { Err(End::Malformed) }
+    }
+
+    /// Moves bytes from the server to the client.
+    fn down(&mut self, now: Duration, dice: &mut Dice) {
+        let count = (1 + dice.roll(200))
+            .min(self.down.len())
+            .min(self.client.wanted());
+        if count == 0 {
+            return;
+        }
+        let bytes: Vec<u8> = self.down.drain(..count).collect();
+        match self.client.handle_input(&bytes, Vec::new()) {
+            Ok(Some(ClientEvent::Granted(said, tickets))) => {
+                assert_eq!(said, grant(self.token));
+                assert_eq!(tickets.len(), said.workers.len());
+                self.up = self.client.accept(&accept(self.token));
+            }
+            Ok(Some(ClientEvent::Go)) => {
+                self.is_live = true;
+                self.last_beat = now;
+            }
+            Ok(None) => {}
+            Err(error) => panic!("the server keeps to the rules: {error}"),
+        }
+    }
+
+    /// By when the server has given up a client that is silent from now on.
+    fn bound(&self) -> Duration {
+        let from_begin = self.begun + HANDSHAKE_DEADLINE;
+        let from_beat = self.last_beat.max(self.begun) + HANDSHAKE_DEADLINE + LEASE_DEADLINE;
+        self.excused
+            + if self.is_live {
+                from_beat
+            } else {
+                from_begin.max(from_beat)
+            }
+    }
+}
+
+/// How the seats of a schedule were left.
+#[derive(Debug, Default)]
+struct Ends {
+    lived: usize,
+    timed_out: usize,
+    malformed: usize,
+    left: usize,
+}
+
+fn manner(dice: &mut Dice) -> Manner {
+    match dice.roll(8) {
+        0..4 => Manner::Honest,
+        4 => Manner::Dribbles,
+        5 | 6 => Manner::DiesAfter(dice.roll(300)),
+        _ => Manner::Garbles(dice.roll(120)),
+    }
+}
+
+fn run(seed: u64) -> Ends {
+    let mut dice = Dice(seed);
+    let mut seats: Vec<Option<Seat>> = (0..SEATS).map(|_| None).collect();
+    let (mut now, mut ends, mut tokens) = (Duration::from_secs(1), Ends::default(), 0_u8);
+    for _ in 0..STEPS {
+        now += Duration::from_millis(dice.roll(20) as u64);
+        if dice.roll(400) == 0 {
+            // The server was stopped for so long.
+            let late = Duration::from_millis(dice.roll(8000) as u64);
+            now += late;
+            for seat in seats.iter_mut().flatten() {
+                seat.server.excuse(late);
+                seat.excused += late;
+            }
+        }
+        let place = dice.roll(SEATS);
+        let Some(seat) = &mut seats[place] else {
+            tokens = tokens.wrapping_add(1) % 250;
+            seats[place] = Some(Seat::new(now, manner(&mut dice), tokens));
+            continue;
+        };
+        let was_live = seat.is_live;
+        let mut end = seat.up(now, &mut dice).err();
+        seat.down(now, &mut dice);
+        ends.lived += usize::from(seat.is_live && !was_live);
+        if dice.roll(400) == 0 {
+            end = end.or(Some(End::Left));
+        }
+        if now >= seat.server.poll_timeout() {
+            end = end.or(Some(End::TimedOut));
+        }
+        assert!(
+            end.is_some() || now <= seat.bound(),
+            "{:?} keeps its seat since {:?}, at {now:?}",
+            seat.manner,
+            seat.begun
+        );
+        match end {
+            None => continue,
+            Some(End::TimedOut) => ends.timed_out += 1,
+            Some(End::Malformed) => ends.malformed += 1,
+            Some(End::Left) => ends.left += 1,
+        }
+        if seat.manner == Manner::Honest {
+            assert_eq!(end, Some(End::Left), "it kept to the rules");
+        }
+        seats[place] = None;
+    }
+    ends
+}
+
+#[test]
+fn seats_of_the_handshake_are_kept_by_the_honest_alone() {
+    let mut all = Ends::default();
+    for seed in 1..=SEEDS {
+        println!("seed {seed}");
+        let ends = run(seed * 0x9e37_79b9);
+        all.lived += ends.lived;
+        all.timed_out += ends.timed_out;
+        all.malformed += ends.malformed;
+        all.left += ends.left;
+    }
+    println!("{all:?}");
+    let least = SEEDS as usize;
+    assert!(all.lived > least && all.timed_out > least, "{all:?}");
+    assert!(all.malformed > least && all.left > least, "{all:?}");
+}
