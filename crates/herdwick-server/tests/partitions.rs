@@ -1,11 +1,12 @@
 //! Workers that use each other's partitions: a request for another worker's partition is executed
-//! in place if that partition is free, and is forwarded to its owner if not.
+//! in place if that partition is free, and is forwarded to its owner if not; or if the run has tried
+//! to lock 16 others already, so a server with more workers forwards part of each long `get`.
 
 mod common;
 
 use std::{
-    collections::VecDeque,
-    io::{BufRead, BufReader, Write},
+    collections::{HashMap, VecDeque},
+    io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     sync::{
         Barrier,
@@ -15,12 +16,11 @@ use std::{
 };
 
 use common::{
-    TIMEOUT, connect,
-    crowd::{Since, stored, value},
-    ours, stat,
+    Peer, TIMEOUT, client, connect,
+    crowd::{Since, Talk, all_done, stored, value},
+    ours, stat, with,
 };
-use herdwick::Client;
-use herdwick_server::Server;
+use herdwick_server::{Config, Offers, Server};
 
 fn line(stream: &mut BufReader<TcpStream>) -> String {
     let mut line = String::new();
@@ -132,7 +132,7 @@ fn uploads_go_on_when_the_owner_begins_to_keep_its_partition() {
     let started = Since::now();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut client = Client::connect(&server.address().to_string()).unwrap();
+            let mut client = common::client(&server);
             let mut key = 0_u32;
             while !stop.load(SeqCst) {
                 if busy.load(SeqCst) {
@@ -183,6 +183,240 @@ fn upload_in_two_parts(server: &Server, round: usize, busy: &AtomicBool) {
     busy.store(false, SeqCst);
     let found = stored(server, &format!("large{key}"));
     assert!(found == expected, "in round {round}");
+}
+
+/// Workers of a server that forwards part of each long `get`: a run tries to lock 16 partitions
+/// besides its own.
+const MANY: usize = 24;
+const TRIED: u64 = 16;
+
+fn many() -> Server {
+    with(Config {
+        memory_bytes: 256 << 20,
+        workers: Some(MANY),
+        ..Config::local()
+    })
+}
+
+/// Returns the number of items of each worker.
+fn items(server: &Server) -> Vec<u64> {
+    let said = String::from_utf8(server.say(&[b"stats workers\r\n"])).unwrap();
+    let items = said
+        .lines()
+        .filter_map(|line| line.split_once(":items ")?.1.parse().ok());
+    items.collect()
+}
+
+/// Stores items until every worker owns one. Returns the key of one of each.
+fn key_of_each(server: &Server) -> Vec<String> {
+    let mut keys = vec![None; MANY];
+    let mut before = items(server);
+    assert_eq!(before.len(), MANY);
+    for n in 0.. {
+        if keys.iter().all(Option::is_some) {
+            break;
+        }
+        assert!(n < 10_000, "{keys:?}");
+        let key = format!("k{n}");
+        let said = server.say(&[format!("set {key} 0 0 2\r\nof\r\n").as_bytes()]);
+        assert_eq!(said, b"STORED\r\n");
+        let after = items(server);
+        let owner = (0..MANY).find(|&owner| after[owner] > before[owner]);
+        keys[owner.unwrap()].get_or_insert(key);
+        before = after;
+    }
+    keys.into_iter().flatten().collect()
+}
+
+/// One `get` of more partitions than a run tries to lock: the rest is forwarded, each in a batch of
+/// its own, and no batch is empty.
+#[test]
+fn part_of_a_get_of_many_partitions_is_forwarded() {
+    let server = many();
+    let keys = key_of_each(&server);
+    let expected: String = keys
+        .iter()
+        .map(|key| format!("VALUE {key} 0 2\r\nof\r\n"))
+        .chain(["END\r\n".to_owned()])
+        .collect();
+    let ask = format!("get {}\r\n", keys.join(" "));
+    let names = [
+        "executed_in_place",
+        "forwarded",
+        "tcp_batches",
+        "tcp_requests",
+    ];
+    let before = names.map(|name| stat(&server, name));
+    const TIMES: u64 = 20;
+    for _ in 0..TIMES {
+        let said = server.say(&[ask.as_bytes()]);
+        assert_eq!(String::from_utf8(said).unwrap(), expected);
+    }
+    let after = names.map(|name| stat(&server, name));
+    let [in_place, forwarded, batches, requests] =
+        [0, 1, 2, 3].map(|n| (after[n] - before[n]) / TIMES);
+    let many = MANY as u64;
+    assert_eq!((batches, requests), (many, many), "a batch of one each");
+    assert!(forwarded >= many - 1 - TRIED, "{forwarded}");
+    assert!(in_place <= TRIED, "{in_place}");
+    assert_eq!(in_place + forwarded, many - 1, "all but its own");
+}
+
+/// What the keys of one connection hold: the value, unless it was made to expire at once.
+#[derive(Default)]
+struct Model(HashMap<usize, Vec<u8>>);
+
+impl Model {
+    /// Returns one more command and its reply.
+    fn next(&mut self, dice: &mut Dice, n: usize) -> (Vec<u8>, Vec<u8>) {
+        let key = dice.roll(60);
+        let put = |verb: &str, exptime: i32, value: &[u8]| {
+            let line = format!("{verb} m{key} 0 {exptime} {}\r\n", value.len());
+            [line.as_bytes(), value, b"\r\n"].concat()
+        };
+        let stored = |stored: bool| match stored {
+            true => b"STORED\r\n".to_vec(),
+            false => b"NOT_STORED\r\n".to_vec(),
+        };
+        match dice.roll(16) {
+            0..4 => {
+                let len = [1, 30, 900, 9000, 20_000, 40_000][dice.roll(6)];
+                let value = value(n, len);
+                let said = put("set", 1000, &value);
+                self.0.insert(key, value);
+                (said, stored(true))
+            }
+            4 => {
+                // Over before it begins.
+                self.0.remove(&key);
+                (put("set", -1, b"gone"), stored(true))
+            }
+            5 => {
+                let found = self.0.get_mut(&key).map(|held| held.extend(b"more"));
+                (put("append", 0, b"more"), stored(found.is_some()))
+            }
+            6 => {
+                let free = !self.0.contains_key(&key);
+                self.0.entry(key).or_insert_with(|| b"added".to_vec());
+                (put("add", 0, b"added"), stored(free))
+            }
+            7 => {
+                let found = self.0.remove(&key).is_some();
+                let reply = if found { "DELETED" } else { "NOT_FOUND" };
+                let said = format!("delete m{key}\r\n").into_bytes();
+                (said, format!("{reply}\r\n").into_bytes())
+            }
+            8 => {
+                let found = self.0.remove(&key).is_some();
+                let reply = if found { "TOUCHED" } else { "NOT_FOUND" };
+                let said = format!("touch m{key} -1\r\n").into_bytes();
+                (said, format!("{reply}\r\n").into_bytes())
+            }
+            _ => {
+                let keys: Vec<usize> = (0..=dice.roll(40)).map(|n| (key + n) % 60).collect();
+                let words: String = keys.iter().map(|key| format!(" m{key}")).collect();
+                let mut reply = Vec::new();
+                for key in keys {
+                    if let Some(held) = self.0.get(&key) {
+                        reply.extend(format!("VALUE m{key} 0 {}\r\n", held.len()).bytes());
+                        reply.extend(held);
+                        reply.extend(b"\r\n");
+                    }
+                }
+                reply.extend(b"END\r\n");
+                (format!("get{words}\r\n").into_bytes(), reply)
+            }
+        }
+    }
+}
+
+/// Pipelines of commands on the partitions of many workers: part of each run is executed in place,
+/// and part of it forwarded, and the replies are those of one command after the other.
+#[test]
+fn pipelines_over_many_partitions_keep_their_order() {
+    let server = many();
+    for seed in 1..=4 {
+        let (mut model, mut dice) = (Model::default(), Dice(seed));
+        let (mut said, mut expected) = (b"flush_all\r\n".to_vec(), b"OK\r\n".to_vec());
+        for n in 0..600 {
+            let (command, reply) = model.next(&mut dice, n);
+            said.extend(command);
+            expected.extend(reply);
+        }
+        let piece = [1 << 20, 64 << 10, 7919, 1013][seed as usize % 4];
+        all_done(vec![Talk::new(&server, said, expected, piece)], || {});
+    }
+    assert!(stat(&server, "forwarded") > 0 && stat(&server, "executed_in_place") > 0);
+    assert_eq!(stat(&server, "evictions"), 0);
+}
+
+/// Steps that the clock has taken, of [`STEP`] seconds each: begun, and known to every worker.
+#[derive(Default)]
+struct Steps {
+    begun: AtomicU64,
+    done: AtomicU64,
+}
+
+const STEP: u64 = 10;
+
+/// Items with a TTL, while the clock moves: each is there until its time has passed, and then no
+/// more, whichever worker looks, by whichever worker's clock.
+#[test]
+fn items_expire_alike_whoever_executes() {
+    let server = with(Config {
+        workers: Some(WORKERS),
+        offers: Offers {
+            debug: true,
+            ..Offers::default()
+        },
+        ..Config::local()
+    });
+    assert_eq!(server.say(&[b"debugtime p\r\n"]), b"OK\r\n");
+    let steps = Steps::default();
+    let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..200 {
+                steps.begun.fetch_add(1, SeqCst);
+                let said = server.say(&[format!("debugtime {STEP}\r\n").as_bytes()]);
+                assert_eq!(said, b"OK\r\n");
+                steps.done.fetch_add(1, SeqCst);
+            }
+        });
+        for client in 0..CLIENTS {
+            let (server, steps, hits, misses) = (&server, &steps, &hits, &misses);
+            scope.spawn(move || {
+                let mut stream = BufReader::new(connect(server));
+                let mut dice = Dice(client as u64 + 1);
+                let mut n = 0;
+                while steps.done.load(SeqCst) < 200 {
+                    n += 1;
+                    let key = format!("t{client}-{n}");
+                    let lives = 1 + dice.roll(4) as u64;
+                    let ttl = lives * STEP - STEP / 2;
+                    let earliest = steps.done.load(SeqCst);
+                    let set = format!("set {key} 0 {ttl} 1\r\nx\r\n");
+                    stream.get_mut().write_all(set.as_bytes()).unwrap();
+                    assert_eq!(line(&mut stream), "STORED");
+                    let latest = steps.begun.load(SeqCst);
+                    for _ in 0..=dice.roll(6) {
+                        let least = steps.done.load(SeqCst).saturating_sub(latest);
+                        let mg = format!("mg {key}\r\n");
+                        stream.get_mut().write_all(mg.as_bytes()).unwrap();
+                        let is_there = line(&mut stream) == "HD";
+                        let most = steps.begun.load(SeqCst) - earliest;
+                        // A worker may have begun its pass before the last step it knows.
+                        assert!(is_there || most >= lives, "{key} {most} of {lives}");
+                        assert!(!is_there || least <= lives, "{key} {least} of {lives}");
+                        let count = if is_there { hits } else { misses };
+                        count.fetch_add(1, SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    let (hits, misses) = (hits.load(SeqCst), misses.load(SeqCst));
+    assert!(hits > 0 && misses > 0, "{hits} and {misses}");
 }
 
 const WORKERS: usize = 3;
@@ -286,7 +520,7 @@ impl Counters {
 
     /// A client over shared memory. While it is busy its workers keep their partitions locked.
     fn increment_over_shm(&self, server: &Server, stop: &AtomicBool) {
-        let mut client = Client::connect(&server.address().to_string()).unwrap();
+        let mut client = client(server);
         let (mut dice, mut seen) = (Dice(77), [0; KEYS]);
         while !stop.load(SeqCst) {
             let key = dice.roll(KEYS);
@@ -317,6 +551,25 @@ impl Dice {
     }
 }
 
+/// Stores a value near `-I` between the bursts, and reads it back.
+fn store_largest(stream: &mut BufReader<TcpStream>, client: usize, round: usize) {
+    let len = (1 << 20) - 300 - round % 100;
+    let (key, value) = (format!("large{client}-{}", round % 3), value(round, len));
+    let set = format!("set {key} 0 100 {len}\r\n");
+    let said = [set.as_bytes(), &value, b"\r\n"].concat();
+    stream.get_mut().write_all(&said).unwrap();
+    assert_eq!(line(stream), "STORED");
+    stream
+        .get_mut()
+        .write_all(format!("get {key}\r\n").as_bytes())
+        .unwrap();
+    assert_eq!(line(stream), format!("VALUE {key} 0 {len}"));
+    let mut read = vec![0; len + 2];
+    stream.read_exact(&mut read).unwrap();
+    assert!(read[..len] == value, "{key}");
+    assert_eq!(line(stream), "END");
+}
+
 /// Connections of all workers and a client over shared memory increment and read the same
 /// counters. Every value is one that some order of the requests explains which keeps the order of
 /// each connection and of requests that followed each other in time: a counter takes each value
@@ -324,7 +577,11 @@ impl Dice {
 /// while one of its requests is forwarded would let later requests overtake it.
 #[test]
 fn counters_are_linearizable_whoever_executes() {
-    let server = ours(WORKERS);
+    let server = with(Config {
+        memory_bytes: 256 << 20,
+        workers: Some(WORKERS),
+        ..Config::local()
+    });
     let mut control = BufReader::new(connect(&server));
     for key in 0..KEYS {
         let set = format!("set c{key} 0 0 1\r\n0\r\n");
@@ -349,6 +606,7 @@ fn counters_are_linearizable_whoever_executes() {
                         for _ in 0..BURSTS {
                             counters.burst(&mut stream, &mut dice, &mut seen);
                         }
+                        store_largest(&mut stream, client, round);
                         let both =
                             stat(server, "executed_in_place") > 0 && stat(server, "forwarded") > 0;
                         if round > 3 && both || started.elapsed() > TIMEOUT {
