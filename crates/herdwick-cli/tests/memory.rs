@@ -64,7 +64,7 @@ fn memory_of_items_and_leases_stays_within_m() {
     let boards = memory_files(&proc) - server.stat(&mut client, "lease_bytes");
     let options = Options {
         window: 32,
-        ..Options::default()
+        ..common::patient()
     };
     let (mut sessions, mut windows) = (Vec::new(), Vec::new());
     let refused = loop {
@@ -92,6 +92,7 @@ fn memory_of_items_and_leases_stays_within_m() {
 /// Number of leases over RoCEv2, one after another, and the KiB that they may leave behind in
 /// total: less than a page each.
 const LEASES: usize = 40;
+const ROUNDS: usize = 3;
 const LEFT_KB: u64 = 100;
 
 #[test]
@@ -101,12 +102,12 @@ fn repeated_roce_leases_leak_no_memory() {
     let server = Server::run(&folder, 1, &[&["-p", "0", "-m", "64"][..], &roce].concat());
     let text = Options {
         fabric: false,
-        ..Options::default()
+        ..common::patient()
     };
     let mut client = Client::connect_with(&server.address, text).unwrap();
     let options = Options {
         only: Some(Fabric::Roce),
-        ..Options::default()
+        ..common::patient()
     };
     let mut lease = || {
         let session = Session::dial(&server.address.parse().unwrap(), &options).unwrap();
@@ -121,8 +122,12 @@ fn repeated_roce_leases_leak_no_memory() {
     // The first leases allocate what the server keeps: GSO batches, tables, and memory of the
     // allocator.
     (0..4).for_each(|_| lease());
-    let before = server.private_kib();
-    (0..LEASES).for_each(|_| lease());
-    let left = server.private_kib().saturating_sub(before);
-    assert!(left < LEFT_KB, "{left} KiB after {LEASES} leases");
+    // What the allocator touches for the first time counts once; a leak, each time.
+    let left = [(); ROUNDS].map(|()| {
+        let before = server.private_kib();
+        (0..LEASES).for_each(|_| lease());
+        server.private_kib().saturating_sub(before)
+    });
+    let least = left.iter().min().unwrap();
+    assert!(*least < LEFT_KB, "{left:?} KiB, each after {LEASES} leases");
 }

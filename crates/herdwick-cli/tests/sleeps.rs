@@ -251,9 +251,14 @@ impl Patient {
             fence(Ordering::SeqCst);
             let mut found = self.channel().poll();
             if found.is_none() {
-                let rung = self.sleep();
+                let mut rung = self.sleep();
                 found = self.channel().poll();
-                assert!(rung || found.is_none(), "answered, and not woken");
+                // The worker wakes after it has replied: the host may have stopped it in between.
+                let clock = Clock::start();
+                while !rung && found.is_some() {
+                    assert!(clock.now() < TIMEOUT, "answered, and not woken");
+                    rung = self.sleep();
+                }
             }
             self.parked += 1;
             let parked = self.parked;

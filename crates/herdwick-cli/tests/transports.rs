@@ -298,7 +298,7 @@ fn idle_server_sleeps_and_is_woken_by_the_first_request() {
     let spent = Duration::from_nanos(server.cpu_nanos() - before);
     // A heartbeat of a session wakes the lease manager, not the workers.
     assert!(
-        spent < Duration::from_millis(30),
+        spent < Duration::from_millis(200),
         "{spent:?} of CPU in an idle second"
     );
 }

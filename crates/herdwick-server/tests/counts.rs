@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Memcached, Peer, ours, tcp};
+use common::{Memcached, Peer, client, ours, patient, tcp};
 use herdwick::{Client, Options, Ttl};
 
 const COUNTED: [&str; 18] = [
@@ -63,7 +63,7 @@ fn work(client: &mut Client) {
 fn every_protocol_counts_as_memcached_does() {
     let text = Options {
         fabric: false,
-        ..Options::default()
+        ..patient()
     };
     let server = ours(2);
     let address = tcp(&server).to_string();
@@ -72,7 +72,7 @@ fn every_protocol_counts_as_memcached_does() {
     let by_text = counts(&mut client);
 
     let server = ours(2);
-    let mut client = Client::connect(&tcp(&server).to_string()).unwrap();
+    let mut client = client(&server);
     work(&mut client);
     assert_eq!(counts(&mut client), by_text, "by shared memory");
 
@@ -110,7 +110,7 @@ fn meta_commands_count_as_memcached_does() {
 #[test]
 fn stats_reset_keeps_gauges() {
     let server = ours(2);
-    let mut client = Client::connect(&tcp(&server).to_string()).unwrap();
+    let mut client = client(&server);
     work(&mut client);
     let before = client.stats("").unwrap();
     client.stats("reset").unwrap();
@@ -127,7 +127,7 @@ fn stats_reset_keeps_gauges() {
 fn stats_reset_zeroes_the_connections_accepted() {
     let text = Options {
         fabric: false,
-        ..Options::default()
+        ..patient()
     };
     let after_reset = |address: &str| {
         let connect = |_| Client::connect_with(address, text.clone()).unwrap();

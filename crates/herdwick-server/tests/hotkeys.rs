@@ -7,8 +7,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpStream},
 };
 
-use common::{Peer, with};
-use herdwick::Client;
+use common::{Peer, client, with};
 use herdwick_server::{Config, Offers, Server};
 
 fn server(change: impl FnOnce(&mut Config)) -> Server {
@@ -49,7 +48,7 @@ fn hot_keys_are_ranked_over_all_workers_and_transports() {
     let server = server(|config| config.hot_keys = 4);
     ask(&server);
     server.say(&[b"set a\x01b 0 0 1\r\n1\r\n"]);
-    let mut client = Client::connect(&server.address().to_string()).unwrap();
+    let mut client = client(&server);
     for _ in 0..10 {
         client.get("k1").unwrap();
     }

@@ -209,7 +209,7 @@ fn systemd_is_notified_of_ready_and_stopping() {
     let path = Path::new("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path.0).unwrap();
     // Bounds failures only; the test never waits for it to pass.
-    let bound = std::time::Duration::from_secs(20);
+    let bound = std::time::Duration::from_secs(60);
     manager.set_read_timeout(Some(bound)).unwrap();
     let mut command = command("-p 0 -t 1");
     let server = Serve::of(command.env("NOTIFY_SOCKET", &path.0).stderr(Stdio::piped()));
@@ -242,7 +242,8 @@ fn image_health_check_follows_the_server() {
     };
     let server = Serve::start("-p 0 -t 1");
     let address = server.addresses().remove(0);
-    assert!(healthy(&address));
+    // The check has a deadline of its own, which a busy host may exceed.
+    assert!((0..10).any(|_| healthy(&address)));
     drop(server);
     assert!(!healthy(&address));
 }

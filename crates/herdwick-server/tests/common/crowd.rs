@@ -12,6 +12,10 @@ use super::connect;
 /// Without any progress for this long, the test fails.
 const STUCK: Duration = Duration::from_secs(60);
 
+/// A client that pauses for longer may be cut while others wait for its room: half of what the server
+/// allows. On a busy host the clients of a test pause, too.
+pub(crate) const PAUSE: Duration = Duration::from_millis(500);
+
 /// Time since an event, for bounds that only a failure reaches.
 pub(crate) struct Since(Instant);
 
@@ -40,6 +44,9 @@ pub(crate) struct Talk {
     heard: usize,
     /// Most bytes that it sends, and reads, in one turn.
     piece: usize,
+    /// When its last turn was, and whether it ever paused for long before one.
+    last: Since,
+    paused: bool,
 }
 
 impl Talk {
@@ -63,11 +70,15 @@ impl Talk {
             expected,
             heard: 0,
             piece,
+            last: Since::now(),
+            paused: false,
         }
     }
 
     /// Runs one turn; returns whether it progressed. `None`: the server has closed the connection.
     pub(crate) fn turn(&mut self) -> Option<bool> {
+        self.paused |= self.last.elapsed() > PAUSE;
+        self.last = Since::now();
         let rest = &self.said[self.sent..];
         let mut moved = false;
         if !rest.is_empty() {
@@ -107,18 +118,25 @@ impl Talk {
     }
 }
 
-/// Runs turns until all are complete; calls `between` after each round.
-pub(crate) fn all_done(mut talks: Vec<Talk>, mut between: impl FnMut()) {
-    let mut last = Since::now();
+/// Runs turns until all are complete; calls `between` after each round. Returns how many were cut by
+/// the server because this host paused them for too long.
+pub(crate) fn all_done(mut talks: Vec<Talk>, mut between: impl FnMut()) -> u64 {
+    let (mut last, mut cut) = (Since::now(), 0);
     while !talks.is_empty() {
         let mut moved = false;
-        for talk in &mut talks {
-            moved |= talk.turn().unwrap_or_else(|| {
+        talks.retain_mut(|talk| {
+            let Some(progress) = talk.turn() else {
                 let (sent, heard) = (talk.sent, talk.heard);
-                panic!("closed after {sent} bytes sent, {heard} received")
-            });
-        }
-        talks.retain(|talk| !talk.is_done());
+                assert!(
+                    talk.paused,
+                    "closed after {sent} bytes sent, {heard} received"
+                );
+                cut += 1;
+                return false;
+            };
+            moved |= progress;
+            !talk.is_done()
+        });
         if moved {
             last = Since::now();
         } else {
@@ -127,6 +145,7 @@ pub(crate) fn all_done(mut talks: Vec<Talk>, mut between: impl FnMut()) {
         }
         between();
     }
+    cut
 }
 
 /// Returns a distinct value for each `n`, which shows where a byte was lost.

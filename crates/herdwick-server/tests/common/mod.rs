@@ -16,10 +16,11 @@ use std::{
     time::Duration,
 };
 
+use herdwick::{Client, Options};
 use herdwick_server::{Address, Config, Server, spawn};
 
 /// A bound for failures, which no passing test reaches.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns this server with `workers` workers.
 pub(crate) fn ours(workers: usize) -> Server {
@@ -38,6 +39,19 @@ pub(crate) fn tcp(server: &Server) -> SocketAddr {
         Address::Tcp(address) => *address,
         Address::Unix(path) => panic!("listens on {}", path.display()),
     }
+}
+
+/// Options of a client that waits for a server on a busy host.
+pub(crate) fn patient() -> Options {
+    Options {
+        deadline: TIMEOUT,
+        ..Options::default()
+    }
+}
+
+/// Connects a client over the best transport, which is shared memory.
+pub(crate) fn client(server: &Server) -> Client {
+    Client::connect_with(&server.address().to_string(), patient()).unwrap()
 }
 
 pub(crate) fn connect(server: &Server) -> TcpStream {
