@@ -126,7 +126,8 @@ fn open_loop_reaches_its_rate() {
     };
     let result = &memcached.measure(&config).results[0];
     assert_eq!(result.offered_per_s, Some(2000.0));
-    assert!(result.ops_per_s < 2500.0, "{result:?}");
+    // After a pause of the host it catches up; without a rate it is many times as fast.
+    assert!(result.ops_per_s < 8000.0, "{result:?}");
 }
 
 #[test]

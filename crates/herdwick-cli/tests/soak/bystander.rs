@@ -76,12 +76,16 @@ impl Waits {
         then.map(|(_, by)| *by).max().unwrap_or_default()
     }
 
+    /// Returns how late a thread woke at most.
+    pub(crate) fn latest(&self) -> Duration {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.iter().map(|(_, by)| *by).max().unwrap_or_default()
+    }
+
     /// Prints a summary. Returns the reads that took too long without the host's fault.
     pub(crate) fn report(&self) -> Vec<String> {
         let reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        let latest = late.iter().map(|(_, by)| *by).max().unwrap_or_default();
-        drop(late);
+        let latest = self.latest();
         println!(
             "bystanders: {} reads, the longest {:.1?}; {} above {WAIT_MAX:?}; a thread woke up to \
              {latest:.1?} late",
