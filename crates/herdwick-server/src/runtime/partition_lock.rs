@@ -330,7 +330,7 @@ mod tests {
                         };
                         for _ in 0..RUNS {
                             let (dies, stops) = (roll(40) == 0, roll(10) == 0);
-                            let mut run = |count: &mut u64| {
+                            let run = |count: &mut u64| {
                                 begun.fetch_add(1, SeqCst);
                                 let before = *count;
                                 if stops {
