@@ -72,7 +72,7 @@ fn every_protocol_counts_as_memcached_does() {
     let by_text = counts(&mut client);
 
     let server = ours(2);
-    let mut client = client(&server);
+    let mut client = common::client(&server);
     work(&mut client);
     assert_eq!(counts(&mut client), by_text, "by shared memory");
 
