@@ -132,7 +132,7 @@ fn uploads_go_on_when_the_owner_begins_to_keep_its_partition() {
     let started = Since::now();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut client = common::client(&server);
+            let mut client = client(&server);
             let mut key = 0_u32;
             while !stop.load(SeqCst) {
                 if busy.load(SeqCst) {
