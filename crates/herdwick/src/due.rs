@@ -50,7 +50,7 @@ impl Due {
 
     /// Returns a deadline after a quarter of the time left, but not before `least` nor after `most`
     /// from now: for a step that may get no answer, and without which the rest goes on. A caller
-    /// with more patience, or on a busier host, gives it more.
+    /// with a longer deadline gives it more.
     pub(crate) fn quarter(self, least: Duration, most: Duration) -> Self {
         let quarter = self
             .0

@@ -1,12 +1,12 @@
-//! Random schedules of the lease handshake, both sides, under virtual time: clients take a seat,
+//! Random schedules of the lease handshake, both sides, under virtual time: clients take a place,
 //! send their frames in pieces, dawdle, die at any byte, send garbage, keep their lease for a while
-//! and leave; the next one takes the same seat. The server is stopped now and then, and excuses its
+//! and leave; the next one takes the same place. The server is stopped now and then, and excuses its
 //! clients for that time.
 //!
-//! Whoever keeps to the rules gets its lease and keeps it; whoever does not loses its seat in time.
+//! Whoever keeps to the rules gets its lease and keeps it; whoever does not loses its place in time.
 //!
 //! The schedules find these bugs when they are planted: a handshake that each byte extends (a client
-//! that dies in the middle, or sends a byte now and then, keeps its seat), a lease that no heartbeat
+//! that dies in the middle, or sends a byte now and then, keeps its place), a lease that no heartbeat
 //! extends, and a client's frame that keeps the bytes of the one before.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ use herdwick_herd::{
     },
 };
 
-const SEATS: usize = 6;
+const PLACES: usize = 6;
 const STEPS: usize = 6_000;
 const SEEDS: u64 = 40;
 
@@ -50,8 +50,8 @@ enum Manner {
     Garbles(usize),
 }
 
-/// A client at its seat, and the server's side of its socket.
-struct Seat {
+/// A client at its place, and the server's side of its socket.
+struct Place {
     manner: Manner,
     client: ClientHandshake,
     server: ServerHandshake,
@@ -112,7 +112,7 @@ fn grant(token: u8) -> Grant {
     }
 }
 
-/// Why a seat is given up.
+/// Why a place is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     TimedOut,
@@ -120,7 +120,7 @@ enum End {
     Left,
 }
 
-impl Seat {
+impl Place {
     fn new(now: Duration, manner: Manner, token: u8) -> Self {
         let (client, up) = ClientHandshake::new(&claim(token));
         Self {
@@ -191,7 +191,7 @@ impl Seat {
         Ok(())
     }
 
-    /// What a client of this seat has said is its own, and not that of another.
+    /// What a client of this place has said is its own, and not that of another.
     fn is_told(&self, own: bool) -> Result<(), End> {
         let garbled = matches!(self.manner, Manner::Garbles(_));
         assert!(own || garbled, "{:?}: another's frame", self.manner);
@@ -235,7 +235,7 @@ impl Seat {
     }
 }
 
-/// How the seats of a schedule were left.
+/// How the places of a schedule were left.
 #[derive(Debug, Default)]
 struct Ends {
     lived: usize,
@@ -255,7 +255,7 @@ fn manner(dice: &mut Dice) -> Manner {
 
 fn run(seed: u64) -> Ends {
     let mut dice = Dice(seed);
-    let mut seats: Vec<Option<Seat>> = (0..SEATS).map(|_| None).collect();
+    let mut places: Vec<Option<Place>> = (0..PLACES).map(|_| None).collect();
     let (mut now, mut ends, mut tokens) = (Duration::from_secs(1), Ends::default(), 0_u8);
     for _ in 0..STEPS {
         now += Duration::from_millis(dice.roll(20) as u64);
@@ -263,32 +263,32 @@ fn run(seed: u64) -> Ends {
             // The server was stopped for so long.
             let late = Duration::from_millis(dice.roll(8000) as u64);
             now += late;
-            for seat in seats.iter_mut().flatten() {
-                seat.server.excuse(late);
-                seat.excused += late;
+            for place in places.iter_mut().flatten() {
+                place.server.excuse(late);
+                place.excused += late;
             }
         }
-        let place = dice.roll(SEATS);
-        let Some(seat) = &mut seats[place] else {
+        let index = dice.roll(PLACES);
+        let Some(place) = &mut places[index] else {
             tokens = tokens.wrapping_add(1) % 250;
-            seats[place] = Some(Seat::new(now, manner(&mut dice), tokens));
+            places[index] = Some(Place::new(now, manner(&mut dice), tokens));
             continue;
         };
-        let was_live = seat.is_live;
-        let mut end = seat.up(now, &mut dice).err();
-        seat.down(now, &mut dice);
-        ends.lived += usize::from(seat.is_live && !was_live);
+        let was_live = place.is_live;
+        let mut end = place.up(now, &mut dice).err();
+        place.down(now, &mut dice);
+        ends.lived += usize::from(place.is_live && !was_live);
         if dice.roll(400) == 0 {
             end = end.or(Some(End::Left));
         }
-        if now >= seat.server.poll_timeout() {
+        if now >= place.server.poll_timeout() {
             end = end.or(Some(End::TimedOut));
         }
         assert!(
-            end.is_some() || now <= seat.bound(),
-            "{:?} keeps its seat since {:?}, at {now:?}",
-            seat.manner,
-            seat.begun
+            end.is_some() || now <= place.bound(),
+            "{:?} keeps its place since {:?}, at {now:?}",
+            place.manner,
+            place.begun
         );
         match end {
             None => continue,
@@ -296,16 +296,16 @@ fn run(seed: u64) -> Ends {
             Some(End::Malformed) => ends.malformed += 1,
             Some(End::Left) => ends.left += 1,
         }
-        if seat.manner == Manner::Honest {
+        if place.manner == Manner::Honest {
             assert_eq!(end, Some(End::Left), "it kept to the rules");
         }
-        seats[place] = None;
+        places[index] = None;
     }
     ends
 }
 
 #[test]
-fn seats_of_the_handshake_are_kept_by_the_honest_alone() {
+fn places_of_the_handshake_are_kept_by_the_honest_alone() {
     let mut all = Ends::default();
     for seed in 1..=SEEDS {
         println!("seed {seed}");
