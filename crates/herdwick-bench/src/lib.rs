@@ -16,6 +16,7 @@ mod cost;
 mod counters;
 mod crowd;
 mod error;
+mod helper;
 mod host;
 mod hostile;
 mod idle;

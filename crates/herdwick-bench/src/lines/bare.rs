@@ -8,11 +8,11 @@ use herdwick_herd::wire::{LINE_BYTES, REPLY_HEAD_BYTES};
 use herdwick_roce::packet::{Class, ICRC_BYTES, Operation, PacketOp, Place, pad_of};
 use herdwick_roce_udp::bare::BareEnd;
 
-use super::{
-    endpoints::{EndpointError, LOOPBACK},
+use super::endpoints::{EndpointError, LOOPBACK};
+use crate::{
     helper::Helper,
+    target::{DriveError, Load, Target},
 };
-use crate::target::{DriveError, Load, Target};
 
 /// After this long without an answer, everything in flight counts as lost.
 const LOST_AFTER_NS: u64 = 5_000_000;

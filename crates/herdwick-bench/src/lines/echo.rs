@@ -14,9 +14,9 @@ use herdwick_request::{Clock, HashKey, Second};
 use super::{
     Driver,
     endpoints::{BenchClient, End, EndpointError, REPLY_BYTES_MAX},
-    helper::Helper,
 };
 use crate::{
+    helper::Helper,
     host::Stopwatch,
     target::{DriveError, Load, Target},
     workload::KeySpace,

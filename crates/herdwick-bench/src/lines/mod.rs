@@ -5,7 +5,6 @@ mod driver;
 mod echo;
 mod endpoints;
 mod farm;
-mod helper;
 mod instant;
 mod slots;
 

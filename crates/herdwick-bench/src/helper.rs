@@ -12,14 +12,14 @@ use std::{
 use crate::host::pin;
 
 /// A thread that calls one function repeatedly; dropping it stops and joins the thread.
-pub(super) struct Helper {
+pub(crate) struct Helper {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Helper {
     /// Starts the thread, pinned to `cpus`.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &str,
         cpus: &[usize],
         mut work: impl FnMut() + Send + 'static,
