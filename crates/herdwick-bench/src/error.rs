@@ -6,6 +6,7 @@ use crate::{
     lines::EndpointError,
     server::ServerError,
     target::DriveError,
+    verb::VerbError,
 };
 
 /// Why a measurement returned no report.
@@ -56,6 +57,9 @@ pub enum BenchError {
     /// The HERD endpoints of the echo or of a lease could not be created.
     #[error(transparent)]
     Endpoints(#[from] EndpointError),
+    /// The verbs asked for cannot be measured.
+    #[error(transparent)]
+    Verb(#[from] VerbError),
     /// The server does not offer that fabric.
     #[error(
         "no {fabric} to this server: {reason}; `herdwick doctor` shows what works on this host"

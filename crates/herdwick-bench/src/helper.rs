@@ -5,6 +5,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::JoinHandle,
 };
@@ -14,6 +15,8 @@ use crate::host::pin;
 /// A thread that calls one function repeatedly; dropping it stops and joins the thread.
 pub(crate) struct Helper {
     stop: Arc<AtomicBool>,
+    /// The kernel's number of the thread.
+    id: i32,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -26,7 +29,9 @@ impl Helper {
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, cpus) = (Arc::clone(&stop), cpus.to_vec());
+        let (told, id) = mpsc::channel();
         let run = move || {
+            let _ = told.send(rustix::thread::gettid().as_raw_nonzero().get());
             pin(&cpus);
             while !stopped.load(Ordering::Relaxed) {
                 work();
@@ -35,10 +40,17 @@ impl Helper {
         let thread = std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(run)?;
+        let id = id.recv().map_err(io::Error::other)?;
         Ok(Self {
             stop,
+            id,
             thread: Some(thread),
         })
+    }
+
+    /// Returns the kernel's number of the thread.
+    pub(crate) fn thread_id(&self) -> i32 {
+        self.id
     }
 }
 

@@ -31,6 +31,7 @@ mod server;
 mod store;
 mod target;
 mod tcp;
+mod verb;
 mod workload;
 
 pub use cache::{TraceError, cache};
@@ -40,6 +41,7 @@ pub use config::{
     parse_size,
 };
 pub use error::BenchError;
+pub use herdwick_fabric::Transport as VerbTransport;
 pub use host::Machine;
 pub use hostile::{LeaseError, Neighbour, neighbour};
 pub use idle::{IDLE_CONNECTIONS, IDLE_SESSIONS, idle};
@@ -47,9 +49,10 @@ pub use lines::EndpointError;
 pub use progress::Progress;
 pub use report::{
     Against, BeforeAfter, CpuPerOp, Knobs, Latency, Manifest, Outcome, Percentiles, Report, Run,
-    SCHEMA, Subject, Table, Word,
+    SCHEMA, Subject, Table, VerbPoint, Word,
 };
 pub use server::ServerError;
 pub use store::store;
 pub use target::DriveError;
+pub use verb::{Direction, NameError, Verb, VerbError, VerbPlan, parse_transport, parse_yes, verb};
 pub use workload::{Dist, DistError, KeySpaceError, Mix, Workload};

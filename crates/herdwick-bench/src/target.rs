@@ -111,6 +111,12 @@ pub enum DriveError {
         "the server closed the connection: does it still run, and does it take so many connections (-c)?"
     )]
     Closed,
+    /// A work request of the benchmark of verbs failed.
+    #[error("a work request failed: {0:?}; `herdwick doctor` checks the fabrics of this host")]
+    Verb(herdwick_fabric::Status),
+    /// A work request of the benchmark of verbs was refused.
+    #[error("a work request was refused: {0}")]
+    Post(#[from] herdwick_fabric::PostError),
     /// A reply that memcached never sends.
     #[error("the server sent {0:?}, which is no reply to the request: is it a memcached server?")]
     Reply(String),

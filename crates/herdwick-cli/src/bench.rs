@@ -2,7 +2,10 @@
 //! In a circle with `options`: the definition of the options stands here, its check there.
 
 mod failure;
+mod neighbour;
 mod options;
+mod sweep;
+mod verbs;
 
 use std::{
     fs::File,
@@ -15,17 +18,19 @@ use clap::{ArgMatches, Args, ValueEnum};
 use herdwick::RequestPath;
 use herdwick_bench::{
     self as bench, Against, BenchError, Config, Dist, Fabric, FarmValues, Mix, Neighbour,
-    Percentiles, Progress, Report, Table, Workload, parse_count, parse_size,
+    Percentiles, Progress, Report, Subject, Table, Workload, parse_count, parse_size,
 };
 
-use self::failure::BenchFailure;
+pub(crate) use self::neighbour::{NeighbourArgs, neighbour};
+use self::{failure::BenchFailure, sweep::crossed, verbs::VerbArgs};
 use crate::{client::Access, exit::Exit, say};
 
 /// Measure the store alone, or a whole server over each transport, and report what produced every
 /// figure.
 ///
 /// Without --server it starts its own server, on separate CPUs if there is more than one. Values
-/// are checked: a miss is counted, a wrong value fails the benchmark.
+/// are checked: a miss is counted, a wrong value fails the benchmark. An option that takes a list,
+/// such as --value-size 16,32,64, makes a sweep: one table for each combination, and one JSON.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchArgs {
     /// What to measure; echo,herd measures both in turn.
@@ -54,29 +59,52 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, default_value_t = Letter::B)]
     workload: Letter,
     /// Share of reads, 0 to 1, instead of --workload; the rest are updates.
-    #[arg(long, value_name = "F", conflicts_with = "workload")]
-    get_share: Option<f64>,
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "F,..",
+        conflicts_with = "workload"
+    )]
+    get_share: Vec<f64>,
     /// Distribution of the keys: zipf:THETA with 0 < THETA < 1, or uniform.
     #[arg(long, default_value = "zipf:.99")]
     dist: Dist,
     /// Number of keys; K, M and G are powers of 1,000.
-    #[arg(long, default_value = "1M", value_parser = parse_count)]
-    keys: u64,
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1M",
+        value_name = "N,..",
+        value_parser = parse_count
+    )]
+    keys: Vec<u64>,
     /// Bytes of a key.
     #[arg(long, default_value = "16", value_name = "B", value_parser = parse_size)]
     key_size: usize,
     /// Bytes of a value; K and M are powers of 1,024.
-    #[arg(long, default_value = "32", value_name = "B", value_parser = parse_size)]
-    value_size: usize,
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "32",
+        value_name = "B,..",
+        value_parser = parse_size
+    )]
+    value_size: Vec<usize>,
     /// Measured seconds of each run, after a warm-up of a fifth of it, at most one second.
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     seconds: f64,
     /// Client threads.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    clients: usize,
-    /// HERD requests in flight, of each client at each worker: a power of two, at most 256.
-    #[arg(long, default_value_t = Config::default().window, value_name = "N")]
-    window: usize,
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    clients: Vec<usize>,
+    /// HERD requests in flight, of each client at each worker: a power of two, at most 256; or verbs
+    /// outstanding on a queue pair, at most 1024.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_values_t = [Config::default().window],
+        value_name = "N,.."
+    )]
+    window: Vec<usize>,
     /// Request path of HERD: uc-write, rc-write or ud-send [default: the one that the server
     /// chooses].
     #[arg(long, value_name = "PATH")]
@@ -88,8 +116,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 0, value_name = "N")]
     idle_connections: usize,
     /// Requests in flight on a TCP connection.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pipeline: usize,
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    pipeline: Vec<usize>,
     /// Keys in one TCP get.
     #[arg(long, default_value_t = 1, value_name = "N")]
     multiget: usize,
@@ -97,14 +125,14 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 16, value_name = "N")]
     batch: usize,
     /// Open loop: this many operations per second; latency counts from when each was due.
-    #[arg(long, value_name = "OPS", value_parser = parse_count)]
-    rate: Option<u64>,
+    #[arg(long, value_delimiter = ',', value_name = "OPS,..", value_parser = parse_count)]
+    rate: Vec<u64>,
     /// Runs of each kind; the figures are their medians.
     #[arg(long, default_value_t = Config::default().runs, value_name = "N")]
     runs: usize,
-    /// Workers of its own server [default: half of the CPUs, at most 4].
-    #[arg(long, value_name = "N")]
-    workers: Option<usize>,
+    /// Workers of its own server, or server threads of verbs [default: half of the CPUs, at most 4].
+    #[arg(long, value_delimiter = ',', value_name = "N,..")]
+    workers: Vec<usize>,
     /// Memory of its own server or store, MiB [default: ample for the keys].
     #[arg(long, value_name = "MB")]
     memory: Option<u64>,
@@ -130,6 +158,8 @@ pub(crate) struct BenchArgs {
     /// the range between two runs.
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
+    #[command(flatten)]
+    verbs: VerbArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -154,6 +184,9 @@ enum System {
     /// Zipf, Zipf with a scan, and a hot set that moves, with room for a tenth and three tenths of
     /// the keys.
     Cache,
+    /// The verbs alone, in any combination of --verb, --transport, --payload and the other options of
+    /// verbs.
+    Verbs,
 }
 
 impl System {
@@ -161,44 +194,6 @@ impl System {
     fn name(&self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-}
-
-/// Arguments of the process that `herdwick bench hostile` starts; not for users.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct NeighbourArgs {
-    #[arg(value_enum)]
-    kind: Kind,
-    server: String,
-    #[arg(value_delimiter = ',')]
-    cpus: Vec<usize>,
-    #[command(flatten)]
-    access: Access,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
-    Scribbler,
-    Spinner,
-}
-
-/// Runs as a neighbour until standard input ends.
-pub(crate) fn neighbour(args: &NeighbourArgs) -> ExitCode {
-    let kind = match args.kind {
-        Kind::Scribbler => Neighbour::Scribbler,
-        Kind::Spinner => Neighbour::Spinner,
-    };
-    let joined = args.access.options().map_err(|error| error.to_string());
-    let joined = joined.and_then(|access| {
-        let joined = bench::neighbour(kind, &args.server, access, &args.cpus);
-        joined.map_err(|error| error.to_string())
-    });
-    match joined {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say::complain(format_args!("bench-neighbour: {error}"));
-            Exit::Failed.into()
-        }
     }
 }
 
@@ -226,7 +221,12 @@ pub(crate) fn run(args: &BenchArgs, given: &ArgMatches) -> ExitCode {
 
 /// Measures, and writes the report; returns whether every request had the right answer.
 fn report(args: &BenchArgs, given: &ArgMatches) -> Result<bool, BenchFailure> {
-    let alone = |system: &&System| matches!(system, System::Store | System::Idle | System::Cache);
+    let alone = |system: &&System| {
+        matches!(
+            system,
+            System::Store | System::Idle | System::Cache | System::Verbs
+        )
+    };
     if let (true, Some(system)) = (args.systems.len() > 1, args.systems.iter().find(alone)) {
         return Err(BenchFailure::Alone(system.name()));
     }
@@ -234,12 +234,27 @@ fn report(args: &BenchArgs, given: &ArgMatches) -> Result<bool, BenchFailure> {
         return Err(BenchFailure::NoServer { option });
     }
     options::check(args, given)?;
-    let config = args.config()?;
+    let configs = args.configs()?;
     let files = Files::open(args)?;
-    let measured = measure(args, &config);
-    let report = measured.map_err(|error| BenchFailure::of(args.server.as_deref(), error))?;
-    files.write(&report)?;
-    Ok(report.is_sound())
+    let mut shown = Ok(());
+    let mut whole: Option<Report> = None;
+    for config in &configs {
+        let measured = measure(args, config);
+        let report = measured.map_err(|error| BenchFailure::of(args.server.as_deref(), error))?;
+        let printed = files.print(&report);
+        shown = shown.and(printed);
+        match &mut whole {
+            None => whole = Some(report),
+            Some(whole) => whole.results.extend(report.results),
+        }
+    }
+    let Some(whole) = whole else {
+        return Ok(true);
+    };
+    // What cannot be shown can still be kept.
+    files.write(&whole)?;
+    shown.map_err(BenchFailure::Unshown)?;
+    Ok(whole.is_sound())
 }
 
 /// The files to write the report to, and the baseline to compare with: opened before the benchmark,
@@ -291,19 +306,21 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Prints the report, and writes the files.
-    fn write(self, report: &Report) -> Result<(), BenchFailure> {
+    /// Prints the report of one combination of options.
+    fn print(&self, report: &Report) -> io::Result<()> {
         let mut shown = say::report(Table(report));
         if let Some(baseline) = &self.baseline {
             shown = shown.and_then(|()| say::report(Against { baseline, report }));
         }
-        // What cannot be shown can still be kept.
+        shown
+    }
+
+    /// Writes the files.
+    fn write(self, report: &Report) -> Result<(), BenchFailure> {
         if let Some(mut json) = self.json {
             json.write(&(report.to_json() + "\n"))?;
         }
-        self.hdr
-            .map_or(Ok(()), |hdr| write_latencies(hdr, report))?;
-        shown.map_err(BenchFailure::Unshown)
+        self.hdr.map_or(Ok(()), |hdr| write_latencies(hdr, report))
     }
 }
 
@@ -327,14 +344,29 @@ fn write_latencies(mut hdr: Output<'_>, report: &Report) -> Result<(), BenchFail
     match &known[..] {
         [] => Err(BenchFailure::NoLatencies),
         [(_, one)] => hdr.write(one),
-        several => several.iter().try_for_each(|(subject, text)| {
-            let system = subject.beside.as_ref().unwrap_or(&subject.system);
-            let mut path = hdr.path.as_os_str().to_owned();
-            path.push(format!(".{system}-{}", subject.fabric));
-            Output::create("--hdr", Path::new(&path))?.write(text)?;
-            hdr.write(&format!("{}\n", Path::new(&path).display()))
-        }),
+        several => several
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, (subject, text))| {
+                let (system, _) = name_of(subject);
+                let mut path = hdr.path.as_os_str().to_owned();
+                path.push(format!(".{system}-{}", subject.fabric));
+                // A sweep has several lines of one name.
+                let same = |other: &&(&Subject, String)| name_of(other.0) == name_of(subject);
+                let before = known.iter().take(index).filter(same).count();
+                if before > 0 {
+                    path.push(format!("-{}", before + 1));
+                }
+                Output::create("--hdr", Path::new(&path))?.write(text)?;
+                hdr.write(&format!("{}\n", Path::new(&path).display()))
+            }),
     }
+}
+
+/// Returns what tells the lines of a table apart.
+fn name_of(subject: &Subject) -> (&String, &String) {
+    let system = subject.beside.as_ref().unwrap_or(&subject.system);
+    (system, &subject.fabric)
 }
 
 fn measure(args: &BenchArgs, config: &Config) -> Result<Report, BenchError> {
@@ -349,6 +381,10 @@ fn measure(args: &BenchArgs, config: &Config) -> Result<Report, BenchError> {
         [System::Store] => bench::store(config, &mut watch),
         [System::Idle] => bench::idle(config, &mut watch),
         [System::Cache] => bench::cache(config, &mut watch),
+        [System::Verbs] => {
+            let plan = args.verbs.plan(&args.window, &args.clients);
+            bench::verb(config, &plan, &mut watch)
+        }
         _ => bench::compare(config, &mut watch),
     };
     if live {
@@ -358,6 +394,31 @@ fn measure(args: &BenchArgs, config: &Config) -> Result<Report, BenchError> {
 }
 
 impl BenchArgs {
+    /// Returns a configuration for each combination of the lists.
+    fn configs(&self) -> Result<Vec<Config>, BenchFailure> {
+        let mut configs = vec![self.config()?];
+        configs = crossed(configs, &self.keys, |config, it| config.keys = it);
+        configs = crossed(configs, &self.value_size, |config, it| {
+            config.value_size = it;
+        });
+        configs = crossed(configs, &self.get_share, |config, it| {
+            config.mix = Mix::GetShare(it);
+        });
+        configs = crossed(configs, &self.workers, |config, it| {
+            config.workers = Some(it);
+        });
+        // The benchmark of verbs makes the combinations of these itself.
+        if !matches!(self.systems[..], [System::Verbs]) {
+            configs = crossed(configs, &self.clients, |config, it| config.clients = it);
+            configs = crossed(configs, &self.window, |config, it| config.window = it);
+        }
+        configs = crossed(configs, &self.pipeline, |config, it| config.pipeline = it);
+        Ok(crossed(configs, &self.rate, |config, it| {
+            config.rate = Some(it as f64);
+        }))
+    }
+
+    /// Returns the options that take no list.
     fn config(&self) -> Result<Config, BenchFailure> {
         let access = self
             .access
@@ -367,7 +428,7 @@ impl BenchArgs {
                 source,
             })?;
         let systems = self.systems.iter().flat_map(|system| match system {
-            System::Store | System::Idle | System::Cache => &[][..],
+            System::Store | System::Idle | System::Cache | System::Verbs => &[][..],
             System::Echo => &[bench::System::Echo],
             System::Farm => &[bench::System::Farm(FarmValues::Inline)],
             System::FarmVar => &[bench::System::Farm(FarmValues::OutOfTable)],
@@ -391,35 +452,28 @@ impl BenchArgs {
             program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),
             mix: self.mix(),
             dist: self.dist,
-            keys: self.keys,
             key_size: self.key_size,
-            value_size: self.value_size,
             seconds: self.seconds,
-            clients: self.clients,
-            workers: self.workers,
             memory_mb: self.memory,
-            window: self.window,
             request_path: self.request_path,
             connections: self.connections,
             idle_connections: self.idle_connections,
-            pipeline: self.pipeline,
             multiget: self.multiget,
             batch: self.batch,
-            rate: self.rate.map(|rate| rate as f64),
             runs: self.runs,
             traces: self.trace.clone(),
             quick: self.quick,
+            ..Config::default()
         })
     }
 
     fn mix(&self) -> Mix {
-        let workload = match (self.get_share, self.workload) {
-            (Some(share), _) => return Mix::GetShare(share),
-            (None, Letter::A) => Workload::A,
-            (None, Letter::B) => Workload::B,
-            (None, Letter::C) => Workload::C,
-            (None, Letter::D) => Workload::D,
-            (None, Letter::F) => Workload::F,
+        let workload = match self.workload {
+            Letter::A => Workload::A,
+            Letter::B => Workload::B,
+            Letter::C => Workload::C,
+            Letter::D => Workload::D,
+            Letter::F => Workload::F,
         };
         Mix::Ycsb(workload)
     }

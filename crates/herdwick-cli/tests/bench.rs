@@ -23,6 +23,7 @@ fn brief(arguments: &str, seconds: f64) -> String {
     let system = arguments.split([' ', ',']).next();
     match system {
         _ if arguments.contains("--trace") => String::new(),
+        Some("verbs") => format!("--seconds {seconds} --runs 1"),
         Some("cache") => "--keys 2K".to_owned(),
         Some("farm") => format!("--keys 2K --seconds {seconds} --runs 1"),
         Some("idle") => format!("--seconds {seconds} --runs 1 --memory 64"),
@@ -76,12 +77,12 @@ fn help_lists_every_flag() {
     let help = String::from_utf8(bench("--help").stdout).unwrap();
     let flags = "fabric server workload get-share dist keys key-size value-size seconds clients \
         window connections idle-connections pipeline multiget rate runs json batch workers memory hdr against trace \
-        quick";
+        quick verb transport direction all-to-all payload inline signaled postlist queue-pairs region";
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
     for system in [
-        "store", "echo", "farm", "farm-var", "herd", "hostile", "idle", "cache",
+        "store", "echo", "farm", "farm-var", "herd", "hostile", "idle", "cache", "verbs",
     ] {
         assert!(help.contains(&format!("- {system}")), "{system}");
     }
@@ -354,6 +355,83 @@ fn idle_connections_are_reported_separately() {
     );
 }
 
+/// Runs a tiny benchmark until every line has operations: a thread that gets no CPU for as long as a run
+/// has none in it.
+fn busy(name: &str, arguments: &str) -> (String, Value) {
+    let is_busy = |(_, report): &(String, Value)| {
+        let mut results = report["results"].as_array().unwrap().iter();
+        results.all(|result| result["ops_per_s"].as_f64().unwrap() > 0.0)
+    };
+    let mut tries = (0..20).map(|_| tiny(name, arguments));
+    tries.find(is_busy).expect("operations in every line")
+}
+
+#[test]
+fn verbs_are_measured_at_every_point_of_a_sweep() {
+    let lists = "--verb write,read --transport rc,uc --payload 16,256 --signaled 4 --window 8";
+    let (table, report) = busy("verbs", &format!("verbs {lists}"));
+    let results = report["results"].as_array().unwrap();
+    let point = |result: &Value| {
+        let verb = &result["verb"];
+        let name = |field: &str| verb[field].as_str().unwrap().to_owned();
+        (
+            name("verb"),
+            name("transport"),
+            verb["payload"].as_u64().unwrap(),
+        )
+    };
+    let points: Vec<_> = results.iter().map(point).collect();
+    let expected = [("write", "rc"), ("write", "uc"), ("read", "rc")];
+    let expected = expected.map(|(verb, transport)| {
+        [16, 256].map(|payload| (verb.to_owned(), transport.to_owned(), payload))
+    });
+    assert_eq!(points, expected.concat(), "Table 1 has no READ over UC");
+    assert!(table.contains("left out: read uc"), "{table}");
+    for result in results {
+        assert_eq!(result["errors"], 0, "{table}");
+        assert!(result["ops_per_s"].as_f64().unwrap() > 0.0, "{table}");
+        assert!(
+            result["latency_us"]["p50"].as_f64().unwrap() > 0.0,
+            "{table}"
+        );
+        assert!(
+            result["cpu_ns_per_op"]["server"].as_f64().is_some(),
+            "{table}"
+        );
+        assert!(result["cpu_ns_per_op"]["client"].as_f64().unwrap() > 0.0);
+        assert!(result["generator_ns_per_op"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn verbs_run_over_the_software_rnic() {
+    let lists = "--verb send,write,read --transport uc,rc --fabric roce --window 8";
+    let (table, report) = busy("verbs-soft", &format!("verbs {lists}"));
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 5, "{table}");
+    for result in results {
+        assert_eq!(
+            (&result["word"], &result["errors"]),
+            (&"soft".into(), &0.into())
+        );
+        assert!(result["ops_per_s"].as_f64().unwrap() > 0.0, "{table}");
+    }
+}
+
+#[test]
+fn lists_make_a_sweep_in_one_report() {
+    let (table, report) = tiny("sweep", "herd --fabric shm --value-size 16,64 --window 1,4");
+    let results = report["results"].as_array().unwrap();
+    let point = |result: &Value| {
+        let number = |name: &str| result[name].as_u64().unwrap();
+        (number("value_bytes"), number("window"))
+    };
+    let points: Vec<_> = results.iter().map(point).collect();
+    assert_eq!(points, [(16, 1), (16, 4), (64, 1), (64, 4)]);
+    results.iter().for_each(|result| is_sound(result, &table));
+    assert_eq!(table.matches("values of 64 B").count(), 2, "{table}");
+}
+
 /// Parses the columns of a `.hgrm` file: value, quantile, count.
 fn percentiles(path: &std::path::Path) -> Vec<[f64; 3]> {
     let text = std::fs::read_to_string(path).unwrap();
@@ -493,6 +571,16 @@ fn errors_name_what_to_type() {
             "--trace has no effect on herd, only on cache",
         ),
         ("cache --trace all --keys 2K", "those of the traces"),
+        (
+            "herd --payload 16",
+            "--payload has no effect on herd, only on verbs",
+        ),
+        ("verbs --keys 2K", "--keys has no effect on verbs"),
+        ("verbs --verb read --transport uc", "Table 1"),
+        ("verbs --verb pull", "send, write, read"),
+        ("verbs --window 5000", "--window is 1 to 1024"),
+        ("verbs --payload 0", "--payload is 1 to"),
+        ("verbs,echo", "`herdwick bench verbs`"),
         ("--fabric shm --pipeline 2", "--pipeline is for tcp"),
         ("--fabric tcp --window 2", "--window is for shm"),
     ] {

@@ -45,6 +45,25 @@ impl Placement {
         }
     }
 
+    /// Returns the CPU of server thread `index`.
+    #[must_use]
+    pub(crate) fn server_cpu(&self, index: usize) -> &[usize] {
+        match self.server.len() {
+            0 => &[],
+            len if self.is_apart() => std::slice::from_ref(&self.server[index % len]),
+            _ => &self.server,
+        }
+    }
+
+    /// Returns the placement with the CPUs of server and clients exchanged.
+    #[must_use]
+    pub(crate) fn reversed(&self) -> Self {
+        Self {
+            server: self.clients.clone(),
+            clients: self.server.clone(),
+        }
+    }
+
     /// Returns the number of CPUs of server and clients together.
     pub(crate) fn cpus(&self) -> usize {
         let shared = if self.is_apart() {

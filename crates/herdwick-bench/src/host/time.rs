@@ -31,24 +31,40 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Reads the CPU time and resident memory of another process.
+/// Reads the CPU time and resident memory of another process, or the CPU time of some threads of this
+/// one.
 #[derive(Clone, Debug)]
 pub(crate) struct ProcessCpu {
     pid: u32,
+    /// Empty: all threads.
+    threads: Vec<i32>,
 }
 
 impl ProcessCpu {
     /// Creates a reader for process `pid`.
     #[must_use]
     pub(crate) fn new(pid: u32) -> Self {
-        Self { pid }
+        let threads = Vec::new();
+        Self { pid, threads }
+    }
+
+    /// Creates a reader for these threads of this process.
+    #[must_use]
+    pub(crate) fn of_threads(threads: Vec<i32>) -> Self {
+        Self {
+            pid: std::process::id(),
+            threads,
+        }
     }
 
     /// Returns the CPU time of all its threads, in nanoseconds, or `None` if it cannot be read. The
     /// resolution is a nanosecond if the kernel provides `schedstat`, else a clock tick (10 ms).
     #[must_use]
     pub(crate) fn ns(&self) -> Option<u64> {
-        self.scheduled_ns().or_else(|| self.charged_ns())
+        match self.threads[..] {
+            [] => self.scheduled_ns().or_else(|| self.charged_ns()),
+            _ => self.threads.iter().map(|id| self.thread_ns(*id)).sum(),
+        }
     }
 
     /// Returns its resident memory, in MiB, rounded to a tenth.
@@ -72,6 +88,11 @@ impl ProcessCpu {
             ns += scheduled_ns(&times)?;
         }
         (ns > 0).then_some(ns)
+    }
+
+    fn thread_ns(&self, id: i32) -> Option<u64> {
+        let path = format!("/proc/{}/task/{id}/schedstat", self.pid);
+        scheduled_ns(&std::fs::read_to_string(path).ok()?)
     }
 
     fn charged_ns(&self) -> Option<u64> {

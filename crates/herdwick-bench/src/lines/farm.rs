@@ -17,10 +17,10 @@ use herdwick_request::{HashKey, Op, Request};
 use super::{
     driver::{Driver, Lines, Reply},
     endpoints::EndpointError,
-    helper::Helper,
 };
 use crate::{
     config::FarmValues,
+    helper::Helper,
     host::Stopwatch,
     target::{DriveError, Load, Reads, Target},
     workload::KeySpace,

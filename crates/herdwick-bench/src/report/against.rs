@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Outcome, Report, Run, Subject, table::name, wrap::wrapped};
+use super::{Outcome, Report, Run, Subject, numbers::name, wrap::wrapped};
 
 /// A report, and an earlier one to compare it with; displays as a table.
 #[derive(Debug)]

@@ -7,8 +7,11 @@ mod against;
 mod cache;
 mod figures;
 mod histogram;
+mod numbers;
+mod point;
 mod table;
 mod traces;
+mod verb;
 mod wrap;
 
 use hdrhistogram::Histogram;
@@ -19,6 +22,7 @@ use crate::host::Machine;
 pub use against::Against;
 pub use figures::{BeforeAfter, CpuPerOp, Latency, Run};
 pub use histogram::Percentiles;
+pub use point::VerbPoint;
 pub use table::Table;
 
 /// Version of the JSON format; fields are only ever added.
@@ -214,6 +218,9 @@ pub struct Subject {
     pub connections: Option<usize>,
     pub pipeline: Option<usize>,
     pub multiget: Option<usize>,
+    /// The verb and how it was posted, in a benchmark of verbs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verb: Option<VerbPoint>,
     /// Memory, in percent of the data set (by memcached's estimate of item sizes, or of the peak
     /// size of the trace).
     #[serde(default)]

@@ -2,7 +2,12 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{Outcome, Report, Subject, cache, traces, wrap::wrapped};
+use super::{
+    Outcome, Report, Subject, cache,
+    numbers::{cut, name, nothing, short, spread},
+    traces, verb,
+    wrap::wrapped,
+};
 use crate::cost::SHARE_MAX;
 
 /// Displays a report: the machine and the options, a line per result, ratios between fabrics, and a
@@ -43,6 +48,12 @@ impl Table<'_> {
     fn write(&self, f: &mut impl fmt::Write) -> fmt::Result {
         let report = self.0;
         manifest(f, report)?;
+        if report.results.iter().any(|r| r.subject.verb.is_some()) {
+            verb::points(f, report)?;
+            lines(f, report)?;
+            left_out(f, report)?;
+            return warnings(f, &report.results);
+        }
         if report.results.iter().any(|r| r.byte_hit_ratio.is_some()) {
             traces::cells(f, &report.results)?;
             return warnings(f, &report.results);
@@ -64,10 +75,15 @@ impl Table<'_> {
         fairness(f, &report.results)?;
         crowds(f, report)?;
         reads(f, &report.results)?;
-        if let Some(reason) = &report.manifest.left_out {
-            writeln!(f, "left out: {reason}")?;
-        }
+        left_out(f, report)?;
         warnings(f, &report.results)
+    }
+}
+
+fn left_out(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
+    match &report.manifest.left_out {
+        Some(reason) => writeln!(f, "left out: {reason}"),
+        None => Ok(()),
     }
 }
 
@@ -94,6 +110,9 @@ fn manifest(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
     )?;
     if report.results.iter().any(|r| r.byte_hit_ratio.is_some()) {
         return writeln!(f, "one half of each trace to warm up, the other measured\n");
+    }
+    if report.results.iter().any(|r| r.subject.verb.is_some()) {
+        return verb::terms(f, report);
     }
     write!(
         f,
@@ -147,26 +166,6 @@ fn row(result: &Outcome) -> [String; 12] {
     ]
 }
 
-/// Returns the short name of a line: `herd shm`, `crowd tcp`.
-pub(super) fn name(subject: &Subject) -> String {
-    let system = subject.beside.as_ref().unwrap_or(&subject.system);
-    match subject.fabric.as_str() {
-        "none" => system.clone(),
-        fabric => format!("{system} {fabric}"),
-    }
-}
-
-/// Returns the largest deviation of a run from the median, in percent of the median.
-fn spread(result: &Outcome) -> String {
-    let median = result.ops_per_s;
-    let away = (result.ops_per_s_max - median).max(median - result.ops_per_s_min);
-    match result.runs {
-        0 | 1 => nothing(),
-        _ if median > 0.0 => cut(away / median * 100.0, 3),
-        _ => nothing(),
-    }
-}
-
 /// Returns the long name of a line: `herd over shm beside a spinner`.
 fn title(subject: &Subject) -> String {
     let beside = subject.beside.as_ref();
@@ -190,26 +189,6 @@ fn clients(result: &Outcome) -> Option<String> {
     let (fabric, clients) = (&subject.fabric, subject.clients);
     let asked = format!("{fabric}: {clients} client{plural}, {}", parts.join(", "));
     (!parts.is_empty()).then_some(asked)
-}
-
-fn nothing() -> String {
-    "-".to_owned()
-}
-
-/// Formats a number in at most five columns.
-fn short(value: f64) -> String {
-    cut(value, 5)
-}
-
-/// Formats a number in `width` columns with at most two decimals, as thousands, millions or
-/// billions if it does not fit otherwise.
-fn cut(value: f64, width: usize) -> String {
-    let plain = (0..=2).rev().map(|digits| format!("{value:.digits$}"));
-    let thousands = [("k", 1e3), ("M", 1e6)];
-    let scaled = thousands.map(|(unit, size)| format!("{:.0}{unit}", value / size));
-    let mut texts = plain.chain(scaled);
-    let fits = texts.find(|text| text.len() <= width);
-    fits.unwrap_or_else(|| format!("{:.0}G", value / 1e9))
 }
 
 fn grid(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {

@@ -114,6 +114,7 @@ impl From<&BenchError> for Exit {
     fn from(error: &BenchError) -> Self {
         match error {
             BenchError::Config(_)
+            | BenchError::Verb(_)
             | BenchError::Trace(_)
             | BenchError::Server(ServerError::Address { .. })
             | BenchError::Endpoints(EndpointError::Window(_) | EndpointError::Value)
@@ -123,7 +124,9 @@ impl From<&BenchError> for Exit {
             BenchError::Drive(DriveError::Io(_) | DriveError::Closed | DriveError::Reply(_))
             | BenchError::Stalled { .. } => Self::Unreachable,
             BenchError::Server(ServerError::NotStarted { .. })
-            | BenchError::Drive(DriveError::ForeignValue(_))
+            | BenchError::Drive(
+                DriveError::ForeignValue(_) | DriveError::Verb(_) | DriveError::Post(_),
+            )
             | BenchError::Descriptors { .. }
             | BenchError::Fill { .. }
             | BenchError::Store(_)

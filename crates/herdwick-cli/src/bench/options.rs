@@ -5,7 +5,7 @@
 use clap::{ArgMatches, parser::ValueSource};
 use herdwick_bench::Fabric;
 
-use super::{BenchArgs, System, failure::BenchFailure};
+use super::{BenchArgs, System, failure::BenchFailure, verbs};
 
 /// The options that not every system reads, by their identifiers, and the systems that do.
 const READERS: [(&str, &[System]); 20] = [
@@ -29,18 +29,24 @@ const READERS: [(&str, &[System]); 20] = [
     ("key_size", KEYED),
     ("value_size", KEYED),
     ("seconds", TIMED),
-    ("clients", SERVING),
-    ("window", SERVING),
+    ("clients", LOADED),
+    ("window", LOADED),
     ("request_path", HERD_PATHS),
     ("connections", &[System::Herd]),
     ("idle_connections", &[System::Herd]),
     ("pipeline", &[System::Herd]),
     ("multiget", &[System::Herd]),
     ("batch", &[System::Store]),
-    ("rate", SERVING),
+    ("rate", LOADED),
     ("runs", TIMED),
 ];
-const FABRICS: &[System] = &[System::Echo, System::Farm, System::FarmVar, System::Herd];
+const FABRICS: &[System] = &[
+    System::Echo,
+    System::Farm,
+    System::FarmVar,
+    System::Herd,
+    System::Verbs,
+];
 const HERD_PATHS: &[System] = &[System::Echo, System::Herd, System::Hostile];
 const SERVING: &[System] = &[
     System::Echo,
@@ -48,6 +54,14 @@ const SERVING: &[System] = &[
     System::FarmVar,
     System::Herd,
     System::Hostile,
+];
+const LOADED: &[System] = &[
+    System::Echo,
+    System::Farm,
+    System::FarmVar,
+    System::Herd,
+    System::Hostile,
+    System::Verbs,
 ];
 const KEYED: &[System] = &[
     System::Store,
@@ -66,11 +80,15 @@ const TIMED: &[System] = &[
     System::Herd,
     System::Hostile,
     System::Idle,
+    System::Verbs,
 ];
 
 /// Options of a server that the benchmark starts, or of the bare store.
 const OF_OWN_SERVER: [(&str, &[System]); 2] = [
-    ("workers", &[System::Herd, System::Hostile, System::Idle]),
+    (
+        "workers",
+        &[System::Herd, System::Hostile, System::Idle, System::Verbs],
+    ),
     (
         "memory",
         &[System::Store, System::Herd, System::Hostile, System::Idle],
@@ -84,7 +102,8 @@ const OF_TCP: [&str; 4] = ["connections", "idle_connections", "pipeline", "multi
 /// Checks that each option on the command line has an effect.
 pub(super) fn check(args: &BenchArgs, given: &ArgMatches) -> Result<(), BenchFailure> {
     let is_given = |id: &&str| given.value_source(id) == Some(ValueSource::CommandLine);
-    let all = READERS.iter().chain(&OF_OWN_SERVER);
+    let of_verbs = verbs::OPTIONS.map(|id| (id, &[System::Verbs][..]));
+    let all = READERS.iter().chain(&OF_OWN_SERVER).chain(&of_verbs);
     for (id, readers) in all.filter(|(id, _)| is_given(id)) {
         if !args.systems.iter().any(|system| readers.contains(system)) {
             return Err(BenchFailure::Unread {

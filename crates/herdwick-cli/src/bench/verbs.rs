@@ -1,0 +1,99 @@
+//! The options of `herdwick bench verbs`.
+
+use clap::Args;
+use herdwick_bench::{
+    Direction, Verb, VerbPlan, VerbTransport, parse_size, parse_transport, parse_yes,
+};
+
+/// What `herdwick bench verbs` posts. Every option but --all-to-all and --region takes a list; all
+/// combinations are measured.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options of verbs")]
+pub(super) struct VerbArgs {
+    /// send, write, read, fetch-add, cas.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "write",
+        value_name = "VERB,.."
+    )]
+    verb: Vec<Verb>,
+    /// rc, uc, ud; each carries the verbs of Table 1 of the HERD paper.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "rc",
+        value_name = "TRANSPORT,..",
+        value_parser = parse_transport
+    )]
+    transport: Vec<VerbTransport>,
+    /// inbound: clients post to the server; outbound: the server posts to clients.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "inbound",
+        value_name = "WAY,.."
+    )]
+    direction: Vec<Direction>,
+    /// Each thread posts to every thread of the other side, at random.
+    #[arg(long)]
+    all_to_all: bool,
+    /// Bytes of a payload.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "32",
+        value_name = "B,..",
+        value_parser = parse_size
+    )]
+    payload: Vec<usize>,
+    /// Whether SENDs and WRITEs carry their payload inline: yes, no [default: where it fits].
+    #[arg(long, value_delimiter = ',', value_name = "YES,..", value_parser = parse_yes)]
+    inline: Vec<bool>,
+    /// Signal every Nth verb, and the last that fits the window.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    signaled: Vec<usize>,
+    /// Work requests in a post.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    postlist: Vec<usize>,
+    /// Queue pairs between a client thread and a server thread.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    queue_pairs: Vec<usize>,
+    /// Bytes of each thread's memory that one-sided verbs access at random.
+    #[arg(long, default_value = "256K", value_name = "B", value_parser = parse_size)]
+    region: usize,
+}
+
+/// Options that only `verbs` reads, by their identifiers.
+pub(super) const OPTIONS: [&str; 10] = [
+    "verb",
+    "transport",
+    "direction",
+    "all_to_all",
+    "payload",
+    "inline",
+    "signaled",
+    "postlist",
+    "queue_pairs",
+    "region",
+];
+
+impl VerbArgs {
+    /// Returns what is to be measured; `windows` and `clients` are options of other benchmarks too.
+    pub(super) fn plan(&self, windows: &[usize], clients: &[usize]) -> VerbPlan {
+        VerbPlan {
+            kinds: self.verb.clone(),
+            transports: self.transport.clone(),
+            inline: self.inline.clone(),
+            signaled: self.signaled.clone(),
+            postlists: self.postlist.clone(),
+            payloads: self.payload.clone(),
+            windows: windows.to_vec(),
+            queue_pairs: self.queue_pairs.clone(),
+            clients: clients.to_vec(),
+            directions: self.direction.clone(),
+            all_to_all: self.all_to_all,
+            memory: self.region,
+        }
+    }
+}
