@@ -261,7 +261,7 @@ impl ClientSide {
             self.lose(Lost::Silent);
         }
         match self.lost {
-            Some(lost) => ended + self.end_all(lost, sink),
+            Some(lost) => ended + self.end_all(port, lost, sink),
             None => ended,
         }
     }
@@ -433,10 +433,17 @@ impl ClientSide {
         *self.lost.get_or_insert(lost)
     }
 
-    /// Ends the calls that wait for messages. Those that wait for READs end when these fail.
+    /// Ends every call; READs that are still on the way belong to none.
     #[cold]
-    fn end_all(&mut self, lost: Lost, sink: &mut impl FnMut(u64, Answer<'_>)) -> usize {
-        let ended = self.waiting.len() + self.unsure.len();
+    fn end_all<P: Port>(
+        &mut self,
+        port: &mut P,
+        lost: Lost,
+        sink: &mut impl FnMut(u64, Answer<'_>),
+    ) -> usize {
+        self.reader.give_up(Status::Flushed);
+        let mut ended = self.lookups(port, sink);
+        ended += self.waiting.len() + self.unsure.len();
         for waiting in self.waiting.drain(..) {
             sink(waiting.token, Answer::Lost(lost));
         }

@@ -451,6 +451,36 @@ fn a_server_that_does_not_answer_is_lost_at_the_deadline() {
     assert_eq!(kept, [Kept::Lost(Lost::Silent)]);
 }
 
+/// The READs of most GETs are not posted yet when the deadline passes.
+#[test]
+fn a_server_that_is_lost_ends_gets_that_wait_to_be_posted() {
+    let client = ClientTerms {
+        outstanding: 1,
+        deadline: Duration::from_millis(1),
+        ..ClientTerms::default()
+    };
+    let mut world = Seeded::new(14, &terms(Values::Inline), 1, &client);
+    world.put(0, 1, b"one", 100).unwrap();
+    let (client, _) = &mut world.clients[0];
+    for n in 0..5 {
+        client.side.get(&key(n), n as u64).unwrap();
+    }
+    client.side.post(&mut client.port);
+    let late = Duration::from_millis(2);
+    let mut ended = BTreeMap::new();
+    let count = client
+        .side
+        .poll(&mut client.port, late, &mut |token, answer| {
+            assert!(ended.insert(token, keep(answer)).is_none(), "ends once");
+        });
+    assert_eq!((count, client.side.in_flight()), (6, 0));
+    assert!(ended.values().all(|it| *it == Kept::Lost(Lost::Silent)));
+    // The READ that was on its way may come back: it belongs to no call.
+    for _ in 0..20_000 {
+        assert_eq!(world.turn(), []);
+    }
+}
+
 /// A client is killed at each event of a few PUTs and a GET. All that it held is given back: the limits
 /// of the server's port are exact.
 #[test]

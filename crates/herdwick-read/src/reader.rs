@@ -171,6 +171,13 @@ impl<L> Reader<L> {
         &self.counters
     }
 
+    /// Gives the queue pair up, unless it has failed already: the next [`Reader::poll`] ends every
+    /// lookup as [`Outcome::Failed`] with `status`.
+    #[cold]
+    pub fn give_up(&mut self, status: Status) {
+        self.failed = self.failed.or(Some(status));
+    }
+
     /// Begins a lookup; [`Reader::post`] posts its READs.
     ///
     /// # Errors
