@@ -155,14 +155,15 @@ impl Store {
         true
     }
 
-    /// Moves the table to another memory. Readers of the old one find it complete until it says that
-    /// it has moved. `false`: not all keys find a place there, and the old one stays.
-    pub fn move_to(&mut self, span: Span) -> bool {
-        let mut table = Table::new(span);
-        let moved = self.table.copy_to(&mut table);
-        if moved {
-            std::mem::replace(&mut self.table, table).retire();
-        }
-        moved
+    /// Copies the table to another memory. `None`: not all keys find a place there.
+    pub(crate) fn copy_table(&self, span: Span) -> Option<Table> {
+        let mut copy = Table::new(span);
+        self.table.copy_to(&mut copy).then_some(copy)
+    }
+
+    /// Goes on with a copy of the table. Readers of the old one find it complete until it says that it
+    /// has moved.
+    pub(crate) fn move_to(&mut self, copy: Table) {
+        std::mem::replace(&mut self.table, copy).retire();
     }
 }

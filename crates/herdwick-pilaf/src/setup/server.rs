@@ -285,31 +285,48 @@ impl<D: Device> ServerEnd<D> {
         self.server.may_grow = larger > buckets && self.move_to(larger).is_ok();
     }
 
+    /// Moves the table to a memory of `buckets` buckets. After an error clients READ it where it was.
     fn move_to(&mut self, buckets: u64) -> Result<(), SetupError> {
         let memory = allocate(&self.device, Store::table_bytes(buckets))?;
+        let copy = self.server.store.copy_table(memory.span().clone());
+        let copy = copy.ok_or(ControlError::Limit {
+            what: "keys of the table",
+            limit: 0,
+        })?;
         self.drop_laggards();
-        let Self {
-            device,
-            port,
-            clients,
-            server,
-            ..
-        } = self;
-        for client in clients.iter_mut() {
-            let made = device.register_shared(port, client.pd, &memory, Access::READ, Scope::Pd)?;
-            client.old_table = Some(std::mem::replace(&mut client.table, made));
+        let registered = self.register_for_all(&memory)?;
+        for (client, table) in self.clients.iter_mut().zip(registered) {
+            client.old_table = Some(std::mem::replace(&mut client.table, table));
         }
-        if !server.store.move_to(memory.span().clone()) {
-            return Err(ControlError::Limit {
-                what: "keys of the table",
-                limit: 0,
-            }
-            .into());
-        }
+        let server = &mut self.server;
+        server.store.move_to(copy);
         server.generation = server.generation.wrapping_add(1);
         server.count_growth();
         self.table = memory;
         Ok(())
+    }
+
+    /// Registers a table in the domain of each client, or in none.
+    fn register_for_all(&mut self, memory: &SharedMemory) -> Result<Vec<RegionId>, ControlError> {
+        let Self {
+            device,
+            port,
+            clients,
+            ..
+        } = self;
+        let mut registered = Vec::with_capacity(clients.len());
+        for client in clients {
+            match device.register_shared(port, client.pd, memory, Access::READ, Scope::Pd) {
+                Ok(region) => registered.push(region),
+                Err(error) => {
+                    for region in registered {
+                        let _ = device.free_region(port, region);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(registered)
     }
 
     /// Drops the clients that still READ the table before the last one.

@@ -2,6 +2,7 @@
 //! follow the table.
 
 use herdwick_pilaf::{ClientOptions, Refused, ServerOptions};
+use herdwick_request::HashKey;
 
 use crate::fixture::{Kept, join, key, seeded, server_options};
 
@@ -109,4 +110,32 @@ fn a_client_that_does_not_follow_two_moves_is_dropped_and_others_are_served() {
     assert_eq!(world.get(0, &key(0)), Kept::Value(b"x".to_vec()));
     world.clients[1].1.client.get(&key(0), 5).unwrap();
     assert_eq!(world.answer(), Kept::Failed);
+}
+
+/// One bucket more is all that the table may grow by, and with some hash keys not every key finds a
+/// place there.
+#[test]
+fn clients_read_on_where_a_larger_table_has_no_place_for_a_key() {
+    let mut refused = 0;
+    for seed in 110..120 {
+        let options = ServerOptions {
+            buckets_max: 17,
+            load_percent: 90,
+            hash_key: HashKey([seed, 4]),
+            ..server_options(16)
+        };
+        let (_, mut world) = seeded(seed, 1, options);
+        let mut stored = Vec::new();
+        for n in 0..20 {
+            match world.put(0, &key(n), b"x") {
+                Kept::Done => stored.push(n),
+                full => assert_eq!(full, Kept::Full),
+            }
+        }
+        refused += u64::from(world.server.server().store().buckets() == 16 && stored.len() > 13);
+        for n in stored {
+            assert_eq!(world.get(0, &key(n)), Kept::Value(b"x".to_vec()));
+        }
+    }
+    assert!(refused > 0);
 }
