@@ -47,6 +47,8 @@ pub(crate) struct Lookups {
     gets: Vec<Get>,
     keys: Vec<u8>,
     extents: ExtentsView,
+    /// Longest value that is READ.
+    read_value_max: usize,
     /// Whether an entry said that its table has moved, and which.
     pub(crate) moved: Option<u32>,
     pub(crate) counters: ClientCounters,
@@ -85,7 +87,11 @@ enum Says {
 }
 
 impl Lookups {
-    pub(crate) fn new(lookups: usize, view: TableView, extents: ExtentsView) -> Self {
+    pub(crate) fn new(
+        (lookups, read_value_max): (usize, usize),
+        view: TableView,
+        extents: ExtentsView,
+    ) -> Self {
         let get = Get {
             hash: KeyHash::default(),
             key_len: 0,
@@ -98,6 +104,7 @@ impl Lookups {
             gets: vec![get; lookups],
             keys: vec![0; lookups * KEY_BYTES_MAX],
             extents,
+            read_value_max,
             moved: None,
             counters: ClientCounters::default(),
         }
@@ -178,7 +185,7 @@ impl Lookups {
         }
     }
 
-    /// Goes on with the extent of an entry.
+    /// Goes on with the extent of an entry, unless its value is one that the server is asked for.
     fn follow(
         &mut self,
         slot: usize,
@@ -186,6 +193,9 @@ impl Lookups {
         entry: Entry,
         all: bool,
     ) -> Verdict {
+        if entry.value_len > self.read_value_max {
+            return Verdict::Unsure;
+        }
         let from = self.extents.extents.offset(entry.offset);
         let get = &mut self.gets[slot];
         get.seen[place] = words;

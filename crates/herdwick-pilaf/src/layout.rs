@@ -208,8 +208,8 @@ fn entry_crc(covered: [u64; ENTRY_WORDS - 1]) -> u64 {
 pub struct KeyHash(pub(crate) [u64; 2]);
 
 impl KeyHash {
-    /// Hashes a key (SipHash-1-3 with a key that the server draws, so that clients cannot choose keys
-    /// with the same places).
+    /// Hashes a key (SipHash-1-3 with a key that the server draws, so that nobody but its clients can
+    /// choose keys with the same places).
     #[inline]
     #[must_use]
     pub fn of(hash_key: &HashKey, key: &[u8]) -> Self {

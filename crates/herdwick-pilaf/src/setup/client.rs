@@ -60,7 +60,8 @@ impl<D: Device> ClientEnd<D> {
         grant: Grant,
         options: &ClientOptions,
     ) -> Result<(Self, Accept), SetupError> {
-        let step_bytes = KEY_BYTES_MAX + options.read_value_max.min(VALUE_BYTES_MAX);
+        let read_value_max = options.read_value_max.min(VALUE_BYTES_MAX);
+        let step_bytes = KEY_BYTES_MAX + read_value_max;
         let reads = ReaderOptions {
             lookups: options.window,
             step_bytes,
@@ -78,7 +79,7 @@ impl<D: Device> ClientEnd<D> {
             reads: device.endpoint(&port, reader.qp())?,
         };
         let view = grant.table.view;
-        let lookups = Lookups::new(options.window, view, grant.extents);
+        let lookups = Lookups::new((options.window, read_value_max), view, grant.extents);
         let calls = Calls::new(&mut port, objects, options.timeout)?;
         let client = Client::new(reader, lookups, (view, grant.hash_key), calls);
         Ok((

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use herdwick_pilaf::layout::KeyHash;
+use herdwick_pilaf::{ClientOptions, layout::KeyHash};
 use herdwick_request::HashKey;
 
-use crate::fixture::{Kept, key, seeded, server_options, shm};
+use crate::fixture::{Kept, join, key, seeded, server_options, shm};
 
 /// Fills a table to 75 % and reads every key once.
 #[test]
@@ -54,6 +54,26 @@ fn a_miss_takes_two_looks_at_three_places() {
     let (_, mut world) = seeded(1, 1, server_options(64));
     assert_eq!(world.get(0, &key(1)), Kept::Missing);
     assert_eq!(world.clients[0].1.client.read_counters().reads, 6);
+}
+
+#[test]
+fn values_longer_than_a_client_reads_are_asked_for() {
+    for read_value_max in [0, 100] {
+        let (network, mut world) = seeded(1, 0, server_options(64));
+        let options = ClientOptions {
+            read_value_max,
+            ..ClientOptions::default()
+        };
+        let client = join(&mut world.server, network.device(), &options);
+        world.clients.push(client);
+        for (len, asked) in [(read_value_max, 0), (read_value_max + 1, 1)] {
+            let value = vec![7; len];
+            assert_eq!(world.put(0, &key(1), &value), Kept::Done);
+            assert_eq!(world.get(0, &key(1)), Kept::Value(value));
+            let counters = world.clients[0].1.client.counters();
+            assert_eq!(counters.fallbacks, asked, "{len} bytes");
+        }
+    }
 }
 
 /// Returns two keys with one tag, of which the second may be where the first one is stored.
