@@ -324,6 +324,15 @@ fn shm() -> (ShmDevice, impl Fn() -> ShmDevice) {
     (ShmDevice::host(PdSize::default()), ShmDevice::client)
 }
 
+/// Stops the other threads when its own ends, be it by a panic.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Server, writer and reader on threads of their own.
 #[test]
 fn readers_beside_a_writer_over_shared_memory() {
@@ -340,6 +349,7 @@ fn readers_beside_a_writer_over_shared_memory() {
         let goal = operations(60_000) as u64;
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                let _stops = Stops(&stop);
                 while !stop.load(Ordering::Relaxed) {
                     if server.side.poll(&mut server.port) == 0 {
                         std::thread::yield_now();
@@ -347,6 +357,7 @@ fn readers_beside_a_writer_over_shared_memory() {
                 }
             });
             scope.spawn(|| {
+                let _stops = Stops(&stop);
                 let mut rng = Rng(5);
                 while !stop.load(Ordering::Relaxed) {
                     let n = rng.below(KEYS);
@@ -366,8 +377,10 @@ fn readers_beside_a_writer_over_shared_memory() {
                     }
                 }
             });
+            let _stops = Stops(&stop);
             let (mut rng, mut reads) = (Rng(6), 0);
-            while reads < goal || writes.load(Ordering::Relaxed) < goal / 2 {
+            let enough = |reads| reads >= goal && writes.load(Ordering::Relaxed) >= goal / 2;
+            while !stop.load(Ordering::Relaxed) && !enough(reads) {
                 let n = rng.below(KEYS);
                 let _ = reader.side.get(&key(n), n as u64);
                 reader.side.post(&mut reader.port);
@@ -382,7 +395,6 @@ fn readers_beside_a_writer_over_shared_memory() {
                         }
                     });
             }
-            stop.store(true, Ordering::Relaxed);
         });
         println!("{:?}", reader.read_counters());
     }

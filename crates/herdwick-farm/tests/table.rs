@@ -314,6 +314,15 @@ fn torn_reads_never_return_what_was_not_stored() {
     }
 }
 
+/// Stops the other threads when its own ends, be it by a panic.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The same on two threads, with a change seen at any of its stores.
 #[test]
 fn reads_beside_a_writing_thread_never_return_what_was_not_stored() {
@@ -324,15 +333,18 @@ fn reads_beside_a_writing_thread_never_return_what_was_not_stored() {
         let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                let _stops = Stops(&stop);
                 let mut rng = Rng(11);
                 while !stop.load(Ordering::Relaxed) {
                     churn(&mut table, &mut rng);
                     changes.fetch_add(1, Ordering::Relaxed);
                 }
             });
+            let _stops = Stops(&stop);
             let (mut round, mut torn) = (0_usize, 0_u64);
             // Until both have done enough, however the threads are scheduled.
-            while round < 200_000 || changes.load(Ordering::Relaxed) < 200_000 {
+            let enough = |round| round >= 200_000 && changes.load(Ordering::Relaxed) >= 200_000;
+            while !stop.load(Ordering::Relaxed) && !enough(round) {
                 round += 1;
                 let n = round % KEYS;
                 let (key, mut probe) = (key(n), Probe::new(&view, &key(n)));
@@ -355,7 +367,6 @@ fn reads_beside_a_writing_thread_never_return_what_was_not_stored() {
                     }
                 }
             }
-            stop.store(true, Ordering::Relaxed);
             println!("{round} GETs, {torn} torn READs");
         });
     }
