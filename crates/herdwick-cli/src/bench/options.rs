@@ -2,97 +2,84 @@
 //! read is refused: without effect it would give figures for something else than was asked for.
 //! In a circle with `bench`, whose definition of the options the check reads.
 
-use clap::{ArgMatches, parser::ValueSource};
+use clap::{ArgMatches, ValueEnum, parser::ValueSource};
 use herdwick_bench::Fabric;
 
 use super::{BenchArgs, System, failure::BenchFailure, verbs};
 
+/// Tells whether a system reads an option.
+type Reads = fn(System) -> bool;
+
 /// The options that not every system reads, by their identifiers, and the systems that do.
-const READERS: [(&str, &[System]); 20] = [
-    ("fabric", FABRICS),
-    ("bare", SERVING),
-    ("server", &[System::Herd, System::Hostile, System::Idle]),
-    ("workload", SERVING),
-    ("get_share", SERVING),
-    (
-        "dist",
-        &[
-            System::Store,
-            System::Echo,
-            System::Farm,
-            System::FarmVar,
-            System::Herd,
-            System::Hostile,
-        ],
-    ),
-    ("keys", KEYED),
-    ("key_size", KEYED),
-    ("value_size", KEYED),
-    ("seconds", TIMED),
-    ("clients", LOADED),
-    ("window", LOADED),
-    ("request_path", HERD_PATHS),
-    ("connections", &[System::Herd]),
-    ("idle_connections", &[System::Herd]),
-    ("pipeline", &[System::Herd]),
-    ("multiget", &[System::Herd]),
-    ("batch", &[System::Store]),
-    ("rate", LOADED),
-    ("runs", TIMED),
-];
-const FABRICS: &[System] = &[
-    System::Echo,
-    System::Farm,
-    System::FarmVar,
-    System::Herd,
-    System::Verbs,
-];
-const HERD_PATHS: &[System] = &[System::Echo, System::Herd, System::Hostile];
-const SERVING: &[System] = &[
-    System::Echo,
-    System::Farm,
-    System::FarmVar,
-    System::Herd,
-    System::Hostile,
-];
-const LOADED: &[System] = &[
-    System::Echo,
-    System::Farm,
-    System::FarmVar,
-    System::Herd,
-    System::Hostile,
-    System::Verbs,
-];
-const KEYED: &[System] = &[
-    System::Store,
-    System::Echo,
-    System::Farm,
-    System::FarmVar,
-    System::Herd,
-    System::Hostile,
-    System::Cache,
-];
-const TIMED: &[System] = &[
-    System::Store,
-    System::Echo,
-    System::Farm,
-    System::FarmVar,
-    System::Herd,
-    System::Hostile,
-    System::Idle,
-    System::Verbs,
+const READERS: [(&str, Reads); 20] = [
+    ("fabric", |system| {
+        in_process(system) || matches!(system, System::Herd | System::Verbs)
+    }),
+    ("bare", serves),
+    ("server", |system| {
+        matches!(system, System::Herd | System::Hostile | System::Idle)
+    }),
+    ("workload", serves),
+    ("get_share", serves),
+    ("dist", |system| serves(system) || system == System::Store),
+    ("keys", has_keys),
+    ("key_size", has_keys),
+    ("value_size", has_keys),
+    ("seconds", timed),
+    ("clients", loaded),
+    ("window", loaded),
+    ("request_path", |system| {
+        matches!(system, System::Echo | System::Herd | System::Hostile)
+    }),
+    ("connections", is_herd),
+    ("idle_connections", is_herd),
+    ("pipeline", is_herd),
+    ("multiget", is_herd),
+    ("batch", |system| system == System::Store),
+    ("rate", loaded),
+    ("runs", timed),
 ];
 
+fn is_herd(system: System) -> bool {
+    system == System::Herd
+}
+
+/// Whether its server is a thread of the benchmark.
+fn in_process(system: System) -> bool {
+    matches!(system, System::Echo | System::Farm | System::FarmVar)
+}
+
+/// Whether clients send it a mix of requests.
+fn serves(system: System) -> bool {
+    in_process(system) || matches!(system, System::Herd | System::Hostile)
+}
+
+fn loaded(system: System) -> bool {
+    serves(system) || system == System::Verbs
+}
+
+fn has_keys(system: System) -> bool {
+    serves(system) || matches!(system, System::Store | System::Cache)
+}
+
+fn timed(system: System) -> bool {
+    loaded(system) || matches!(system, System::Store | System::Idle)
+}
+
 /// Options of a server that the benchmark starts, or of the bare store.
-const OF_OWN_SERVER: [(&str, &[System]); 2] = [
-    (
-        "workers",
-        &[System::Herd, System::Hostile, System::Idle, System::Verbs],
-    ),
-    (
-        "memory",
-        &[System::Store, System::Herd, System::Hostile, System::Idle],
-    ),
+const OF_OWN_SERVER: [(&str, Reads); 2] = [
+    ("workers", |system| {
+        matches!(
+            system,
+            System::Herd | System::Hostile | System::Idle | System::Verbs
+        )
+    }),
+    ("memory", |system| {
+        matches!(
+            system,
+            System::Store | System::Herd | System::Hostile | System::Idle
+        )
+    }),
 ];
 
 /// Options of HERD's channels, and of TCP connections.
@@ -102,14 +89,16 @@ const OF_TCP: [&str; 4] = ["connections", "idle_connections", "pipeline", "multi
 /// Checks that each option on the command line has an effect.
 pub(super) fn check(args: &BenchArgs, given: &ArgMatches) -> Result<(), BenchFailure> {
     let is_given = |id: &&str| given.value_source(id) == Some(ValueSource::CommandLine);
-    let of_verbs = verbs::OPTIONS.map(|id| (id, &[System::Verbs][..]));
+    let is_verbs: Reads = |system| system == System::Verbs;
+    let of_verbs = verbs::OPTIONS.map(|id| (id, is_verbs));
     let all = READERS.iter().chain(&OF_OWN_SERVER).chain(&of_verbs);
-    for (id, readers) in all.filter(|(id, _)| is_given(id)) {
-        if !args.systems.iter().any(|system| readers.contains(system)) {
+    for (id, reads) in all.filter(|(id, _)| is_given(id)) {
+        if !args.systems.iter().any(|system| reads(*system)) {
+            let readers = System::value_variants().iter().copied();
             return Err(BenchFailure::Unread {
                 option: option(id),
                 systems: names(&args.systems),
-                readers: names(readers),
+                readers: names(&readers.filter(|system| reads(*system)).collect::<Vec<_>>()),
             });
         }
     }
