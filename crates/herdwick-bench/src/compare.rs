@@ -12,7 +12,7 @@ use crate::{
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
-    lines::{self, BareTarget, EchoTarget, EndpointError, FarmTarget, HerdTarget},
+    lines::{self, BareTarget, EchoTarget, EndpointError, FarmTarget, HerdTarget, PilafTarget},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
@@ -116,7 +116,7 @@ fn contenders(
         match (system, &config.fabrics[..]) {
             (System::Beside(_), _) => contenders.push((*system, Fabric::SHM)),
             (System::Bare, _) => contenders.push((*system, Fabric::ROCE)),
-            (System::Echo | System::Farm(_), _) => {
+            (System::Echo | System::Farm(_) | System::Pilaf, _) => {
                 let fabrics = config.echo_fabrics();
                 contenders.extend(fabrics.into_iter().map(|fabric| (*system, fabric)));
             }
@@ -151,18 +151,24 @@ impl VisitAll for RunInProcess<'_, '_> {
         D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
     {
         let comparison = self.comparison;
-        let (_, transport, cpus) = comparison.echo_terms();
-        let devices = (worker, clients);
-        let bout = comparison.echo_bout(self.name);
-        if let System::Farm(values) = self.system {
-            let (_, window) = transport;
-            let Config { keys, .. } = *comparison.config;
-            let terms = (values, window, keys);
-            let targets = FarmTarget::endpoints(devices, terms, comparison.space, cpus)?;
-            return bout.run(targets, self.traces, self.watch);
+        let (_, (path, window), cpus) = comparison.echo_terms();
+        let (devices, space) = ((worker, clients), comparison.space);
+        let (bout, keys) = (comparison.echo_bout(self.name), comparison.config.keys);
+        match self.system {
+            System::Farm(values) => {
+                let terms = (values, window, keys);
+                let targets = FarmTarget::endpoints(devices, terms, space, cpus)?;
+                bout.run(targets, self.traces, self.watch)
+            }
+            System::Pilaf => {
+                let targets = PilafTarget::endpoints(devices, (window, keys), space, cpus)?;
+                bout.run(targets, self.traces, self.watch)
+            }
+            _ => {
+                let targets = EchoTarget::endpoints(devices, (path, window), space, cpus)?;
+                bout.run(targets, self.traces, self.watch)
+            }
         }
-        let targets = EchoTarget::endpoints(devices, transport, comparison.space, cpus)?;
-        bout.run(targets, self.traces, self.watch)
     }
 }
 
@@ -413,7 +419,7 @@ impl Comparison<'_> {
         let beside = match system {
             System::Beside(neighbour) => Some(neighbour.name().to_owned()),
             System::Crowded => Some("crowd".to_owned()),
-            System::Echo | System::Bare | System::Farm(_) | System::Herd => None,
+            System::Echo | System::Bare | System::Farm(_) | System::Pilaf | System::Herd => None,
         };
         Subject {
             beside,

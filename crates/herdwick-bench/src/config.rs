@@ -81,6 +81,8 @@ pub enum System {
     Bare,
     /// FaRM-KV, with values in its table or out of it, without a lease.
     Farm(FarmValues),
+    /// Pilaf.
+    Pilaf,
     /// A server.
     Herd,
     /// A server that also holds [`Config::idle_connections`].
@@ -98,6 +100,7 @@ impl System {
             Self::Bare => "bare",
             Self::Farm(FarmValues::Inline) => "farm",
             Self::Farm(FarmValues::OutOfTable) => "farm-var",
+            Self::Pilaf => "pilaf",
             Self::Herd | Self::Crowded => "herd",
             Self::Beside(_) => "hostile",
         }
@@ -116,7 +119,7 @@ pub enum FarmValues {
 impl System {
     /// Returns whether it is measured in one process, with a thread of the benchmark as its server.
     pub(crate) fn is_in_process(self) -> bool {
-        matches!(self, Self::Echo | Self::Bare | Self::Farm(_))
+        matches!(self, Self::Echo | Self::Bare | Self::Farm(_) | Self::Pilaf)
     }
 }
 

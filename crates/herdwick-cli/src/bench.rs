@@ -172,6 +172,8 @@ enum System {
     Farm,
     /// FaRM-KV with values out of the table.
     FarmVar,
+    /// Pilaf: GETs are READs of a cuckoo table, then of an extent. A server in this process.
+    Pilaf,
     /// The whole server.
     Herd,
     /// The server, beside a process on the host that writes random words over its own shared
@@ -432,6 +434,7 @@ impl BenchArgs {
             System::Echo => &[bench::System::Echo],
             System::Farm => &[bench::System::Farm(FarmValues::Inline)],
             System::FarmVar => &[bench::System::Farm(FarmValues::OutOfTable)],
+            System::Pilaf => &[bench::System::Pilaf],
             System::Herd if self.idle_connections > 0 => {
                 &[bench::System::Herd, bench::System::Crowded]
             }

@@ -36,6 +36,15 @@ pub enum EndpointError {
     /// FaRM-KV's table does not take the keys.
     #[error("storing the keys: {0}")]
     FarmFull(#[from] herdwick_farm::PutError),
+    /// Pilaf's objects could not be created or connected.
+    #[error("setting up Pilaf: {0}")]
+    Pilaf(#[from] herdwick_pilaf::SetupError),
+    /// Pilaf's table does not take the keys.
+    #[error("storing the keys: {0}")]
+    PilafFull(#[from] herdwick_pilaf::PutError),
+    /// Values that are too long for Pilaf.
+    #[error("Pilaf has values up to {max} bytes: lower --value-size", max = herdwick_pilaf::layout::VALUE_BYTES_MAX)]
+    PilafValue,
     /// Values that do not fit a reply.
     #[error("the echo has values up to {REPLY_BYTES_MAX} bytes, head included: lower --value-size")]
     Value,

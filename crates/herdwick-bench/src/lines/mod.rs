@@ -6,6 +6,7 @@ mod echo;
 mod endpoints;
 mod farm;
 mod instant;
+mod pilaf;
 mod slots;
 
 use herdwick::{Options, RequestPath, Session};
@@ -27,6 +28,7 @@ pub use endpoints::EndpointError;
 pub(crate) use endpoints::{BenchClient, REPLY_BYTES_MAX};
 pub(crate) use farm::FarmTarget;
 pub(crate) use instant::generator_ns;
+pub(crate) use pilaf::PilafTarget;
 
 /// A session over a fabric, with a lease granted by the server.
 pub(crate) struct HerdTarget {

@@ -46,7 +46,10 @@ fn is_herd(system: System) -> bool {
 
 /// Whether its server is a thread of the benchmark.
 fn in_process(system: System) -> bool {
-    matches!(system, System::Echo | System::Farm | System::FarmVar)
+    matches!(
+        system,
+        System::Echo | System::Farm | System::FarmVar | System::Pilaf
+    )
 }
 
 /// Whether clients send it a mix of requests.
