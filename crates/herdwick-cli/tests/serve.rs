@@ -873,7 +873,7 @@ fn server_without_tmpdir_starts_without_shm() {
         let get = get.args(["get", "k", "-v", "--server", &address]).output();
         let why = String::from_utf8(get.unwrap().stderr).unwrap();
         assert!(
-            why.contains("over tcp") && why.contains("at its start"),
+            why.contains("over tcp") && why.contains("cannot share memory"),
             "{why}"
         );
         let mut doctor = Command::new(env!("CARGO_BIN_EXE_herdwick"));
