@@ -270,6 +270,9 @@ fn farm_benchmark_counts_reads_and_their_bytes() {
         }
         assert!(table.contains("bytes a GET"), "{table}");
     }
+    // The rings of the longest window and values.
+    let (table, report) = tiny("farm-window", "farm --window 128 --value-size 1024");
+    is_sound(&report["results"][0], &table);
 }
 
 /// A GET that has just begun has posted READs, and is not counted yet: the means are near the truth only

@@ -11,6 +11,8 @@ use crate::ControlError;
 pub struct PdRoom {
     /// Bytes of the regions that the peer may WRITE.
     pub writable: usize,
+    /// Bytes of the peer's regions that this side may WRITE.
+    pub peer_writable: usize,
     /// RECVs of this side's UD queue pair in the domain; 0 without one.
     pub recvs: usize,
     /// RECVs of the peer's UD queue pair.

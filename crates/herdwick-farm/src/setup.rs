@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use herdwick_fabric::{
     Access, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint, ImportError, OpenError,
-    PdId, PdTicket, Port, PortLimits, QpId, QpSpec, RegionId, RegionSpec, Remote, Scope,
+    PdId, PdRoom, PdTicket, Port, PortLimits, QpId, QpSpec, RegionId, RegionSpec, Remote, Scope,
     SharedMemory, Sharing, Transport,
 };
 use herdwick_mem::Span;
@@ -203,7 +203,14 @@ impl<P: Port> ServerEnd<P> {
         &mut self,
         device: &D,
     ) -> Result<(Resources, Grant), SetupError> {
-        let pd = device.create_pd(&mut self.port)?;
+        let geometry = self.side.table().geometry();
+        let room = PdRoom {
+            writable: Ring::requests(geometry, self.window).bytes(),
+            peer_writable: Ring::replies(geometry, self.window).bytes(),
+            recvs: 0,
+            peer_recvs: 0,
+        };
+        let pd = device.create_pd_for(&mut self.port, &room)?;
         let granted = self.resources(device, pd);
         if granted.is_err() {
             device.destroy_pd(&mut self.port, pd)?;

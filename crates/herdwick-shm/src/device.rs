@@ -76,6 +76,7 @@ impl PdSize {
         Self {
             host_inbound: room.writable + ring(room.recvs),
             client_inbound: ring(room.peer_recvs),
+            client_regions: room.peer_writable,
             ..Self::NONE
         }
     }

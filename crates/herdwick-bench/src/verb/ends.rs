@@ -242,6 +242,7 @@ impl<D: Device> Pair<'_, D> {
         let recvs = 2 * point.queue_pairs * sizes.recvs.next_power_of_two();
         let room = PdRoom {
             writable: SLACK_BYTES * point.queue_pairs,
+            peer_writable: 0,
             recvs: if exporter_issues { 0 } else { recvs },
             peer_recvs: if exporter_issues { recvs } else { 0 },
         };

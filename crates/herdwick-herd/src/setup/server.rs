@@ -108,6 +108,7 @@ impl RequestPath {
         };
         PdRoom {
             writable,
+            peer_writable: 0,
             recvs: ud_recvs,
             peer_recvs: recvs,
         }

@@ -74,6 +74,7 @@ pub enum SetupError {
 pub fn pd_room() -> PdRoom {
     PdRoom {
         writable: 0,
+        peer_writable: 0,
         recvs: CREDITS,
         peer_recvs: REPLY_RECVS,
     }
