@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Operations whose answers no order explains: a part of the history that was checked, as short as
-/// [removing](shortest) reads and later operations makes it.
+/// it becomes without reads and later operations.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The operations, by the time of their call. An answer that is not needed for the violation is

@@ -7,8 +7,9 @@
 //! [`SeededNetwork::step`]. The same seed and the same calls give the same run, event by event
 //! ([`SeededNetwork::trace`]).
 //!
-//! [`Faults`] define what happens to messages; a [`Capabilities`] value, which the test may change,
-//! defines what the fabric promises, such as `ordered_write: false`.
+//! [`Faults`] define what happens to messages; a
+//! [`Capabilities`](herdwick_fabric::Capabilities) value, which the test may change, defines what the
+//! fabric promises, such as `ordered_write: false`.
 //!
 //! - **RC** retransmits: exactly once, in order. A peer that does not answer for [`RETRY_DEADLINE`]
 //!   ends the queue pair with `RetryExceeded`; one that posts no RECV for as long, with

@@ -34,7 +34,7 @@ impl ClientId {
 #[derive(Debug)]
 pub(crate) struct PeerObjects {
     pub(crate) qp: QpId,
-    /// [`CREDITS`] buffers for messages.
+    /// [`CREDITS`](crate::message::CREDITS) buffers for messages.
     pub(crate) requests: (RegionId, Span),
     /// [`PARTS_MAX`] buffers for the reply to a GET.
     pub(crate) replies: (RegionId, Span),
