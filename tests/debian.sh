@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 package=$(packaging/deb.sh "${1:-target/release/herdwick}" 2>/dev/null)
 root=$PWD/target/debian/root
+mkdir -p "$root"
 
 # What a server's installation has, and a memcached that runs.
 if [ ! -e "$root/complete" ]; then
