@@ -14,6 +14,7 @@ const FLOORS: &[&[&str]] = &[
     &["herdwick-mem", "herdwick-request"],
     &["herdwick-layout"],
     &["herdwick-fabric"],
+    &["herdwick-sim"],
     &["herdwick-conformance", "herdwick-check"],
     &[
         "herdwick-shm",
@@ -262,6 +263,33 @@ fn no_system_names_a_provider() {
         }
     }
     assert!(named.is_empty(), "{named:#?}");
+}
+
+/// Systems run on simulated RNICs as they are: none depends on the simulator, or mentions it.
+#[test]
+fn no_system_knows_the_simulator() {
+    let systems = SYSTEMS.iter().filter(|name| **name != "herdwick-bench");
+    for package in packages() {
+        let name = package["name"].as_str().expect("has a name");
+        let dependencies = package["dependencies"].as_array();
+        let ships = |dependency: &&serde_json::Value| {
+            dependency["kind"].is_null() && dependency["name"] == "herdwick-sim"
+        };
+        let depends = dependencies
+            .expect("has dependencies")
+            .iter()
+            .any(|d| ships(&d));
+        assert!(!depends || !systems.clone().any(|s| *s == name), "{name}");
+    }
+    for (path, text) in systems.flat_map(|name| sources_of(name)) {
+        let mut words = text.split(|c: char| !c.is_alphanumeric());
+        let about = |word: &str| {
+            let word = word.to_lowercase();
+            ["sim", "simulator", "simulated", "simulation"].contains(&word.as_str())
+        };
+        let found = words.find(|word| about(word));
+        assert_eq!(found, None, "{}", path.display());
+    }
 }
 
 /// In a provider's source the word stands for the paper, of which Table 1 says what a transport

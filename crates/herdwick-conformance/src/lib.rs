@@ -1,4 +1,4 @@
-//! The conformance suite of fabric providers, and a seeded fabric that misbehaves.
+//! The conformance suite of fabric providers.
 //!
 //! A provider tests itself with one [`Fixture`], which makes two parties that reach each other, and
 //! one macro call, which expands to one `#[test]` per behaviour:
@@ -32,10 +32,11 @@
 mod behaviours;
 pub mod far;
 mod party;
-pub mod seeded;
 pub mod shared;
 mod stage;
 mod suite;
 
+/// The fabric under virtual time, for the tests of systems.
+pub use herdwick_sim as seeded;
 pub use party::{LocalParty, Party};
 pub use suite::{BEHAVIOURS, Behaviour, Fixture, Skip, run};

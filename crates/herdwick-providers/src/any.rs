@@ -14,7 +14,7 @@ use herdwick_verbs::{VerbsDevice, VerbsPort};
 use crate::fabric::Fabric;
 
 #[cfg(feature = "seeded")]
-use herdwick_conformance::seeded::SeededPort;
+use herdwick_sim::SeededPort;
 
 /// What to do with a device, compiled for each provider.
 pub trait Visit {

@@ -19,6 +19,7 @@
 //!   work request, or of a later one, was *polled*. A sender that never requests a completion gets
 //!   [`PostError::Full`](herdwick_fabric::PostError::Full) after `send_depth` requests.
 //! - A payload in a region is read at transmission, not at posting.
+#![forbid(unsafe_code)]
 
 mod device;
 mod event;
