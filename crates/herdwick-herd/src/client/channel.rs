@@ -8,7 +8,10 @@ use herdwick_fabric::{Local, Port, PostError, QpId, RecvWr, RegionId};
 use herdwick_mem::Span;
 use herdwick_request::{Op, Request};
 
-use super::{ClientOptions, ClientSetupError, Outcome, Refused, WorkerChannel, order::Keys};
+use super::{
+    ClientOptions, ClientSetupError, Outcome, Refused, WorkerChannel,
+    order::{Held, Keys},
+};
 use crate::{
     ClientCounters,
     signals::Signals,
@@ -33,14 +36,15 @@ pub(super) struct Channel {
     pub(super) overflow: Box<[u8]>,
     /// First slot of the search for a free one.
     pub(super) next: usize,
+    /// Requests in slots, and those held back: at most a window.
     pub(super) in_flight: usize,
     /// Slots with lines to be written: at most two entries a slot (a request and a retry), and one
     /// more for a request that was held back.
     pub(super) pending: Vec<u16>,
-    /// The keys of all requests in slots.
+    /// The keys of all requests in flight.
     pub(super) keys: Keys,
-    /// Slots of held-back requests, in the order of submission.
-    pub(super) held: Vec<u16>,
+    /// The requests that have no slot yet.
+    pub(super) held: Held,
     /// Whether a request that was held back became pending.
     pub(super) resumed: bool,
     /// Retries that may still be sent before the next scan.
@@ -74,8 +78,6 @@ pub(super) struct Slot {
     pub(super) overflow_len: u16,
     /// Bucket of the request's key.
     pub(super) bucket: u16,
-    /// How many earlier requests for its key must end first, if it is held back.
-    pub(super) waits_for: u16,
     pub(super) attempts: u8,
     pub(super) is_read: bool,
     pub(super) state: SlotState,
@@ -84,8 +86,6 @@ pub(super) struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
     Free,
-    /// Held back behind others for its key; its line was never written.
-    Held,
     /// Pending; its line was never written.
     Queued,
     /// Its line was written at least once.
@@ -123,7 +123,6 @@ impl Channel {
             sequence: Sequence::default().plus(slot),
             overflow_len: 0,
             bucket: 0,
-            waits_for: 0,
             attempts: 0,
             is_read: true,
             state: SlotState::Free,
@@ -135,13 +134,13 @@ impl Channel {
             lines_inline: options.inline_bytes_max >= LINE_BYTES,
             worker: worker as u8,
             posted_at: 0,
+            held: Held::new(window, overflow_max),
             overflow: vec![0; overflow_max].into(),
             signals: Signals::default(),
             next: 0,
             in_flight: 0,
             pending: Vec::with_capacity(3 * window),
             keys: Keys::new(window),
-            held: Vec::with_capacity(window),
             resumed: false,
             retries_left: options.recv_slack,
             receive,
@@ -183,16 +182,18 @@ impl Channel {
 
     #[inline]
     pub(super) fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
-        let mut index = self.free_slot().ok_or(Refused::Full)?;
+        if !self.has_room() {
+            return Err(Refused::Full);
+        }
         let is_read = matches!(&request.op, Op::Get(get) if get.touch.is_none());
         let bucket = self.keys.bucket(request.hash);
-        let mut waits_for = 0;
         if self.keys.may_conflict(bucket, is_read) {
-            waits_for = self.conflicts(bucket, request.hash, is_read);
+            let waits_for = self.conflicts(bucket, request.hash, is_read);
             if waits_for > 0 {
-                index = self.remote_slot();
+                return Ok(self.hold(request, token, is_read, waits_for)?);
             }
         }
+        let index = self.next_free();
         let slot = &mut self.slots[index];
         let stamp = Stamp::new(self.spec.epoch, slot.sequence);
         let body = &mut self.overflow[..];
@@ -204,42 +205,39 @@ impl Channel {
         slot.token = token;
         slot.overflow_len = overflow_len as u16;
         slot.bucket = bucket;
-        slot.waits_for = waits_for;
         slot.attempts = 0;
         slot.is_read = is_read;
         slot.deadline = u64::MAX;
-        self.keys.add(bucket, is_read);
-        if waits_for > 0 {
-            slot.state = SlotState::Held;
-            self.in_flight += 1;
-            self.held.push(index as u16);
-            return Ok(());
-        }
         slot.state = SlotState::Queued;
+        self.keys.add(bucket, is_read);
+        self.in_flight += 1;
         self.enqueue(index);
         Ok(())
     }
 
-    /// Marks the slot at `index` as taken and its line as pending.
+    /// Marks the line of the slot at `index` as pending.
     #[inline]
     pub(super) fn enqueue(&mut self, index: usize) {
         self.next = (index + 1) & (self.slots.len() - 1);
-        self.in_flight += 1;
         self.pending.push(index as u16);
     }
 
-    /// Returns the next free slot. Skips busy ones, so that a stalled request stalls no other.
+    /// Whether one more request may be submitted.
     #[inline]
-    pub(super) fn free_slot(&self) -> Option<usize> {
-        if self.in_flight == self.slots.len() || self.is_crowded() {
-            return None;
-        }
+    pub(super) fn has_room(&self) -> bool {
+        self.in_flight < self.slots.len() && !self.is_crowded()
+    }
+
+    /// Returns the next free slot, of which there is one: fewer requests are in slots than there are
+    /// slots. Skips busy ones, so that a stalled request stalls no other.
+    #[inline]
+    pub(super) fn next_free(&self) -> usize {
         let mask = self.slots.len() - 1;
         let mut index = self.next;
         while self.slots[index].state != SlotState::Free {
             index = (index + 1) & mask;
         }
-        Some(index)
+        index
     }
 
     /// Whether as many lines are pending as may be, apart from those that were held back.
@@ -257,16 +255,17 @@ impl Channel {
         self.vacate(index);
     }
 
-    /// Frees the slot at `index`, whose request has ended, and resumes the requests held back by
+    /// Frees the slot at `index`, whose request has ended, and sends the requests held back behind
     /// it.
     #[inline]
     pub(super) fn vacate(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         slot.state = SlotState::Free;
-        self.keys.remove(slot.bucket, slot.is_read);
+        let (bucket, is_read) = (slot.bucket, slot.is_read);
+        self.keys.remove(bucket, is_read);
         self.in_flight -= 1;
-        if !self.held.is_empty() {
-            self.resume(index);
+        if !self.held.is_empty() && self.keys.may_conflict(bucket, is_read) {
+            self.resume(self.lines[index].hash(), is_read, 0);
         }
     }
 
@@ -284,7 +283,6 @@ impl Channel {
         sink: &mut impl FnMut(u64, Outcome<'_>),
     ) {
         self.pending.clear();
-        self.held.clear();
         for index in 0..self.slots.len() {
             let state = self.slots[index].state;
             if state == SlotState::InFlight {
@@ -308,16 +306,18 @@ impl Channel {
     /// Ends every request without posting anything.
     pub(super) fn forget(&mut self, sink: &mut impl FnMut(u64, Outcome<'_>)) {
         self.pending.clear();
-        self.held.clear();
+        for waiting in self.held.drain() {
+            sink(waiting.token, Outcome::Timeout);
+        }
         for slot in &mut self.slots {
             match slot.state {
-                SlotState::Held | SlotState::Queued => sink(slot.token, Outcome::Timeout),
+                SlotState::Queued => sink(slot.token, Outcome::Timeout),
                 SlotState::InFlight => sink(slot.token, slot.given_up()),
                 SlotState::Free | SlotState::Abandoned | SlotState::Lost | SlotState::Closed => {}
             }
             slot.state = SlotState::Closed;
         }
-        // A full count makes `free_slot` refuse every later request.
+        // A full count makes `has_room` refuse every later request.
         self.in_flight = self.slots.len();
     }
 

@@ -1,16 +1,21 @@
 //! Ordering of requests for one key: they take effect in the order of submission. A request that
-//! may not overtake another for its key is held back, unwritten, until that one's slot is free.
+//! may not overtake another for its key is held back, outside the slots, until that one has left its
+//! slot.
 //!
 //! Slots are independent, and a lost line is written again later, so only a line that is not yet
-//! written is certain to arrive later. Reads may overtake reads.
+//! written is certain to arrive later. Reads may overtake reads. A request gets its slot when it may
+//! be sent: the worker looks for requests in slot order, and a slot that is taken without being
+//! written delays those behind it.
 //!
 //! In a circle with `client` and `channel`: the client holds channels, which take its options and keep
 //! their requests in order, and the order looks at a channel's slots.
 
-use herdwick_request::KeyHash;
+use herdwick_request::{KeyHash, Request};
 
 use super::channel::{Channel, SlotState};
-use crate::wire::{LINE_BYTES, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Stamp};
+use crate::wire::{
+    LINE_BYTES, Line, OVERFLOW_BYTES, REQUEST_BYTES_MAX, Sequence, Stamp, Unencodable, encode,
+};
 
 /// Buckets a slot. A new request shares its bucket with one of 32 in flight with a probability of
 /// one eighth; the slots are then compared one by one.
@@ -33,7 +38,7 @@ impl Keys {
         hash.0 as u16 & (self.0.len() - 1) as u16
     }
 
-    /// Whether a request of this bucket may have to wait for another.
+    /// Whether a request of this bucket, and another that is counted, may have to be kept in order.
     #[inline]
     pub(super) fn may_conflict(&self, bucket: u16, is_read: bool) -> bool {
         let least = if is_read { MUTATION } else { READ };
@@ -51,51 +56,148 @@ impl Keys {
     }
 }
 
+/// The requests that are held back, at most a window of them.
+pub(super) struct Held {
+    /// In the order of submission.
+    queue: Vec<Waiting>,
+    /// Encoded requests, without the stamps of slots; each at its [`Waiting::place`].
+    lines: Box<[Line]>,
+    /// Overflowing bodies, `body_bytes` apart. No page of it is touched before it is used.
+    bodies: Box<[u8]>,
+    body_bytes: usize,
+    /// Places that are free.
+    free: Vec<u16>,
+}
+
+/// A request that is held back.
+#[derive(Clone, Copy)]
+pub(super) struct Waiting {
+    pub(super) token: u64,
+    hash: KeyHash,
+    /// When it times out, in nanoseconds; `u64::MAX` until a scan has found it.
+    pub(super) deadline: u64,
+    /// How many earlier requests for its key must end first.
+    waits_for: u16,
+    /// Where its line and its body are.
+    place: u16,
+    overflow_len: u16,
+    is_read: bool,
+}
+
+impl Held {
+    /// Makes room for `window` requests whose bodies have up to `body_bytes`.
+    pub(super) fn new(window: usize, body_bytes: usize) -> Self {
+        Self {
+            queue: Vec::with_capacity(window),
+            lines: vec![Line::default(); window].into(),
+            bodies: vec![0; window * body_bytes].into(),
+            body_bytes,
+            free: (0..window as u16).rev().collect(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Waiting> {
+        self.queue.get_mut(index)
+    }
+
+    /// Removes all of them, in the order of submission.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Waiting> {
+        self.free
+            .extend(self.queue.iter().map(|waiting| waiting.place));
+        self.queue.drain(..)
+    }
+
+    /// Encodes `request` and appends it; it waits for `waits_for` earlier ones.
+    fn push(
+        &mut self,
+        request: &Request<'_>,
+        token: u64,
+        is_read: bool,
+        (stamp, waits_for): (Stamp, u16),
+    ) -> Result<(), Unencodable> {
+        let Some(place) = self.free.last().copied() else {
+            unreachable!("the window, which has room, is not larger");
+        };
+        let at = usize::from(place);
+        let body = &mut self.bodies[at * self.body_bytes..][..self.body_bytes];
+        let overflow_len = encode(request, stamp, &mut self.lines[at], body)?;
+        self.free.pop();
+        self.queue.push(Waiting {
+            token,
+            hash: request.hash,
+            deadline: u64::MAX,
+            waits_for,
+            place,
+            overflow_len: overflow_len as u16,
+            is_read,
+        });
+        Ok(())
+    }
+
+    fn remove(&mut self, index: usize) -> Waiting {
+        let waiting = self.queue.remove(index);
+        self.free.push(waiting.place);
+        waiting
+    }
+
+    fn line(&self, waiting: &Waiting) -> &Line {
+        &self.lines[usize::from(waiting.place)]
+    }
+
+    fn body(&self, waiting: &Waiting) -> &[u8] {
+        let at = usize::from(waiting.place) * self.body_bytes;
+        &self.bodies[at..][..waiting.overflow_len.into()]
+    }
+}
+
 impl Channel {
-    /// Counts the requests that a request for the key of `hash` would have to wait for.
+    /// Counts the requests that a request for the key of `hash` has to wait for.
     #[cold]
     pub(super) fn conflicts(&self, bucket: u16, hash: KeyHash, is_read: bool) -> u16 {
         let slots = self.slots.iter().zip(&self.lines);
-        let earlier = slots.filter(|(slot, line)| {
+        let sent = slots.filter(|(slot, line)| {
             slot.bucket == bucket
                 && slot.state != SlotState::Free
                 && line.hash() == hash
                 && !(is_read && slot.is_read)
         });
-        earlier.count() as u16
+        let held = self.held.queue.iter();
+        let held = held.filter(|held| held.hash == hash && !(is_read && held.is_read));
+        (sent.count() + held.count()) as u16
     }
 
-    /// Returns a free slot for a request that is held back: the one that the next requests reach
-    /// last, because the worker looks for requests in slot order and a gap delays it.
+    /// Takes a request that has to wait for `waits_for` others.
     #[cold]
-    pub(super) fn remote_slot(&self) -> usize {
-        let mask = self.slots.len() - 1;
-        let mut index = self.next.wrapping_sub(1) & mask;
-        while self.slots[index].state != SlotState::Free {
-            index = index.wrapping_sub(1) & mask;
-        }
-        index
+    pub(super) fn hold(
+        &mut self,
+        request: &Request<'_>,
+        token: u64,
+        is_read: bool,
+        waits_for: u16,
+    ) -> Result<(), Unencodable> {
+        let stamp = Stamp::new(self.spec.epoch, Sequence::default());
+        let order = (stamp, waits_for);
+        self.held.push(request, token, is_read, order)?;
+        self.keys.add(self.keys.bucket(request.hash), is_read);
+        self.in_flight += 1;
+        Ok(())
     }
 
-    /// Queues the requests that waited for the one in the slot at `index`, which has ended.
+    /// Sends the requests that waited for one for the key of `hash`, which has ended. Those before
+    /// the one at `first` were submitted before it.
     #[cold]
-    pub(super) fn resume(&mut self, index: usize) {
-        let (hash, is_read) = (self.lines[index].hash(), self.slots[index].is_read);
-        // A request that was itself held back precedes only those behind it in `held`.
-        let place = |held: &u16| usize::from(*held) == index;
-        let mut next = 0;
-        if let Some(place) = self.held.iter().position(place) {
-            self.held.remove(place);
-            next = place;
-        }
-        while let Some(held) = self.held.get(next).copied() {
-            let held = usize::from(held);
-            let slot = &mut self.slots[held];
-            if self.lines[held].hash() == hash && !(is_read && slot.is_read) {
-                slot.waits_for -= 1;
-                if slot.waits_for == 0 {
-                    self.held.remove(next);
-                    self.queue(held);
+    pub(super) fn resume(&mut self, hash: KeyHash, is_read: bool, first: usize) {
+        let mut next = first;
+        while let Some(waiting) = self.held.queue.get_mut(next) {
+            if waiting.hash == hash && !(is_read && waiting.is_read) {
+                waiting.waits_for -= 1;
+                if waiting.waits_for == 0 {
+                    self.send_held(next);
                     continue;
                 }
             }
@@ -103,36 +205,37 @@ impl Channel {
         }
     }
 
-    /// Queues the held-back request of the slot at `from`, moved to the slot in which the worker
-    /// expects the next request, if a slot is free.
-    fn queue(&mut self, from: usize) {
-        self.resumed = true;
-        let to = self.free_slot().unwrap_or(from);
-        if to != from {
-            self.relocate(from, to);
-        }
-        self.next = (to + 1) & (self.slots.len() - 1);
-        self.slots[to].state = SlotState::Queued;
-        self.pending.push(to as u16);
+    /// Removes a request that is held back, because it has timed out; those behind it do not wait
+    /// for it any more.
+    pub(super) fn drop_held(&mut self, index: usize) {
+        let waiting = self.held.remove(index);
+        self.keys
+            .remove(self.keys.bucket(waiting.hash), waiting.is_read);
+        self.in_flight -= 1;
+        self.resume(waiting.hash, waiting.is_read, index);
     }
 
-    /// Moves a request that was never written into another slot, with its key's bucket.
-    fn relocate(&mut self, from: usize, to: usize) {
-        let held = self.slots[from];
-        self.slots[from].state = SlotState::Free;
-        self.slots[to] = super::channel::Slot {
-            sequence: self.slots[to].sequence,
-            ..held
-        };
-        let stamp = Stamp::new(self.spec.epoch, self.slots[to].sequence);
-        self.lines[to] = self.lines[from];
+    /// Moves a request into the slot in which the worker expects the next one.
+    fn send_held(&mut self, index: usize) {
+        self.resumed = true;
+        let waiting = self.held.remove(index);
+        let to = self.next_free();
+        let slot = &mut self.slots[to];
+        let stamp = Stamp::new(self.spec.epoch, slot.sequence);
+        slot.token = waiting.token;
+        slot.deadline = waiting.deadline;
+        slot.overflow_len = waiting.overflow_len;
+        slot.bucket = self.keys.bucket(waiting.hash);
+        slot.attempts = 0;
+        slot.is_read = waiting.is_read;
+        slot.state = SlotState::Queued;
+        self.lines[to] = *self.held.line(&waiting);
         self.lines[to].restamp(stamp);
-        if held.overflow_len > 0 {
-            let body = &mut self.overflow[..held.overflow_len.into()];
-            let at = |slot| slot * REQUEST_BYTES_MAX + LINE_BYTES;
-            self.stage.read_bytes(at(from), body);
-            self.stage.write_bytes(at(to), body);
-        }
+        self.stage.write_bytes(
+            to * REQUEST_BYTES_MAX + LINE_BYTES,
+            self.held.body(&waiting),
+        );
+        self.enqueue(to);
     }
 }
 

@@ -76,7 +76,7 @@ impl Channel {
                 break;
             }
             taken += 1;
-            if matches!(slot.state, SlotState::Free | SlotState::Held) {
+            if slot.state == SlotState::Free {
                 continue;
             }
             match self.spec.to {

@@ -26,9 +26,10 @@ impl ClientSide {
 
 impl Channel {
     fn probe(&mut self, retry_at: u64) {
-        let Some(index) = self.free_slot() else {
+        if !self.has_room() {
             return;
-        };
+        }
+        let index = self.next_free();
         let slot = &mut self.slots[index];
         let stamp = Stamp::new(self.spec.epoch, slot.sequence);
         self.lines[index] = Line::cancellation(stamp);
@@ -39,6 +40,7 @@ impl Channel {
         // It conflicts with no request, as a read of an unused key would not.
         (slot.bucket, slot.is_read) = (0, true);
         self.keys.add(0, true);
+        self.in_flight += 1;
         self.enqueue(index);
     }
 }

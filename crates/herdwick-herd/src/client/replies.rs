@@ -134,7 +134,7 @@ impl Channel {
         let settled = match slot.state {
             SlotState::InFlight => Settled::Now(token),
             SlotState::Abandoned | SlotState::Lost => Settled::Reclaimed,
-            SlotState::Free | SlotState::Held | SlotState::Queued | SlotState::Closed => {
+            SlotState::Free | SlotState::Queued | SlotState::Closed => {
                 return Settled::Before;
             }
         };

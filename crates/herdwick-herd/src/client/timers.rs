@@ -36,15 +36,11 @@ impl Channel {
         counters: &mut ClientCounters,
         sink: &mut impl FnMut(u64, Outcome<'_>),
     ) -> usize {
-        let mut outcomes = 0;
+        let mut outcomes = self.scan_held(now, options, counters, sink);
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             match slot.state {
-                SlotState::Held if slot.deadline == u64::MAX => {
-                    let deadline = now.saturating_add(nanos(options.deadline));
-                    self.slots[index].deadline = deadline;
-                }
-                SlotState::Held | SlotState::Queued if now >= slot.deadline => {
+                SlotState::Queued if now >= slot.deadline => {
                     sink(slot.token, Outcome::Timeout);
                     self.unqueue(index);
                     counters.abandoned += 1;
@@ -70,6 +66,31 @@ impl Channel {
                 }
                 _ => {}
             }
+        }
+        outcomes
+    }
+
+    /// Ends the requests that were held back for too long, and returns how many.
+    fn scan_held(
+        &mut self,
+        now: u64,
+        options: &ClientOptions,
+        counters: &mut ClientCounters,
+        sink: &mut impl FnMut(u64, Outcome<'_>),
+    ) -> usize {
+        let (mut outcomes, mut next) = (0, 0);
+        while let Some(waiting) = self.held.get_mut(next) {
+            if waiting.deadline == u64::MAX {
+                waiting.deadline = now.saturating_add(nanos(options.deadline));
+            }
+            if now < waiting.deadline {
+                next += 1;
+                continue;
+            }
+            sink(waiting.token, Outcome::Timeout);
+            self.drop_held(next);
+            counters.abandoned += 1;
+            outcomes += 1;
         }
         outcomes
     }

@@ -196,6 +196,35 @@ fn held_back_request_does_not_delay_others() {
     assert_eq!(found_at_once(&ops), WINDOW - 1);
 }
 
+/// Requests that stay held back while the slots are used again take none of them: the worker finds
+/// the next request in the slot that it looks at.
+#[test]
+fn requests_held_back_for_long_leave_no_slot_unwritten() {
+    let mut fixture = fixture(RequestPath::UcWrite, 1);
+    let keys: Vec<_> = (3..WINDOW).map(|n| format!("key {n}")).collect();
+    let held = [(KEY, set(b"1")), (KEY, set(b"2")), (KEY, set(b"3"))];
+    let others = keys.iter().map(|key| (key.as_bytes(), set(b"v")));
+    for (token, (key, op)) in (0..).zip(held.into_iter().chain(others)) {
+        let side = &mut fixture.clients[0].side;
+        side.submit(&request(key, op), token).unwrap();
+    }
+    for (found, answers) in [(WINDOW - 2, WINDOW - 2), (1, 1), (1, 1)] {
+        let client = &mut fixture.clients[0];
+        client.side.flush(&mut client.port, fixture.now);
+        (0..10).for_each(|_| fixture.advance());
+        assert_eq!(fixture.serve(), found);
+        (0..10).for_each(|_| fixture.advance());
+        let client = &mut fixture.clients[0];
+        let polled = client
+            .side
+            .poll(&mut client.port, fixture.now, &mut |_, outcome| {
+                assert!(matches!(outcome, Outcome::Answered(_)), "{outcome:?}");
+            });
+        assert_eq!(polled, answers);
+    }
+    assert_eq!(fixture.workers[0].side.counters().overtaking, 0);
+}
+
 /// A request that was held back is sent by the poll that takes the answer it waited for.
 #[test]
 fn held_back_request_is_sent_by_the_poll_that_releases_it() {
