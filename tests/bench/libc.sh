@@ -2,7 +2,7 @@
 # No call into libc for short runs of memory: callgrind counts the calls of memcpy, memmove, memcmp,
 # memset and bcmp while keys and values of 8 to 20 bytes are read and written, and no function of ours
 # may make one for every eighth operation. Counted are a worker's pass, over shared memory and
-# over TCP; the client; the benchmark's loops; and the store alone.
+# over TCP; the client; the benchmark's loops; the store alone; and both ends of FaRM-KV and Pilaf.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -21,7 +21,8 @@ trap '[ -z "$server" ] || kill "$server" 2>/dev/null || true; rm -rf "$folder"' 
 cpu=$(python3 -c 'import os; print(min(os.sched_getaffinity(0)))')
 plain=(taskset -c "$cpu" "$herdwick")
 counted=(taskset -c "$cpu" valgrind --tool=callgrind --callgrind-out-file="$folder/calls" "$herdwick")
-shm="herd --fabric shm --window 16 --key-size 12 --value-size 20"
+shm_keys="--fabric shm --window 16 --key-size 12 --value-size 20"
+shm="herd $shm_keys"
 # A whole `set` of 29 bytes.
 tcp="herd --fabric tcp --connections 4 --pipeline 4 --key-size 8 --value-size 8"
 
@@ -106,4 +107,11 @@ stop
 
 ask "store --key-size 12 --value-size 20" "${counted[@]}"
 judge store || failed=1
+
+# Both ends are in this process.
+for system in farm farm-var pilaf; do
+    ask "$system $shm_keys" "${counted[@]}"
+    # It takes RECVs many at a time.
+    judge "$system" Port\>::post_recv || failed=1
+done
 exit "$failed"

@@ -185,7 +185,7 @@ impl ClientSide {
             return Err(CallError::Window);
         };
         let held = &mut self.keys[place as usize];
-        held.bytes[..key.len()].copy_from_slice(key);
+        herdwick_mem::copy(&mut held.bytes[..key.len()], key);
         held.len = key.len() as u8;
         let probe = Probe::new(&self.view, key);
         let step = step(&probe, &self.view, self.table);

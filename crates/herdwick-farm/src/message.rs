@@ -221,7 +221,8 @@ pub(crate) fn arrival(
 /// Copies `out.len()` bytes that begin at word `first`.
 pub(crate) fn bytes_at(words: &[u64], first: usize, out: &mut [u8]) {
     for (bytes, word) in out.chunks_mut(WORD).zip(&words[first..]) {
-        bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+        let from = word.to_le_bytes();
+        herdwick_mem::copy(bytes, &from[..bytes.len()]);
     }
 }
 

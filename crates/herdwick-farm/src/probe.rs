@@ -140,7 +140,7 @@ impl Probe {
         let len = len.min(out.len());
         for (index, bytes) in out[..len].chunks_mut(WORD).enumerate() {
             let word = load(first + data_word(data + index)).to_le_bytes();
-            bytes.copy_from_slice(&word[..bytes.len()]);
+            herdwick_mem::copy(bytes, &word[..bytes.len()]);
         }
     }
 
@@ -254,7 +254,8 @@ impl Probe {
         }
         let mut key = [0; KEY_BYTES_MAX];
         for (n, bytes) in key[..len].chunks_mut(WORD).enumerate() {
-            bytes.copy_from_slice(&load(data_word(n)).to_le_bytes()[..bytes.len()]);
+            let word = load(data_word(n)).to_le_bytes();
+            herdwick_mem::copy(bytes, &word[..bytes.len()]);
         }
         Some(view.geometry.bucket(view.hash_key.hash(&key[..len])))
     }

@@ -137,7 +137,7 @@ impl Table {
         };
         for (n, bytes) in out.chunks_mut(WORD).enumerate() {
             let word = self.lines.data(from, first + n).to_le_bytes();
-            bytes.copy_from_slice(&word[..bytes.len()]);
+            herdwick_mem::copy(bytes, &word[..bytes.len()]);
         }
         Some(labels.value_len)
     }
@@ -409,7 +409,7 @@ impl Table {
 /// Returns up to 8 bytes as a little-endian word, padded with zeros.
 pub(crate) fn word_of(bytes: &[u8]) -> u64 {
     let mut word = [0; WORD];
-    word[..bytes.len()].copy_from_slice(bytes);
+    herdwick_mem::copy(&mut word[..bytes.len()], bytes);
     u64::from_le_bytes(word)
 }
 

@@ -55,6 +55,8 @@ pub(crate) struct Calls {
     serial: u64,
     message: Vec<u8>,
     value: Vec<u8>,
+    /// Room for what a poll takes.
+    completions: Vec<Completion>,
     /// A server that does not answer for so long is given up.
     timeout: Duration,
     /// The generation of the server's table, as of the last reply.
@@ -101,6 +103,7 @@ impl Calls {
             credits: CREDITS,
             sent: 0,
             serial: 0,
+            completions: vec![Completion::BLANK; POLLED],
             message: vec![0; MESSAGE_BYTES_MAX],
             value: vec![0; VALUE_BYTES_MAX + PART_BYTES],
             timeout,
@@ -245,7 +248,7 @@ impl Calls {
         now: Duration,
         sink: &mut impl FnMut(Ended<'_>),
     ) -> u64 {
-        let (mut done, mut unexpected) = ([Completion::BLANK; POLLED], 0);
+        let (mut done, mut unexpected) = (std::mem::take(&mut self.completions), 0);
         for cq in [self.objects.send_cq, self.objects.recv_cq] {
             loop {
                 let count = port.poll(cq, &mut done);
@@ -261,6 +264,7 @@ impl Calls {
                 }
             }
         }
+        self.completions = done;
         self.check_time(now);
         if let Some(failure) = self.failed {
             self.due.clear();
@@ -325,7 +329,7 @@ impl Calls {
         self.generation = Some(reply.generation);
         let at = reply.part as usize * PART_BYTES;
         let part = &self.message[HEAD_BYTES..len];
-        self.value[at..at + part.len()].copy_from_slice(part);
+        herdwick_mem::copy(&mut self.value[at..at + part.len()], part);
         if at + part.len() >= reply.value_len {
             let Call { user, request, .. } = *call;
             self.calls[index] = None;

@@ -113,7 +113,8 @@ impl Lookups {
     /// Remembers a key of at most [`KEY_BYTES_MAX`] bytes; returns the first step of its GET.
     pub(crate) fn begin(&mut self, slot: u32, key: &[u8], hash: KeyHash, view: TableView) -> Step {
         let index = slot as usize;
-        self.keys[index * KEY_BYTES_MAX..][..key.len()].copy_from_slice(key);
+        let place = &mut self.keys[index * KEY_BYTES_MAX..][..key.len()];
+        herdwick_mem::copy(place, key);
         let get = &mut self.gets[index];
         *get = Get {
             hash,
@@ -213,7 +214,7 @@ impl Lookups {
             self.counters.stale_extents += 1;
             return Verdict::Stale(self.gets[slot].probe(0));
         }
-        if bytes[..entry.key_len] == *self.key(slot as u32) {
+        if herdwick_mem::same(&bytes[..entry.key_len], self.key(slot as u32)) {
             return Verdict::Found(read.within(0, entry.key_len..bytes.len()));
         }
         self.counters.other_keys += 1;

@@ -39,6 +39,8 @@ pub struct Server {
     pub(crate) starved: bool,
     pub(crate) may_grow: bool,
     scratch: Scratch,
+    /// Room for what a poll takes.
+    completions: Vec<Completion>,
     counters: ServerCounters,
 }
 
@@ -68,6 +70,7 @@ impl Server {
                 message: vec![0; MESSAGE_BYTES_MAX],
                 value: vec![0; VALUE_BYTES_MAX],
             },
+            completions: vec![Completion::BLANK; POLLED],
             counters: ServerCounters::default(),
         }
     }
@@ -161,7 +164,7 @@ impl Server {
     }
 
     fn take_sends<P: Port>(&mut self, port: &mut P) {
-        let mut done = [Completion::BLANK; POLLED];
+        let mut done = std::mem::take(&mut self.completions);
         loop {
             let count = port.poll(self.send_cq, &mut done);
             for completion in &done[..count] {
@@ -176,14 +179,15 @@ impl Server {
                 }
             }
             if count < POLLED {
-                return;
+                break;
             }
         }
+        self.completions = done;
     }
 
     fn take_requests<P: Port>(&mut self, port: &mut P) -> usize {
         let generation = self.generation;
-        let (mut done, mut arrived) = ([Completion::BLANK; POLLED], 0);
+        let (mut done, mut arrived) = (std::mem::take(&mut self.completions), 0);
         loop {
             let count = port.poll(self.recv_cq, &mut done);
             for completion in &done[..count] {
@@ -207,9 +211,11 @@ impl Server {
                 arrived += 1;
             }
             if count < POLLED {
-                return arrived;
+                break;
             }
         }
+        self.completions = done;
+        arrived
     }
 
     /// Executes the requests of a client, as long as it can take the replies.

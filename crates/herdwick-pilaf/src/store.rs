@@ -88,7 +88,7 @@ impl Store {
         let bucket = table.find(hash, |entry| {
             let found = &mut scratch[..key.len()];
             extents.read_bytes(entry.offset as usize, found);
-            entry.key_len == key.len() && *found == *key
+            entry.key_len == key.len() && herdwick_mem::same(found, key)
         })?;
         Some((bucket, table.entry(bucket)))
     }
@@ -117,8 +117,9 @@ impl Store {
         let len = key.len() + value.len();
         let offset = self.arena.take(len).ok_or(PutError::Extents)?;
         let extent = &mut self.scratch[..len];
-        extent[..key.len()].copy_from_slice(key);
-        extent[key.len()..].copy_from_slice(value);
+        let (front, behind) = extent.split_at_mut(key.len());
+        herdwick_mem::copy(front, key);
+        herdwick_mem::copy(behind, value);
         let entry = Entry {
             state: State::Used,
             version: 0,

@@ -63,7 +63,7 @@ impl Line<'_> {
         }
         let at = request.part as usize * PART_BYTES;
         let part = &self.scratch.message[HEAD_BYTES..len];
-        peer.body[at..at + part.len()].copy_from_slice(part);
+        herdwick_mem::copy(&mut peer.body[at..at + part.len()], part);
         if at + part.len() < request.body_len() {
             peer.upload = Some(request);
             return Executed::Silently;
@@ -167,7 +167,8 @@ impl Line<'_> {
         let len = HEAD_BYTES + reply.value_len;
         let mut whole = [0; MESSAGE_BYTES_MAX];
         message::store_head(reply.words(), &mut whole[..HEAD_BYTES]);
-        whole[HEAD_BYTES..len].copy_from_slice(&self.scratch.value[..reply.value_len]);
+        let value = &self.scratch.value[..reply.value_len];
+        herdwick_mem::copy(&mut whole[HEAD_BYTES..len], value);
         let number = peer.posted.wrapping_add(1);
         let payload = Payload::Inline(&whole[..len]);
         let wr = send(
