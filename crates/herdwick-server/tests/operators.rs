@@ -573,6 +573,34 @@ fn shutdown_command_calls_the_hook_once() {
     assert_eq!(called.load(Ordering::Relaxed), 1);
 }
 
+/// The server is stopped while workers pause in a crawl, and while a dump is on its way.
+#[test]
+fn a_server_stops_in_the_middle_of_a_crawl_and_of_a_dump() {
+    const ITEMS: usize = 100_000;
+    let server = ours(3);
+    ask(&server, &sets(ITEMS));
+    let crawl = "lru_crawler sleep 1000000\r\nlru_crawler crawl all\r\n";
+    assert_eq!(ask(&server, crawl), "OK\r\nOK\r\n");
+    while stat(&server, "crawler_items_checked") < 3000 {}
+    let mut dumping = connect(&server);
+    let dump = b"lru_crawler metadump all\r\n";
+    dumping.write_all(dump).unwrap();
+    let mut said = vec![0; 4];
+    dumping.read_exact(&mut said).unwrap();
+    assert_eq!(said, b"OK\r\n");
+    assert_eq!(stat(&server, "lru_crawler_running"), 1);
+    server.shutdown();
+    let _ = dumping.read_to_end(&mut said);
+    let said = String::from_utf8(said).unwrap();
+    let whole = said.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let listed = whole
+        .lines()
+        .filter(|line| line.starts_with("key="))
+        .count();
+    assert_eq!(keys(whole, "key=", ' ').len(), listed, "each once");
+    assert!(listed == ITEMS || !said.ends_with("END\r\n"), "{listed}");
+}
+
 /// M47: a client that requests a dump and does not read occupies little memory, and times out.
 #[test]
 fn m47_dump_that_is_not_read_times_out() {

@@ -200,3 +200,188 @@ impl Walk {
 fn pause(crawler: &Crawler) -> Duration {
     Duration::from_micros(u64::from(crawler.sleep_us()))
 }
+
+#[cfg(test)]
+mod tests {
+    use herdwick_mica::StoreConfig;
+    use herdwick_request::{Clock, Execute, HashKey, Op, Put, Reply, Request};
+
+    use super::*;
+
+    const WORKERS: usize = 3;
+    const HASH_KEY: HashKey = HashKey([1, 2]);
+    /// Steps after which a crawl has ended that no pause holds up.
+    const STEPS_MAX: usize = 10_000;
+
+    /// Workers that take their steps in any order.
+    struct Schedule {
+        crawler: Crawler,
+        workers: Vec<(Walk, Store)>,
+        /// Those that have not finished the crawl under way.
+        walking: [bool; WORKERS],
+        now: Duration,
+        second: Second,
+        keys: u32,
+        state: u64,
+    }
+
+    impl Schedule {
+        fn new(seed: u64) -> Self {
+            let store = || {
+                Store::new(&StoreConfig {
+                    memory_bytes: 4 << 20,
+                    item_bytes_max: 64 << 10,
+                    hash_key: HASH_KEY,
+                })
+                .unwrap()
+            };
+            let config = CrawlerConfig {
+                enabled: true,
+                ..CrawlerConfig::default()
+            };
+            Self {
+                crawler: Crawler::new(&config),
+                workers: (0..WORKERS).map(|_| (Walk::default(), store())).collect(),
+                walking: [false; WORKERS],
+                now: Duration::ZERO,
+                second: Second(1),
+                keys: 0,
+                state: seed * 0x9e37_79b9,
+            }
+        }
+
+        fn roll(&mut self, sides: usize) -> usize {
+            self.state ^= self.state << 13;
+            self.state ^= self.state >> 7;
+            self.state ^= self.state << 17;
+            (self.state >> 20) as usize % sides
+        }
+
+        /// Stores items in a partition, half of which expire in the next second.
+        fn fill(&mut self, worker: usize, count: u32) {
+            let clock = Clock {
+                epoch_unix: 0,
+                second: self.second,
+            };
+            for n in 0..count {
+                let key = (self.keys + n).to_le_bytes();
+                let put = Put {
+                    exptime: n % 2,
+                    ..Put::default()
+                };
+                let request = Request {
+                    hash: HASH_KEY.hash(&key),
+                    key: &key,
+                    op: Op::Put(put),
+                };
+                let store = &mut self.workers[worker].1;
+                store.execute(clock, &[request], &mut |_, _: &Reply<'_>| {});
+            }
+            self.keys += count;
+        }
+
+        fn start(&mut self) {
+            let started = self.crawler.start(WORKERS);
+            let expected = if !self.crawler.is_enabled() {
+                Err(NotStarted::Disabled)
+            } else if self.walking.contains(&true) {
+                Err(NotStarted::Busy)
+            } else {
+                Ok(())
+            };
+            assert_eq!(started, expected);
+            if started.is_ok() {
+                self.walking = [true; WORKERS];
+            }
+        }
+
+        fn step(&mut self, worker: usize) {
+            let (walk, store) = &mut self.workers[worker];
+            walk.step(&self.crawler, store, (self.second, self.now), WORKERS);
+            self.walking[worker] &= walk.left.is_some();
+        }
+
+        fn is_running(&self) -> bool {
+            self.crawler.is_running()
+        }
+
+        /// Lets every worker go on, without pauses, until the crawl has ended.
+        fn finish(&mut self) {
+            self.now += 2 * Duration::from_micros(SLEEP_US_MAX.into());
+            assert!(self.crawler.set_sleep_us(0));
+            for _ in 0..STEPS_MAX {
+                if !self.is_running() {
+                    return;
+                }
+                (0..WORKERS).for_each(|worker| self.step(worker));
+            }
+            panic!("the crawl never ends");
+        }
+
+        fn items(&self) -> u64 {
+            let items = |(_, store): &(Walk, Store)| store.counters().items;
+            self.workers.iter().map(items).sum()
+        }
+    }
+
+    /// Crawls are started, paced, limited, disabled and enabled at random, while workers stop for
+    /// any time in the middle of their walks. A crawl is under way as long as one of them has not
+    /// finished it, no longer, and another starts then. In the end one removes all that has
+    /// expired, and nothing else.
+    ///
+    /// It finds this bug when it is planted: a worker that finds crawls disabled ends its walk and
+    /// remains counted (`Walk::go_on`), so that no other crawl ever starts.
+    #[test]
+    fn crawls_end_whenever_workers_stop_in_them() {
+        let mut paused = 0;
+        for seed in 1..=20 {
+            let mut schedule = Schedule::new(seed);
+            let mut stopped = [0; WORKERS];
+            for _ in 0..2000 {
+                let worker = schedule.roll(WORKERS);
+                match schedule.roll(64) {
+                    0 => schedule.start(),
+                    1 => {
+                        let count = schedule.roll(4000) as u32;
+                        schedule.fill(worker, count);
+                    }
+                    2 => schedule.crawler.enable(false),
+                    3 | 4 => schedule.crawler.enable(true),
+                    5 => {
+                        let items = [0, 0, 1, 5000][schedule.roll(4)];
+                        schedule.crawler.set_items_max(items);
+                    }
+                    6 => {
+                        let us = [0, 100, SLEEP_US_MAX][schedule.roll(3)];
+                        assert!(schedule.crawler.set_sleep_us(us));
+                    }
+                    7 => schedule.second.0 += 1,
+                    8 => stopped[worker] = schedule.roll(100),
+                    _ if stopped[worker] > 0 => stopped[worker] -= 1,
+                    _ => schedule.step(worker),
+                }
+                schedule.now += Duration::from_micros(50);
+                let walking = schedule.walking.contains(&true);
+                assert_eq!(schedule.is_running(), walking, "seed {seed}");
+                let rests =
+                    |(walk, _): &(Walk, Store)| walk.left.is_some() && walk.due > schedule.now;
+                paused += u32::from(schedule.workers.iter().any(rests));
+            }
+            schedule.finish();
+            schedule.second.0 += 2;
+            schedule.crawler.enable(true);
+            schedule.crawler.set_items_max(0);
+            schedule.start();
+            schedule.finish();
+            let before = schedule.items();
+            for (_, store) in &mut schedule.workers {
+                for bucket in 0..store.buckets() {
+                    store.remove_expired(schedule.second, bucket);
+                }
+            }
+            assert_eq!(schedule.items(), before, "seed {seed}");
+            assert!(before > 100, "seed {seed}: {before}");
+        }
+        assert!(paused > 100, "{paused}");
+    }
+}
