@@ -1,7 +1,7 @@
 //! The control half of the seeded fabric: domains, regions, queues and queue pairs, all ids random
 //! or never reused.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use herdwick_fabric::{
     Access, AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
@@ -12,7 +12,7 @@ use herdwick_mem::{Span, WORD};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
-    PartyId, SeededNetwork, SeededPort,
+    HostId, PartyId, SeededNetwork, SeededPort,
     party::{Address, Cq, PartyState, Qp, ReceiveSide, Region, SendSide},
     rng::Rng,
     world::World,
@@ -23,22 +23,31 @@ use super::{
 pub struct SeededDevice {
     network: SeededNetwork,
     capabilities: Capabilities,
+    host: Option<HostId>,
 }
 
 impl SeededNetwork {
     /// Returns the control half.
     #[must_use]
     pub fn device(&self) -> SeededDevice {
-        SeededDevice::new(self.clone())
+        SeededDevice::new(self.clone(), None)
+    }
+
+    /// Returns the control half of the RNIC of `host`. Each port is a process with a core of its
+    /// own.
+    #[must_use]
+    pub fn device_at(&self, host: HostId) -> SeededDevice {
+        SeededDevice::new(self.clone(), Some(host))
     }
 }
 
 impl SeededDevice {
-    pub(super) fn new(network: SeededNetwork) -> Self {
+    pub(super) fn new(network: SeededNetwork, host: Option<HostId>) -> Self {
         let capabilities = network.world().capabilities.clone();
         Self {
             network,
             capabilities,
+            host,
         }
     }
 }
@@ -73,6 +82,7 @@ impl SeededDevice {
             rkey,
             base,
         };
+        party.rkeys.insert(rkey, id);
         party.regions.insert(id, region);
         Ok(RegionId(id))
     }
@@ -95,6 +105,7 @@ impl Device for SeededDevice {
         let mut world = self.network.world();
         let mut party = PartyState::new(limits.clone());
         party.wake = Some(Arc::clone(&wake));
+        party.host = self.host.map(|host| host.0);
         world.parties.push(party);
         let id = PartyId(world.parties.len() - 1);
         drop(world);
@@ -116,6 +127,7 @@ impl Device for SeededDevice {
         party.pds.remove(&pd);
         party.addresses.retain(|_, address| address.pd != pd);
         party.regions.retain(|_, region| region.pd != pd);
+        party.rkeys.retain(|_, id| party.regions.contains_key(id));
         port.spans.retain(|id, _| party.regions.contains_key(id));
         let qps: Vec<QpId> = party.qps.keys().copied().collect();
         for qp in qps {
@@ -154,7 +166,9 @@ impl Device for SeededDevice {
         let party = &mut port.network.world().parties[port.party.0];
         let freed = party.regions.remove(&region.0);
         port.spans.remove(&region.0);
-        freed.map(|_| ()).ok_or(ControlError::Unknown("region"))
+        let freed = freed.ok_or(ControlError::Unknown("region"))?;
+        party.rkeys.remove(&freed.rkey);
+        Ok(())
     }
 
     fn remote(&self, port: &SeededPort, region: RegionId) -> Result<Remote, ControlError> {
@@ -197,7 +211,11 @@ impl Device for SeededDevice {
         party.promise(spec)?;
         let id = QpId(party.fresh_id());
         party.qps.insert(id, qpn);
-        world.qps.insert(qpn, Qp::new(port.party, id, qpn, spec));
+        let mut qp = Qp::new(port.party, id, qpn, spec);
+        if let Some(host) = party.host {
+            qp.unit = world.hosts[host].next_unit();
+        }
+        world.qps.insert(qpn, qp);
         Ok(id)
     }
 
@@ -425,7 +443,10 @@ impl Qp {
             peer: None,
             send: SendSide::new(spec.send_cq, spec.send_depth),
             receive: ReceiveSide::new(spec.recv_cq, spec.recv_depth),
-            last_arrival: std::time::Duration::ZERO,
+            last_arrival: Duration::ZERO,
+            last_delivery: Duration::ZERO,
+            last_completion: Duration::ZERO,
+            unit: 0,
         }
     }
 }

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
-use herdwick_fabric::{Qpn, RecvWr, Remote, Status};
+use herdwick_fabric::{Qpn, RecvWr, Remote, Status, Transport};
 use herdwick_mem::Span;
 
-use super::rng::mix;
+use super::{
+    completing::Completing,
+    host::{Class, Inbound},
+    rng::mix,
+};
 
 /// Time of an event, and its number: events of one time happen in the order of scheduling.
 pub(super) type EventKey = (Duration, u64);
@@ -16,6 +20,10 @@ pub(super) enum Event {
     Transmit(Qpn),
     /// A packet arrives.
     Arrive(Packet),
+    /// The RNIC has executed a packet.
+    Deliver(Packet),
+    /// The completion of a send is in memory.
+    Complete(Completing),
     /// The next word of a WRITE becomes visible.
     Land(Landing),
     /// The next word of a READ is loaded.
@@ -59,6 +67,34 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
     /// The requester has the answers to all requests before this one.
     pub(super) oldest: u64,
+}
+
+impl Request {
+    /// What costs depend on.
+    pub(super) fn inbound(&self, transport: Transport) -> Inbound {
+        let payload = match self.verb {
+            Verb::Read(_, len) => len,
+            _ => self.body.len(),
+        };
+        let class = self.verb.class();
+        Inbound {
+            class,
+            transport,
+            payload: payload as u64,
+            recv: class == Class::Send || self.imm.is_some(),
+        }
+    }
+}
+
+impl Verb {
+    pub(super) fn class(self) -> Class {
+        match self {
+            Self::Send => Class::Send,
+            Self::Write(_) => Class::Write,
+            Self::Read(..) => Class::Read,
+            Self::FetchAdd(..) | Self::CompareSwap(..) => Class::Atomic,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! A fabric inside one process, under virtual time, with every fault drawn from a seed.
+//! A fabric inside one process, under virtual time: faults from a seed, costs from a profile.
 //!
 //! It is a provider like any other: [`SeededDevice`] and [`SeededPort`] implement the fabric's
 //! traits, regions are [`herdwick_mem::Span`]s, and a system cannot tell the difference. One test
@@ -11,6 +11,10 @@
 //! [`Capabilities`](herdwick_fabric::Capabilities) value, which the test may change, defines what the
 //! fabric promises, such as `ordered_write: false`.
 //!
+//! A [`Profile`] defines what messages cost: ports of a host ([`SeededNetwork::host`]) share its RNIC,
+//! and each is a core of its own. A [`Scheduler`] steps the processes on those cores. Ports of
+//! [`SeededNetwork::device`] cost nothing. [`verbs`] measures the verbs alone.
+//!
 //! - **RC** retransmits: exactly once, in order. A peer that does not answer for [`RETRY_DEADLINE`]
 //!   ends the queue pair with `RetryExceeded`; one that posts no RECV for as long, with
 //!   `ReceiverNotReady`.
@@ -21,21 +25,29 @@
 //! - A payload in a region is read at transmission, not at posting.
 #![forbid(unsafe_code)]
 
+mod completing;
+mod contexts;
 mod device;
 mod event;
 mod faults;
+mod host;
 mod load;
 mod network;
 mod party;
 mod port;
+mod profile;
 mod receive;
 mod rng;
+mod scheduler;
 mod send;
 mod send_entry;
+pub mod verbs;
 mod world;
 
 pub use device::SeededDevice;
 pub use faults::{Faults, RETRY_DEADLINE};
-pub use network::SeededNetwork;
+pub use network::{HostId, SeededNetwork};
 pub use party::PartyId;
 pub use port::SeededPort;
+pub use profile::{Cpu, Link, Pcie, Profile, ProfileError, Rnic};
+pub use scheduler::{Process, Scheduler, Step};

@@ -7,7 +7,14 @@ use std::{
 
 use herdwick_fabric::{Atomics, Capabilities, INLINE_RECEIVE};
 
-use super::{faults::Faults, party::PartyId, world::World};
+use super::{faults::Faults, host::Host, party::PartyId, profile::Profile, world::World};
+
+/// Queue pairs that a thread spreads its sends over, at most (ATC'16: 2 to 4 gain).
+const SENDERS_MAX: usize = 4;
+
+/// A host of a [`SeededNetwork`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostId(pub(super) usize);
 
 /// Ports that reach each other, and the faults between them. Clones share the network.
 #[derive(Clone)]
@@ -27,6 +34,34 @@ impl SeededNetwork {
     pub fn with_capabilities(seed: u64, capabilities: Capabilities) -> Self {
         let world = Arc::new(Mutex::new(World::new(seed, capabilities)));
         Self { world }
+    }
+
+    /// Makes a network without faults whose hosts are to be made by [`SeededNetwork::host`]; it
+    /// promises what RNICs of `profile` do.
+    #[must_use]
+    pub fn of(seed: u64, profile: &Profile) -> Self {
+        let capabilities = Capabilities {
+            name: "sim",
+            atomics: Atomics::Device,
+            wakes_on_write: false,
+            inline_bytes_max: profile.rnic.inline_bytes_max,
+            inline_receive_bytes: 0,
+            datagram_header_bytes: 40,
+            datagram_bytes_max: usize::try_from(profile.link.mtu).unwrap_or(usize::MAX),
+            postlist_max: profile.rnic.postlist_max,
+            rd_atomic_max: profile.rnic.rd_atomic_max,
+            senders: profile.rnic.units.clamp(1, SENDERS_MAX),
+            ..Self::capabilities()
+        };
+        Self::with_capabilities(seed, capabilities)
+    }
+
+    /// Adds a host with an RNIC: what its ports post, poll and receive takes time.
+    #[must_use]
+    pub fn host(&self, profile: &Profile) -> HostId {
+        let mut world = self.world();
+        world.hosts.push(Host::new(profile.clone()));
+        HostId(world.hosts.len() - 1)
     }
 
     /// Everything in Table 1, coherent atomics, ordered WRITEs, inline receive, waking; not
@@ -92,6 +127,12 @@ impl SeededNetwork {
     #[must_use]
     pub fn trace(&self) -> u64 {
         self.world().trace
+    }
+
+    /// Number of requests that were executed at their receivers, refused ones included.
+    #[must_use]
+    pub fn executed(&self) -> u64 {
+        self.world().executed
     }
 
     /// Number of packets that the network lost: at random, by partition, or to a stopped party.

@@ -8,13 +8,14 @@ use std::{
 };
 
 use herdwick_fabric::{
-    Access, Completion, ControlError, CqId, InlineData, Opcode, PdId, PortLimits, QpId, QpState,
-    Qpn, RecvWr, Rkey, Scope, Source, Status, Transport,
+    Access, ControlError, CqId, InlineData, Opcode, PdId, PortLimits, QpId, QpState, Qpn, RecvWr,
+    Rkey, Scope, Source, Status, Transport,
 };
 use herdwick_mem::Span;
 
 use super::event::{EventKey, Packet, Reply};
-use super::send_entry::SendEntry;
+use super::host::Picos;
+use super::{completing::Entry, send_entry::SendEntry};
 
 /// Identifies a port of a [`SeededNetwork`](super::SeededNetwork) in faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -23,9 +24,17 @@ pub struct PartyId(pub(super) usize);
 /// The objects of one port.
 pub(super) struct PartyState {
     pub(super) stopped: bool,
+    /// The host with its RNIC; `None`: nothing costs anything.
+    pub(super) host: Option<usize>,
+    /// When its core has done what it was charged for.
+    pub(super) core: Picos,
+    /// Whether it is among the parties that something has happened to.
+    pub(super) woken: bool,
     pub(super) limits: PortLimits,
     pub(super) pds: BTreeSet<PdId>,
     pub(super) regions: BTreeMap<u32, Region>,
+    /// The ids of `regions`, by the rkeys that no two regions share.
+    pub(super) rkeys: BTreeMap<Rkey, u32>,
     pub(super) cqs: BTreeMap<CqId, Cq>,
     pub(super) qps: BTreeMap<QpId, Qpn>,
     pub(super) addresses: BTreeMap<u32, Address>,
@@ -38,9 +47,13 @@ impl PartyState {
     pub(super) fn new(limits: PortLimits) -> Self {
         Self {
             stopped: false,
+            host: None,
+            core: 0,
+            woken: false,
             limits,
             pds: BTreeSet::new(),
             regions: BTreeMap::new(),
+            rkeys: BTreeMap::new(),
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),
             addresses: BTreeMap::new(),
@@ -110,14 +123,6 @@ pub(super) struct Cq {
     pub(super) armed: bool,
 }
 
-/// A completion, and the number of queue slots that polling it frees.
-pub(super) struct Entry {
-    pub(super) completion: Completion,
-    pub(super) qpn: Qpn,
-    pub(super) slots: usize,
-    pub(super) receive: bool,
-}
-
 pub(super) struct Qp {
     pub(super) party: usize,
     pub(super) id: QpId,
@@ -130,6 +135,12 @@ pub(super) struct Qp {
     pub(super) receive: ReceiveSide,
     /// When the preceding packet arrives, so that packets do not overtake without a fault.
     pub(super) last_arrival: Duration,
+    /// When the preceding packet to it has its effect.
+    pub(super) last_delivery: Duration,
+    /// When its preceding completion is polled at the earliest.
+    pub(super) last_completion: Duration,
+    /// Which of the RNIC's processing units serves it.
+    pub(super) unit: usize,
 }
 
 pub(super) struct SendSide {
@@ -142,8 +153,8 @@ pub(super) struct SendSide {
     pub(super) entries: VecDeque<SendEntry>,
     /// How many of `entries` have been transmitted.
     pub(super) sent: usize,
-    /// Transmissions that wait at a fence.
-    pub(super) fenced: usize,
+    /// Transmissions that wait, at a fence or until fewer READs are under way.
+    pub(super) waiting: usize,
     pub(super) next_psn: u64,
     pub(super) timer: Option<EventKey>,
     /// When RC last received anything new.

@@ -17,7 +17,9 @@ use herdwick_mem::{Span, WORD};
 use super::{
     PartyId, SeededNetwork,
     event::{Event, Verb},
+    host::{Picos, duration, of_ns},
     party::{PartyState, Qp},
+    profile::Cpu,
     send_entry::{Body, SendEntry},
     world::World,
 };
@@ -94,11 +96,13 @@ impl Port for SeededPort {
         qp.send.held += entries.len();
         for mut entry in entries {
             entry.psn = qp.send.next_psn;
+            entry.fetched = batch.len() > 1;
             qp.send.next_psn += 1;
             qp.send.entries.push_back(entry);
         }
+        let posted = world.charge_post(self.party, batch.len());
         for _ in batch {
-            world.schedule(world.now, Event::Transmit(qpn));
+            world.schedule(posted, Event::Transmit(qpn));
         }
         Ok(())
     }
@@ -119,6 +123,7 @@ impl Port for SeededPort {
         }
         qp.receive.held += batch.len();
         qp.receive.entries.extend(batch);
+        world.charge_each(self.party, batch.len(), |cpu| cpu.post_recv_ns);
         Ok(())
     }
 
@@ -132,6 +137,7 @@ impl Port for SeededPort {
             *slot = completion;
             count += 1;
         }
+        world.charge_each(self.party, count, |cpu| cpu.completion_ns);
         count
     }
 
@@ -180,6 +186,27 @@ impl Port for SeededPort {
 }
 
 impl World {
+    /// Charges a core for a post of `count` work requests, and returns when they are posted.
+    fn charge_post(&mut self, party: PartyId, count: usize) -> Duration {
+        let Some(host) = self.parties[party.0].host else {
+            return self.now;
+        };
+        let cpu = &self.hosts[host].profile.cpu;
+        let more = of_ns(cpu.post_more_ns) * count.saturating_sub(1) as Picos;
+        let cost = of_ns(cpu.post_ns) + more;
+        duration(self.charge(party, cost))
+    }
+
+    /// Charges a core `count` times for the same.
+    fn charge_each(&mut self, party: PartyId, count: usize, cost: impl Fn(&Cpu) -> f64) {
+        if let Some(host) = self.parties[party.0].host
+            && count > 0
+        {
+            let each = of_ns(cost(&self.hosts[host].profile.cpu));
+            self.charge(party, each * count as Picos);
+        }
+    }
+
     /// Takes a completion and frees its slots.
     fn take_completion(&mut self, party: PartyId, cq: CqId) -> Option<Completion> {
         let queue = self.parties[party.0].cqs.get_mut(&cq)?;
@@ -215,6 +242,7 @@ impl Check<'_> {
             body: Body::Copied(Vec::new()),
             to: self.qp.peer.unwrap_or(Qpn(0)),
             into: None,
+            fetched: false,
             outcome: None,
         };
         match wr.op {

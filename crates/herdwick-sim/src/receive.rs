@@ -9,6 +9,7 @@ use herdwick_mem::{Span, WORD};
 
 use super::{
     event::{Event, Kind, Landing, Packet, Reply, Request, Verb},
+    host::{duration, picos},
     party::{Qp, Received},
     world::World,
 };
@@ -31,7 +32,27 @@ pub(super) struct Place {
 }
 
 impl World {
+    /// A packet is at the RNIC, which takes its time to execute it.
     pub(super) fn arrive(&mut self, packet: Packet) {
+        let Some(qp) = self.qps.get_mut(&packet.to) else {
+            self.lost += 1;
+            return;
+        };
+        let Some(host) = self.parties[qp.party].host else {
+            return self.deliver(packet);
+        };
+        let (host, now) = (&mut self.hosts[host], picos(self.now));
+        let at = match &packet.kind {
+            Kind::Request(request) => host.execute(now, packet.to, &request.inbound(qp.transport)),
+            Kind::Reply(Reply::Ack(data)) => host.complete(now, data.len() as u64),
+            Kind::Reply(_) => host.complete(now, 0),
+        };
+        let at = duration(at).max(qp.last_delivery);
+        qp.last_delivery = at;
+        self.schedule(at, Event::Deliver(packet));
+    }
+
+    pub(super) fn deliver(&mut self, packet: Packet) {
         let Some(party) = self.qps.get(&packet.to).map(|qp| qp.party) else {
             self.lost += 1;
             return;
@@ -112,19 +133,29 @@ impl World {
         let Some(origin) = self.qps.get(&to).map(|qp| qp.party) else {
             return;
         };
-        self.launch(Packet {
+        let mut departs = self.now;
+        if let Some(host) = self.parties[origin].host {
+            let payload = match &reply {
+                Reply::Ack(data) => data.len() as u64,
+                Reply::NotReady | Reply::Refused(_) => 0,
+            };
+            departs = duration(self.hosts[host].reply(picos(departs), payload));
+        }
+        let packet = Packet {
             origin,
             from: to,
             to: from,
             psn,
             kind: Kind::Reply(reply),
-        });
+        };
+        self.launch(packet, departs);
     }
 
     fn execute(&mut self, packet: Packet) -> Executed {
         let Kind::Request(request) = &packet.kind else {
             return Executed::Done(Vec::new());
         };
+        self.executed += 1;
         match request.verb {
             Verb::Send => self.execute_send(&packet, request),
             Verb::Write(at) => self.execute_write(at, packet),
@@ -298,6 +329,7 @@ impl World {
         if self.capabilities.wakes_on_write {
             self.parties[party].wake_any();
         }
+        self.wake(party);
         if transport == Transport::Rc {
             self.settle_request(to, from, psn, Reply::Ack(Vec::new()));
         }
@@ -347,9 +379,11 @@ impl World {
         right: impl Fn(Access) -> bool,
     ) -> Result<Place, &'static str> {
         let qp = self.qps.get(&qpn).ok_or("not connected")?;
-        let mut regions = self.parties[qp.party].regions.iter();
-        let (id, region) = regions
-            .find(|(_, region)| region.rkey == at.rkey && region.pd == qp.pd)
+        let party = &self.parties[qp.party];
+        let id = party.rkeys.get(&at.rkey);
+        let named = id.and_then(|id| Some((id, party.regions.get(id)?)));
+        let (id, region) = named
+            .filter(|(_, region)| region.pd == qp.pd)
             .ok_or("unknown rkey")?;
         if region.scope != Scope::Pd && region.scope != Scope::Qp(qp.id) {
             return Err("rkey of another queue pair");

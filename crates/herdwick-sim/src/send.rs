@@ -6,14 +6,17 @@ use herdwick_fabric::{Completion, CqId, QpState, Qpn, Status, Transport};
 
 use super::{
     RETRY_DEADLINE,
+    completing::{Completing, Entry},
     event::{Event, Kind, Packet, Reply, Request},
-    party::{Entry, Qp, Received, SendSide},
-    send_entry::SendEntry,
+    host::{Picos, duration, of_ns, picos},
+    party::{Qp, Received, SendSide},
     world::World,
 };
 
 /// Pause before RC retransmits, in addition to four times the longest travel time.
 const RETRY_PAUSE: Duration = Duration::from_micros(50);
+/// Pause before RC retransmits through RNICs that take their time: longer than their queues.
+const LOADED_RETRY_PAUSE: Duration = Duration::from_millis(2);
 /// Pause before RC retransmits to a peer without a RECV.
 const NOT_READY_PAUSE: Duration = Duration::from_micros(20);
 
@@ -26,7 +29,7 @@ impl SendSide {
             quiet: 0,
             entries: VecDeque::new(),
             sent: 0,
-            fenced: 0,
+            waiting: 0,
             next_psn: 0,
             timer: None,
             stuck_since: Duration::ZERO,
@@ -36,11 +39,17 @@ impl SendSide {
 }
 
 impl Qp {
-    /// Whether the next request to send is fenced, and an earlier READ or atomic has no answer yet.
-    fn waits_at_fence(&self) -> bool {
-        let entries = &self.send.entries;
-        let fenced = entries.get(self.send.sent).is_some_and(|next| next.fence);
-        fenced && !entries.iter().take(self.send.sent).all(SendEntry::implied)
+    /// Whether the next request to send is fenced, and an earlier READ or atomic has no answer yet;
+    /// or is a READ or atomic itself, and as many as the device allows are under way.
+    fn must_wait(&self, rd_atomic_max: usize) -> bool {
+        let (entries, sent) = (&self.send.entries, self.send.sent);
+        let Some(next) = entries.get(sent) else {
+            return false;
+        };
+        let under_way = || entries.iter().take(sent).filter(|entry| !entry.implied());
+        let bounded = !next.implied() && sent >= rd_atomic_max;
+        next.fence && under_way().next().is_some()
+            || bounded && under_way().count() >= rd_atomic_max
     }
 
     fn packet(&self, index: usize) -> Option<Packet> {
@@ -63,28 +72,57 @@ impl Qp {
 
 impl World {
     pub(super) fn transmit(&mut self, qpn: Qpn) {
+        let rd_atomic_max = self.capabilities.rd_atomic_max;
         let Some(qp) = self.qps.get_mut(&qpn) else {
             return;
         };
-        if qp.waits_at_fence() {
-            qp.send.fenced += 1;
+        if qp.must_wait(rd_atomic_max) {
+            qp.send.waiting += 1;
             return;
         }
         let Some(packet) = qp.packet(qp.send.sent) else {
             return;
         };
+        let wqe = qp.send.entries[qp.send.sent].wqe(qp.transport);
         qp.send.sent += 1;
         let first = qp.send.sent == 1;
-        let reliable = qp.transport == Transport::Rc;
-        self.launch(packet);
+        let (reliable, party, unit) = (qp.transport == Transport::Rc, qp.party, qp.unit);
+        let (mut departs, mut completes) = (self.now, self.now);
+        if let Some(host) = self.parties[party].host {
+            let host = &mut self.hosts[host];
+            let ready = host.transmit(picos(self.now), qpn, unit, &wqe);
+            let completed = of_ns(host.profile.pcie.write_latency_ns);
+            let admitted = self.admit(&packet);
+            departs = duration(ready.max(admitted));
+            completes = departs + duration(completed);
+        }
+        self.launch(packet, departs);
         if !reliable {
-            self.retire(qpn, Status::Success);
+            self.retire(qpn, Status::Success, completes);
         } else if first {
             self.restart_timer(qpn, self.retry_pause());
+        }
+        self.stop_waiting(qpn);
+    }
+
+    /// Returns when the receiver of a packet lets it leave.
+    fn admit(&mut self, packet: &Packet) -> Picos {
+        let Some(qp) = self.qps.get(&packet.to) else {
+            return 0;
+        };
+        match (self.parties[qp.party].host, &packet.kind) {
+            (Some(host), Kind::Request(request)) => {
+                let message = request.inbound(qp.transport);
+                self.hosts[host].admit(picos(self.now), &message)
+            }
+            _ => 0,
         }
     }
 
     fn retry_pause(&self) -> Duration {
+        if !self.hosts.is_empty() {
+            return LOADED_RETRY_PAUSE;
+        }
         RETRY_PAUSE + 4 * (self.faults.delay_max + self.faults.reorder_window)
     }
 
@@ -130,7 +168,7 @@ impl World {
         }
         let again: Vec<Packet> = (0..qp.send.sent).filter_map(|i| qp.packet(i)).collect();
         for packet in again {
-            self.launch(packet);
+            self.launch(packet, self.now);
         }
         self.set_timer(qpn, self.retry_pause());
     }
@@ -176,26 +214,29 @@ impl World {
                     if let Some((span, offset)) = &front.into {
                         span.write_bytes(*offset, &data);
                     }
-                    self.retire(qpn, Status::Success);
+                    self.retire(qpn, Status::Success, self.now);
                     self.restart_timer(qpn, self.retry_pause());
                 }
             }
         }
-        self.pass_fence(qpn);
+        self.stop_waiting(qpn);
     }
 
-    /// Schedules the transmissions that waited at a fence, if it is open now.
-    fn pass_fence(&mut self, qpn: Qpn) {
-        let Some(qp) = self.qps.get_mut(&qpn).filter(|qp| !qp.waits_at_fence()) else {
+    /// Schedules the next of the transmissions that had to wait, if it need not any longer.
+    fn stop_waiting(&mut self, qpn: Qpn) {
+        let rd_atomic_max = self.capabilities.rd_atomic_max;
+        let Some(qp) = self.qps.get_mut(&qpn) else {
             return;
         };
-        for _ in 0..std::mem::take(&mut qp.send.fenced) {
+        if qp.send.waiting > 0 && !qp.must_wait(rd_atomic_max) {
+            qp.send.waiting -= 1;
             self.schedule(self.now, Event::Transmit(qpn));
         }
     }
 
-    /// Ends the oldest send; it completes if it is signaled or failed.
-    fn retire(&mut self, qpn: Qpn, status: Status) {
+    /// Ends the oldest send; if it is signaled or failed, its completion is in memory at
+    /// `completes`.
+    fn retire(&mut self, qpn: Qpn, status: Status, completes: Duration) {
         let Some(qp) = self.qps.get_mut(&qpn) else {
             return;
         };
@@ -225,7 +266,7 @@ impl World {
             slots,
             receive: false,
         };
-        self.push_completion(party, cq, entry);
+        self.push_completion_at(completes, Completing { party, cq, entry });
     }
 
     /// Moves a queue pair to the error state: the oldest send ends with `status`, the rest and
@@ -240,7 +281,7 @@ impl World {
         let recvs = std::mem::take(&mut qp.receive.entries);
         for i in 0..sends {
             let status = if i == 0 { status } else { Status::Flushed };
-            self.retire(qpn, status);
+            self.retire(qpn, status, self.now);
         }
         for recv in recvs {
             self.complete_receive(qpn, recv, Received::failed(Status::Flushed));

@@ -1,9 +1,9 @@
 //! A send work request of the seeded fabric under way.
 
-use herdwick_fabric::{Opcode, Qpn, Status};
+use herdwick_fabric::{Opcode, Qpn, Status, Transport};
 use herdwick_mem::Span;
 
-use super::event::Verb;
+use super::{event::Verb, host::Wqe};
 
 /// A send work request under way.
 pub(super) struct SendEntry {
@@ -17,6 +17,8 @@ pub(super) struct SendEntry {
     pub(super) to: Qpn,
     /// The memory for the result of a READ or atomic.
     pub(super) into: Option<(Span, usize)>,
+    /// Whether the RNIC fetches the WQE, since it was posted with others.
+    pub(super) fetched: bool,
     pub(super) outcome: Option<Result<Vec<u8>, Status>>,
 }
 
@@ -39,6 +41,22 @@ impl Body {
 }
 
 impl SendEntry {
+    /// The WQE, as far as its cost is concerned.
+    pub(super) fn wqe(&self, transport: Transport) -> Wqe {
+        let (payload, inlined) = match (&self.body, self.verb) {
+            (_, Verb::Read(_, len)) => (len, false),
+            (Body::Copied(bytes), _) => (bytes.len(), true),
+            (Body::Region(_, _, len), _) => (*len, false),
+        };
+        Wqe {
+            class: self.verb.class(),
+            transport,
+            payload: payload as u64,
+            inlined,
+            fetched: self.fetched,
+        }
+    }
+
     pub(super) fn opcode(&self) -> Opcode {
         match self.verb {
             Verb::Send => Opcode::Send,

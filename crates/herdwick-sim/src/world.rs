@@ -9,8 +9,10 @@ use herdwick_fabric::{Capabilities, Completion, CqId, Qpn, RecvWr, Rkey};
 
 use super::{
     Faults, PartyId,
+    completing::{Completing, Entry},
     event::{Event, EventKey, Kind, Packet, Reply, digest},
-    party::{Entry, PartyState, Qp, Received},
+    host::{Host, Picos, duration, of_ns, picos},
+    party::{PartyState, Qp, Received},
     rng::{Rng, mix},
 };
 
@@ -23,8 +25,15 @@ pub(super) struct World {
     pub(super) steps: u64,
     pub(super) trace: u64,
     pub(super) lost: u64,
+    /// Requests that have been executed.
+    pub(super) executed: u64,
     pub(super) parties: Vec<PartyState>,
     pub(super) qps: BTreeMap<Qpn, Qp>,
+    /// The hosts of parties whose messages cost time.
+    pub(super) hosts: Vec<Host>,
+    /// The parties that something has happened to; kept if `watched`.
+    pub(super) woken: Vec<usize>,
+    pub(super) watched: bool,
     /// Every rkey ever used.
     pub(super) rkeys: BTreeSet<Rkey>,
     /// Identifies this network in its endpoints.
@@ -47,8 +56,12 @@ impl World {
             steps: 0,
             trace: seed,
             lost: 0,
+            executed: 0,
             parties: Vec::new(),
             qps: BTreeMap::new(),
+            hosts: Vec::new(),
+            woken: Vec::new(),
+            watched: false,
             rkeys: BTreeSet::new(),
             tag,
             events: BTreeMap::new(),
@@ -78,6 +91,8 @@ impl World {
         match event {
             Event::Transmit(qpn) => self.transmit(qpn),
             Event::Arrive(packet) => self.arrive(packet),
+            Event::Deliver(packet) => self.deliver(packet),
+            Event::Complete(completing) => self.complete(completing),
             Event::Land(landing) => self.land(landing),
             Event::Load(loading) => self.load(loading),
             Event::Timer(qpn) => self.timer(qpn),
@@ -100,16 +115,16 @@ impl World {
         self.events.remove(&key);
     }
 
-    /// Sends a packet of `packet.from`, subject to the faults.
-    pub(super) fn launch(&mut self, packet: Packet) {
+    /// Sends a packet of `packet.from` that is on the link at `departs`, subject to the faults.
+    pub(super) fn launch(&mut self, packet: Packet, departs: Duration) {
         let twice = self.rng.chance(self.faults.duplicate_per_mille);
         if twice {
-            self.launch_once(packet.clone());
+            self.launch_once(packet.clone(), departs);
         }
-        self.launch_once(packet);
+        self.launch_once(packet, departs);
     }
 
-    fn launch_once(&mut self, packet: Packet) {
+    fn launch_once(&mut self, packet: Packet, departs: Duration) {
         if self.rng.chance(self.faults.drop_per_mille) {
             self.lost += 1;
             return;
@@ -117,7 +132,9 @@ impl World {
         let travel = self
             .rng
             .between(self.faults.delay_min, self.faults.delay_max);
-        let mut at = self.now + travel;
+        let host = self.parties[packet.origin].host;
+        let link = host.map_or(0, |host| of_ns(self.hosts[host].profile.link.latency_ns));
+        let mut at = departs + travel + duration(link);
         if self.rng.chance(self.faults.reorder_per_mille) {
             at += self.rng.between(Duration::ZERO, self.faults.reorder_window);
         } else if let Some(qp) = self.qps.get_mut(&packet.from) {
@@ -160,8 +177,8 @@ impl World {
     }
 
     /// Queues a completion that frees its slots when polled.
-    pub(super) fn push_completion(&mut self, party: usize, cq: CqId, entry: Entry) {
-        let party = &mut self.parties[party];
+    pub(super) fn push_completion(&mut self, index: usize, cq: CqId, entry: Entry) {
+        let party = &mut self.parties[index];
         let Some(queue) = party.cqs.get_mut(&cq) else {
             return;
         };
@@ -173,6 +190,55 @@ impl World {
         if std::mem::take(&mut queue.armed) {
             party.ring();
         }
+        self.wake(index);
+    }
+
+    /// Queues a completion of a send once it is in memory, after those before it.
+    pub(super) fn push_completion_at(&mut self, at: Duration, completing: Completing) {
+        let Some(qp) = self.qps.get_mut(&completing.entry.qpn) else {
+            return;
+        };
+        let at = at.max(qp.last_completion);
+        qp.last_completion = at;
+        if at <= self.now {
+            self.complete(completing);
+        } else {
+            self.schedule(at, Event::Complete(completing));
+        }
+    }
+
+    fn complete(&mut self, completing: Completing) {
+        let Completing { party, cq, entry } = completing;
+        if self.qps.contains_key(&entry.qpn) {
+            self.push_completion(party, cq, entry);
+        }
+    }
+
+    /// Notes that something has happened to a party.
+    pub(super) fn wake(&mut self, party: usize) {
+        let state = &mut self.parties[party];
+        if self.watched && !std::mem::replace(&mut state.woken, true) {
+            self.woken.push(party);
+        }
+    }
+
+    /// A party's core begins a pass: what happened to the party until now, the pass finds.
+    pub(super) fn begin_pass(&mut self, party: PartyId, now: Duration) {
+        self.run(now);
+        let party = &mut self.parties[party.0];
+        party.core = party.core.max(picos(now));
+    }
+
+    /// Charges a party's core, which starts as soon as it is free; returns when it is done. Parties
+    /// without a host are not charged.
+    pub(super) fn charge(&mut self, party: PartyId, cost: Picos) -> Picos {
+        let now = picos(self.now);
+        let party = &mut self.parties[party.0];
+        if party.host.is_none() {
+            return now;
+        }
+        party.core = party.core.max(now) + cost;
+        party.core
     }
 
     pub(super) fn complete_receive(&mut self, qpn: Qpn, recv: RecvWr, received: Received) {
@@ -206,6 +272,8 @@ impl World {
                 let route = u64::from(packet.from.0) << 32 | u64::from(packet.to.0);
                 [2, route, packet.psn, packet.kind.digest()]
             }
+            Event::Deliver(packet) => [6, packet.to.0.into(), packet.psn, 0],
+            Event::Complete(completing) => [7, completing.entry.completion.wr_id, 0, 0],
             Event::Land(landing) => [3, landing.digest(), 0, 0],
             Event::Load(loading) => [5, loading.words.len() as u64, 0, 0],
             Event::Timer(qpn) => [4, qpn.0.into(), 0, 0],

@@ -1,0 +1,268 @@
+//! The points of the verbs that profiles are fitted to: each is reproduced, and `docs/sim.md` says
+//! how well.
+
+use std::{fs, path::Path};
+
+use herdwick_fabric::Transport::{self, Rc, Uc, Ud};
+use herdwick_sim::{
+    Profile,
+    verbs::{Direction, Echo, Flood, FloodVerb, Span, Way},
+};
+
+/// Largest error of a point that a profile is fitted to.
+const TOLERANCE: f64 = 0.05;
+const SEED: u64 = 1;
+
+/// A point of a paper: its row in `docs/sim.md`, and the rate or latency in that row.
+struct Point {
+    row: &'static str,
+    paper: f64,
+    run: Run,
+}
+
+enum Run {
+    Rate(Flood),
+    EchoRate(Echo),
+    /// Half of an ECHO, in microseconds.
+    HalfEcho(Echo),
+}
+
+fn flood(direction: Direction, verb: FloodVerb, transport: Transport, payload: usize) -> Flood {
+    Flood {
+        direction,
+        verb,
+        transport,
+        payload,
+        inline: true,
+        servers: 16,
+        clients: 16,
+        machines: 16,
+        window: 16,
+        all_to_all: false,
+    }
+}
+
+fn all_to_all(flood: Flood) -> Run {
+    Run::Rate(Flood {
+        all_to_all: true,
+        ..flood
+    })
+}
+
+fn echo(request: Way, reply: Way, payload: usize) -> Echo {
+    Echo {
+        request,
+        reply,
+        payload,
+        servers: 8,
+        clients: 48,
+        machines: 16,
+        window: 4,
+    }
+}
+
+fn floods() -> Vec<Point> {
+    use Direction::{Inbound, Outbound};
+    use FloodVerb::{FetchAdd, Read, Send, Write};
+    let point = |row, paper, flood| Point {
+        row,
+        paper,
+        run: Run::Rate(flood),
+    };
+    vec![
+        point(
+            "inbound WRITE, UC, 32 B",
+            35.0,
+            flood(Inbound, Write, Uc, 32),
+        ),
+        point(
+            "inbound WRITE, RC, 32 B",
+            35.0,
+            flood(Inbound, Write, Rc, 32),
+        ),
+        point(
+            "inbound WRITE, UC, 128 B",
+            35.0,
+            flood(Inbound, Write, Uc, 128),
+        ),
+        point("inbound READ, 32 B", 26.0, flood(Inbound, Read, Rc, 32)),
+        point(
+            "outbound WRITE, UC, 28 B",
+            35.0,
+            flood(Outbound, Write, Uc, 28),
+        ),
+        point(
+            "outbound WRITE, UC, 32 B",
+            26.0,
+            flood(Outbound, Write, Uc, 32),
+        ),
+        point(
+            "outbound SEND, UD, 32 B",
+            26.0,
+            flood(Outbound, Send, Ud, 32),
+        ),
+        point("outbound READ, 32 B", 22.0, flood(Outbound, Read, Rc, 32)),
+        point("inbound FETCH_ADD", 2.7, flood(Inbound, FetchAdd, Rc, 8)),
+    ]
+}
+
+fn fan_out() -> Vec<Point> {
+    use Direction::{Inbound, Outbound};
+    let write = |direction| flood(direction, FloodVerb::Write, Uc, 32);
+    let many = Flood {
+        servers: 1,
+        clients: 1600,
+        window: 4,
+        ..write(Inbound)
+    };
+    vec![
+        Point {
+            row: "outbound WRITE, 16 x 16 queue pairs",
+            paper: 7.35,
+            run: all_to_all(write(Outbound)),
+        },
+        Point {
+            row: "inbound WRITE, 16 x 16 queue pairs",
+            paper: 35.0,
+            run: all_to_all(write(Inbound)),
+        },
+        Point {
+            row: "inbound WRITE, 1,600 queue pairs",
+            paper: 30.0,
+            run: Run::Rate(many),
+        },
+    ]
+}
+
+fn echos() -> Vec<Point> {
+    let rate = |row, paper, echo| Point {
+        row,
+        paper,
+        run: Run::EchoRate(echo),
+    };
+    let alone = Echo {
+        servers: 1,
+        clients: 1,
+        machines: 1,
+        window: 1,
+        ..echo(Way::Write, Way::Write, 32)
+    };
+    vec![
+        rate(
+            "ECHO, WRITE and WRITE, 32 B",
+            26.0,
+            echo(Way::Write, Way::Write, 32),
+        ),
+        rate(
+            "ECHO, WRITE and WRITE, 16 B",
+            30.0,
+            echo(Way::Write, Way::Write, 16),
+        ),
+        rate(
+            "ECHO, WRITE and UD SEND, 32 B",
+            26.0,
+            echo(Way::Write, Way::Datagram, 32),
+        ),
+        rate(
+            "ECHO, SEND and SEND, 32 B",
+            21.0,
+            echo(Way::Send, Way::Send, 32),
+        ),
+        Point {
+            row: "half of an ECHO, one at a time, us",
+            paper: 1.0,
+            run: Run::HalfEcho(alone),
+        },
+    ]
+}
+
+impl Run {
+    fn value(&self, profile: &Profile) -> f64 {
+        match self {
+            Self::Rate(flood) => flood.run(profile, SEED, Span::default()).unwrap().mops,
+            Self::EchoRate(echo) => echo.run(profile, SEED, Span::default()).unwrap().mops,
+            Self::HalfEcho(echo) => {
+                let outcome = echo.run(profile, SEED, Span::default()).unwrap();
+                f64::from(u32::try_from(outcome.mean_ns()).unwrap()) / 2000.0
+            }
+        }
+    }
+}
+
+#[test]
+fn apt_reproduces_the_points_it_is_fitted_to() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sim.md");
+    let docs = fs::read_to_string(docs).unwrap();
+    let apt = Profile::named("apt").unwrap();
+    let (mut wrong, mut missing) = (Vec::new(), Vec::new());
+    for point in floods().into_iter().chain(fan_out()).chain(echos()) {
+        let value = point.run.value(&apt);
+        let error = value / point.paper - 1.0;
+        if error.abs() > TOLERANCE {
+            wrong.push(point.row);
+        }
+        let (paper, percent) = (point.paper, 100.0 * error);
+        let row = format!(
+            "| {} | {paper:.2} | {value:.2} | {percent:+.1} % |",
+            point.row
+        );
+        if !docs.contains(&row) {
+            missing.push(row);
+        }
+    }
+    assert!(wrong.is_empty(), "more than 5 % off: {wrong:?}");
+    assert!(
+        missing.is_empty(),
+        "docs/sim.md lacks\n{}",
+        missing.join("\n")
+    );
+}
+
+/// From 144 bytes on, a payload in memory is sent no slower than an inlined one (HERD paper, 5.3).
+#[test]
+fn inlining_pays_below_144_bytes() {
+    let apt = Profile::named("apt").unwrap();
+    let rate = |payload, inline| {
+        let flood = Flood {
+            inline,
+            ..flood(Direction::Outbound, FloodVerb::Send, Ud, payload)
+        };
+        flood.run(&apt, SEED, Span::default()).unwrap().mops
+    };
+    assert!(rate(120, true) > rate(120, false));
+    assert!(rate(144, true) < rate(144, false));
+}
+
+/// The part of the model that bounds a rate is the part that lifts the bound when it is off.
+#[test]
+fn each_part_can_be_switched_off() {
+    let apt = Profile::named("apt").unwrap();
+    let rate =
+        |profile: &Profile, flood: Flood| flood.run(profile, SEED, Span::default()).unwrap().mops;
+    let mut off = apt.clone();
+    off.rnic.line_ns = 0.0;
+    let two_lines = flood(Direction::Outbound, FloodVerb::Write, Uc, 32);
+    assert!(rate(&off, two_lines) > 1.2 * rate(&apt, two_lines), "lines");
+    let mut off = apt.clone();
+    off.rnic.requester_contexts = 0;
+    let spread = Flood {
+        all_to_all: true,
+        ..two_lines
+    };
+    assert!(rate(&off, spread) > 2.0 * rate(&apt, spread), "contexts");
+    let mut off = apt.clone();
+    off.link.gbits = 0.0;
+    let long = flood(Direction::Inbound, FloodVerb::Write, Uc, 256);
+    assert!(rate(&off, long) > 1.1 * rate(&apt, long), "link");
+    let mut off = apt.clone();
+    off.rnic.rd_atomic_max = 1;
+    let reads = Flood {
+        servers: 1,
+        clients: 1,
+        ..flood(Direction::Inbound, FloodVerb::Read, Rc, 32)
+    };
+    assert!(
+        2.0 * rate(&off, reads) < rate(&apt, reads),
+        "READs under way"
+    );
+}
