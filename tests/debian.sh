@@ -183,6 +183,6 @@ ls -d /var/lib/herdwick /run/herdwick /etc/systemd/system/*/herdwick* 2>&1
 echo "all steps of the page"
 STEPS
 status=0
-GUEST_ROOT=$root GUEST_SECONDS=${GUEST_SECONDS:-900} bash tests/verbs/guest.sh target/debian/steps.sh || status=$?
+GUEST_ROOT=$root GUEST_SECONDS=${GUEST_SECONDS:-1800} bash tests/verbs/guest.sh target/debian/steps.sh || status=$?
 [ "$status" -eq 77 ] && exit 0
 exit "$status"
