@@ -389,11 +389,59 @@ fn config_file_errors_name_the_line() {
         assert!(said.starts_with(&start), "{wrong}: {said}");
         assert_eq!((said.lines().count(), output.status.code()), (1, Some(2)));
     }
-    // A missing flag that another one requires has no line in the file.
-    fs::write(&path.0, "metrics-hot-keys = true").unwrap();
+    // A missing flag has no line in the file; the one that requires it has.
+    fs::write(&path.0, "port = 0\nmetrics-hot-keys = true").unwrap();
     let said = complaint(&format!("--config {path}"));
-    assert!(said.starts_with(&format!("herdwick: {path}: ")), "{said}");
+    let start = format!("herdwick: {path}:2: metrics-hot-keys: the following required ");
+    assert!(
+        said.starts_with(&start) && said.contains("--metrics"),
+        "{said}"
+    );
     assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// What only the start finds wrong is named by the line of the flag, too, unless the command line
+/// gave the value.
+#[test]
+fn values_that_a_start_refuses_are_named_by_their_line() {
+    let path = Path::new("refused-flags");
+    for (text, expected) in [
+        ("port = 0\nthreads = 0", "2: 0 workers: "),
+        ("\nport = 0\nmemory-limit = 0", "3: -m 0 is too little "),
+        (
+            "port = 0\nlisten = \"a b\"",
+            "2: cannot make sense of the address ",
+        ),
+        (
+            "port = 0\nauth-file = \"/nowhere/users\"",
+            "2: cannot read the users ",
+        ),
+        (
+            "port = 0\nenable-ssl = true",
+            "2: -Z: name the server's certificate ",
+        ),
+        (
+            "port = 0\nenable-ssl = true\n\nextended = [\"ssl_chain_cert=/nowhere/chain\"]",
+            "4: cannot read certificates in ",
+        ),
+        (
+            "port = 0\nmemory-file = \"/nowhere/items\"",
+            "2: cannot keep items in ",
+        ),
+        (
+            "port = 0\nroce-keyed = true",
+            "2: roce-keyed: the following required ",
+        ),
+    ] {
+        fs::write(&path.0, text).unwrap();
+        let said = complaint(&format!("--config {path}"));
+        let start = format!("herdwick: {path}:{expected}");
+        assert!(said.starts_with(&start), "{text}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    fs::write(&path.0, "port = 0\nthreads = 2").unwrap();
+    let said = complaint(&format!("--config {path} -t 0"));
+    assert!(said.starts_with("herdwick: 0 workers: "), "{said}");
 }
 
 /// The log level follows the file, and what clients set, while the server runs.
@@ -453,7 +501,9 @@ fn daemon_starts_writes_its_pid_file_and_ends_on_sigterm() {
     }
     assert!(!path.0.exists());
     assert_eq!(fields, leader, "group, session and terminal: {stat}");
-    let why = complaint("-p 0 -d -m 0");
+    let refused = output("-p 0 -d -m 0");
+    assert_eq!(refused.status.code(), Some(2), "as without -d");
+    let why = String::from_utf8(refused.stderr).unwrap();
     assert!(why.contains("give at least -m"), "{why}");
 }
 

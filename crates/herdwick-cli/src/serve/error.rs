@@ -26,6 +26,13 @@ pub(super) enum ServeError {
     },
     #[error("{path}: {reason}")]
     Flags { path: PathBuf, reason: String },
+    /// Any other, about a flag that is set in the file of `--config`.
+    #[error("{path}:{line}: {error}")]
+    Flag {
+        path: PathBuf,
+        line: usize,
+        error: Box<Self>,
+    },
     #[error(
         "cannot make sense of the address {host:?} (-l): {source}; give for example 127.0.0.1, or \
          [::1]:11211 for IPv6 with a port"
@@ -38,7 +45,13 @@ pub(super) enum ServeError {
 impl From<&ServeError> for Exit {
     fn from(error: &ServeError) -> Self {
         match error {
+            ServeError::Flag { error, .. } => Self::from(&**error),
             ServeError::Start(error) if error.is_usage() => Self::Usage,
+            ServeError::Process(ProcessError::Background { code })
+                if *code == Some(Self::Usage as i32) =>
+            {
+                Self::Usage
+            }
             ServeError::File(_)
             | ServeError::Refused(_)
             | ServeError::SameFile { .. }

@@ -2,7 +2,6 @@
 
 use std::{
     error::Error as _,
-    ffi::OsString,
     io,
     ops::Range,
     path::{Path, PathBuf},
@@ -29,13 +28,30 @@ pub(crate) enum FileError {
 
 /// A flag in the form of a command-line argument, and its line in the file.
 #[derive(Debug, PartialEq, Eq)]
-struct Flag {
-    word: String,
-    line: usize,
+pub(super) struct Flag {
+    pub(super) word: String,
+    pub(super) line: usize,
 }
 
-/// Reads the flags in `path` and returns them as arguments of `command`; each is checked.
-pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<OsString>, FileError> {
+impl Flag {
+    /// Returns its long name, and its value if it has one.
+    pub(super) fn parts(&self) -> (&str, Option<&str>) {
+        let word = self.word.trim_start_matches('-');
+        match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        }
+    }
+
+    /// Returns whether `command` refuses it without another flag beside it.
+    pub(super) fn needs_another(&self, command: &Command) -> bool {
+        let alone = command.clone().try_get_matches_from(["serve", &self.word]);
+        alone.is_err_and(|error| error.kind() == ErrorKind::MissingRequiredArgument)
+    }
+}
+
+/// Reads the flags in `path`, arguments of `command`; each is checked.
+pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<Flag>, FileError> {
     let text = std::fs::read_to_string(path).map_err(|source| FileError::Unreadable {
         path: path.to_owned(),
         source,
@@ -44,14 +60,11 @@ pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<OsString>, Fil
         flags.iter().try_for_each(|flag| check(flag, command))?;
         Ok(flags)
     });
-    match checked {
-        Ok(flags) => Ok(flags.into_iter().map(|flag| flag.word.into()).collect()),
-        Err((line, reason)) => Err(FileError::Wrong {
-            path: path.to_owned(),
-            line,
-            reason,
-        }),
-    }
+    checked.map_err(|(line, reason)| FileError::Wrong {
+        path: path.to_owned(),
+        line,
+        reason,
+    })
 }
 
 /// The line of an error, and its text.
@@ -124,11 +137,8 @@ fn check(flag: &Flag, command: &Command) -> Result<(), Wrong> {
     let Err(error) = command.clone().try_get_matches_from(words) else {
         return Ok(());
     };
-    let (name, value) = match flag.word.split_once('=') {
-        Some((name, value)) => (name, value),
-        None => (&flag.word[..], ""),
-    };
-    let name = name.trim_start_matches('-');
+    let (name, value) = flag.parts();
+    let value = value.unwrap_or_default();
     let reason = match error.kind() {
         ErrorKind::UnknownArgument => match (long_name(name, command), suggested(&error)) {
             (Some(long), _) => format!("{name}: flags have their long names here; write {long}"),

@@ -51,20 +51,20 @@ pub(crate) fn run(args: &ServeArgs, command: &clap::Command) -> ExitCode {
 }
 
 fn serve(args: &ServeArgs, command: &clap::Command) -> Result<(), ServeError> {
-    let path = args.config.as_deref().map(absolute);
-    let flags = path
-        .as_deref()
-        .map(|path| Flags::read(path, command))
-        .transpose()?;
-    let args = match &flags {
-        Some(flags) => &flags.args.clone(),
-        None => args,
+    let Some(path) = args.config.as_deref().map(absolute) else {
+        return serve_with(args, None);
     };
+    let mut flags = Flags::read(&path, command)?;
+    serve_with(&flags.args.clone(), Some(&mut flags)).map_err(|error| flags.locate(error))
+}
+
+/// Serves by the flags `args`, of which `flags` are those of a file.
+fn serve_with(args: &ServeArgs, flags: Option<&mut Flags>) -> Result<(), ServeError> {
     log::start(args.log_format, args.verbosity);
     if let Some(reason) = args.missing.refused().or_else(|| useless(args)) {
         return Err(ServeError::Refused(reason));
     }
-    paths::check(args, path.as_deref())?;
+    paths::check(args, flags.as_deref().map(Flags::path))?;
     if args.daemon && !args.in_background {
         let said = process::start_in_background()?;
         // The server runs, whoever hears of it.
@@ -248,7 +248,7 @@ fn prepare(args: &ServeArgs) -> Result<(), ServeError> {
 
 /// Waits until a signal, or a client's `shutdown`, ends the server. SIGHUP reloads the settings
 /// that may change.
-fn wait(mut signals: Signals, server: &Server, mut flags: Option<Flags>) {
+fn wait(mut signals: Signals, server: &Server, mut flags: Option<&mut Flags>) {
     for signal in signals.forever() {
         // A client may have changed the verbosity (`verbosity`).
         log::set_verbosity(server.verbosity());
@@ -256,7 +256,7 @@ fn wait(mut signals: Signals, server: &Server, mut flags: Option<Flags>) {
             debug!(signal, "signal {signal}, draining");
             return;
         }
-        reload::reload(server, flags.as_mut());
+        reload::reload(server, flags.as_deref_mut());
     }
 }
 

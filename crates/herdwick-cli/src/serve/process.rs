@@ -50,8 +50,11 @@ pub(crate) enum ProcessError {
     )]
     PidFile { path: PathBuf, source: io::Error },
     /// The background process ended before it was ready.
-    #[error("the server in the background (-d) did not start; its messages are above")]
-    Background,
+    #[error("the server in the background did not start; its messages are above")]
+    Background {
+        /// Its exit code, if no signal ended it.
+        code: Option<i32>,
+    },
 }
 
 fn refused(what: &'static str) -> impl Fn(rustix::io::Errno) -> ProcessError {
@@ -184,7 +187,8 @@ pub(super) fn start_in_background() -> Result<String, ProcessError> {
         let _ = BufReader::new(stdout).read_line(&mut ready);
     }
     if ready.is_empty() {
-        return Err(ProcessError::Background);
+        let code = child.wait().map_err(failed)?.code();
+        return Err(ProcessError::Background { code });
     }
     Ok(ready)
 }

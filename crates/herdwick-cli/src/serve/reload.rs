@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{ArgMatches, Command, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use herdwick_server::{Config, Server};
 use tracing::{debug, warn};
 
@@ -15,7 +15,8 @@ use super::{
     args::ServeArgs,
     error::ServeError,
     extended::{Extended, extend},
-    file, log, process,
+    file::{self, FileError, Flag},
+    log, process,
 };
 
 /// The flags of a file, followed by those of the command line.
@@ -24,27 +25,70 @@ pub(super) struct Flags {
     /// The definition of `serve`.
     command: Command,
     matches: ArgMatches,
+    /// Those of the file alone.
+    set: Vec<Flag>,
     pub(super) args: ServeArgs,
 }
 
 impl Flags {
     /// Reads the file, and appends the command line.
     pub(super) fn read(path: &Path, command: &Command) -> Result<Self, ServeError> {
+        let set = file::flags(path, command)?;
         let mut line: Vec<OsString> = vec!["serve".into()];
-        line.extend(file::flags(path, command)?);
+        line.extend(set.iter().map(|flag| OsString::from(&flag.word)));
         line.extend(
             std::env::args_os()
                 .skip_while(|word| word != "serve")
                 .skip(1),
         );
-        let wrong = |error| wrong(path, &error);
+        let wrong = |error| {
+            let needy = set.iter().find(|flag| flag.needs_another(command));
+            wrong(path, &error, needy)
+        };
         let matches = command.clone().try_get_matches_from(line).map_err(wrong)?;
         let args = ServeArgs::from_arg_matches(&matches).map_err(wrong)?;
         Ok(Self {
             path: path.to_owned(),
             command: command.clone(),
             matches,
+            set,
             args,
+        })
+    }
+
+    /// Returns the file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the error with the line of the flag that it is about, if the file sets that.
+    pub(super) fn locate(&self, error: ServeError) -> ServeError {
+        match self.line(&error.to_string()) {
+            Some(line) => ServeError::Flag {
+                path: self.path.clone(),
+                line,
+                error: Box::new(error),
+            },
+            None => error,
+        }
+    }
+
+    /// Returns the line of the first flag that a message names and the file sets: a message names
+    /// flags as they are on the command line (`-t`, `--pin`).
+    fn line(&self, message: &str) -> Option<usize> {
+        let words = message.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-');
+        words.filter(|word| word.starts_with('-')).find_map(|word| {
+            let mut known = self.command.get_arguments();
+            let arg = known.find(|arg| is_called(arg, word))?;
+            // A value that the command line replaces is not the one that is wrong.
+            let values = raw(&self.matches, arg.get_id().as_str());
+            let holds = |flag: &&Flag| match flag.parts() {
+                (name, Some(value)) => {
+                    arg.get_long() == Some(name) && values.iter().any(|v| v == value)
+                }
+                (name, None) => arg.get_long() == Some(name),
+            };
+            self.set.iter().find(holds).map(|flag| flag.line)
         })
     }
 
@@ -101,14 +145,34 @@ fn report<E: Display>(what: &str, outcome: Result<(), E>) {
     }
 }
 
-/// Returns the error about all flags together, in one line.
-fn wrong(path: &Path, error: &clap::Error) -> ServeError {
+/// Returns the error about all flags together, in one line. `needy` is a flag of the file that takes
+/// another beside it.
+fn wrong(path: &Path, error: &clap::Error, needy: Option<&Flag>) -> ServeError {
     let text = error.to_string();
     let reason = text.split("\n\n").next().unwrap_or_default();
     let words = reason.trim_start_matches("error: ").split_whitespace();
-    ServeError::Flags {
-        path: path.to_owned(),
-        reason: words.collect::<Vec<_>>().join(" "),
+    let reason = words.collect::<Vec<_>>().join(" ");
+    let path = path.to_owned();
+    match needy {
+        Some(flag) => ServeError::File(FileError::Wrong {
+            path,
+            line: flag.line,
+            reason: format!("{}: {reason}", flag.parts().0),
+        }),
+        None => ServeError::Flags { path, reason },
+    }
+}
+
+/// Returns whether `word`, such as `-t` or `--threads`, is a name of `arg`.
+fn is_called(arg: &Arg, word: &str) -> bool {
+    match word.strip_prefix("--") {
+        Some(name) => arg.get_long() == Some(name),
+        None => {
+            let mut letters = word.chars().skip(1);
+            arg.get_short().is_some()
+                && letters.next() == arg.get_short()
+                && letters.next().is_none()
+        }
     }
 }
 
