@@ -55,4 +55,4 @@ pub use server::ServerError;
 pub use store::store;
 pub use target::DriveError;
 pub use verb::{Direction, NameError, Verb, VerbError, VerbPlan, parse_transport, parse_yes, verb};
-pub use workload::{Dist, DistError, KeySpaceError, Mix, Workload};
+pub use workload::{Dist, DistError, KeySpaceError, Mix, Workload, partition_shares};

@@ -7,6 +7,7 @@ mod bench;
 mod client;
 mod doctor;
 mod exit;
+mod figure;
 mod manual;
 mod say;
 mod serve;
@@ -36,6 +37,8 @@ enum Command {
     Top(top::TopArgs),
     Doctor(doctor::DoctorArgs),
     Bench(Box<bench::BenchArgs>),
+    Figure(figure::FigureArgs),
+    Report(figure::ReportArgs),
     Man(manual::ManArgs),
     Completions(manual::CompletionsArgs),
     #[command(hide = true)]
@@ -63,6 +66,8 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args, given),
+        Command::Figure(args) => figure::figure(&args),
+        Command::Report(args) => figure::report(&args),
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
         Command::BenchNeighbour(args) => bench::neighbour(&args),

@@ -31,6 +31,7 @@ const FLOORS: &[&[&str]] = &[
     &["herdwick-providers"],
     &["herdwick-server", "herdwick"],
     &["herdwick-bench"],
+    &["herdwick-figures"],
     &["herdwick-cli"],
 ];
 

@@ -3,6 +3,7 @@
 
 mod keys;
 mod mix;
+mod partitions;
 mod rng;
 mod trace;
 mod zipf;
@@ -10,6 +11,7 @@ mod zipf;
 pub(crate) use keys::KeySpace;
 pub use keys::KeySpaceError;
 pub use mix::{Dist, DistError, Mix, Workload};
+pub use partitions::partition_shares;
 pub(crate) use rng::Rng;
 pub(crate) use trace::{Step, TRACE_STEPS, Trace};
 pub(crate) use zipf::Zipf;

@@ -1,0 +1,183 @@
+//! `herdwick figure` and `herdwick report`: measure the figures of the HERD paper, and write them.
+
+use std::{
+    fs,
+    io::{self, IsTerminal, Write, stderr},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Args;
+use herdwick_bench::{Fabric, Progress};
+use herdwick_figures::{
+    DrawError, Drawing, FIGURES, Figure, FigureError, Terms, find, page, run, to_csv, to_svg,
+    to_text,
+};
+
+use crate::{exit::Exit, say};
+
+/// Measure a figure of the HERD paper on this host and draw it, with the points that the paper's text
+/// gives.
+///
+/// Prints a chart, and writes figure-N-FABRIC.svg, .csv and .json.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct FigureArgs {
+    /// Number of the figure, 2 to 14, or table1.
+    #[arg(value_name = "N", value_parser = parse_figure)]
+    figure: &'static str,
+    #[command(flatten)]
+    terms: FigureTerms,
+    /// Directory to write to; made if it is not there.
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    out: PathBuf,
+    /// Seconds of measurement for all points of the figure together.
+    #[arg(long, default_value_t = 60.0, value_name = "S")]
+    seconds: f64,
+}
+
+/// Measure Table 1 and all figures of the HERD paper, and write them on one HTML page.
+///
+/// Writes index.html, which needs no other file, and the files of `herdwick figure`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    terms: FigureTerms,
+    /// Directory to write to; made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Seconds of measurement for each figure.
+    #[arg(long, default_value_t = 30.0, value_name = "S")]
+    seconds: f64,
+}
+
+#[derive(Args, Clone, Debug)]
+struct FigureTerms {
+    /// Fabric to measure on: shm, verbs, roce.
+    #[arg(long, default_value = "shm", value_parser = parse_fabric)]
+    fabric: Fabric,
+}
+
+fn parse_figure(text: &str) -> Result<&'static str, String> {
+    let unknown = || format!("'{text}' is no figure of the paper: say 2 to 14, or table1");
+    find(text).map(|figure| figure.name).ok_or_else(unknown)
+}
+
+fn parse_fabric(text: &str) -> Result<Fabric, String> {
+    let fabric: Fabric = text.parse().map_err(|error| format!("{error}"))?;
+    if fabric.is_herd() {
+        return Ok(fabric);
+    }
+    Err(format!("'{text}' has no verbs: say shm, verbs or roce"))
+}
+
+/// Why no figure was written.
+#[derive(Debug, thiserror::Error)]
+enum FigureFailure {
+    #[error("--seconds must be above 0")]
+    Seconds,
+    #[error(transparent)]
+    Measured(#[from] FigureError),
+    #[error(transparent)]
+    Drawn(#[from] DrawError),
+    #[error("{} cannot be written: {source}; give another directory (--out)", path.display())]
+    Unwritable { path: PathBuf, source: io::Error },
+    #[error("cannot write to standard output: {0}")]
+    Unshown(io::Error),
+}
+
+impl From<&FigureFailure> for Exit {
+    fn from(failure: &FigureFailure) -> Self {
+        match failure {
+            FigureFailure::Seconds => Self::Usage,
+            FigureFailure::Measured(FigureError::Bench(error)) => error.into(),
+            FigureFailure::Drawn(_)
+            | FigureFailure::Unwritable { .. }
+            | FigureFailure::Unshown(_) => Self::Failed,
+        }
+    }
+}
+
+/// Runs `herdwick figure`.
+pub(crate) fn figure(args: &FigureArgs) -> ExitCode {
+    let figures = FIGURES.iter().filter(|figure| figure.name == args.figure);
+    ended(draw_all(figures, &args.terms, args.seconds, &args.out).map(drop))
+}
+
+/// Runs `herdwick report`.
+pub(crate) fn report(args: &ReportArgs) -> ExitCode {
+    let drawn = draw_all(FIGURES.iter(), &args.terms, args.seconds, &args.out);
+    let written = drawn.and_then(|drawings| {
+        let path = args.out.join("index.html");
+        write(&path, &page(&drawings)?)?;
+        say::report(format_args!("{}\n", path.display())).map_err(FigureFailure::Unshown)
+    });
+    ended(written)
+}
+
+fn ended(result: Result<(), FigureFailure>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say::complain(&failure);
+            Exit::from(&failure).into()
+        }
+    }
+}
+
+/// Measures, prints and writes each figure.
+fn draw_all(
+    figures: impl Iterator<Item = &'static Figure>,
+    terms: &FigureTerms,
+    seconds: f64,
+    out: &Path,
+) -> Result<Vec<Drawing>, FigureFailure> {
+    if !(seconds > 0.0 && seconds.is_finite()) {
+        return Err(FigureFailure::Seconds);
+    }
+    fs::create_dir_all(out).map_err(unwritable(out))?;
+    let terms = Terms {
+        fabric: terms.fabric,
+        seconds,
+        program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),
+    };
+    let mut drawings = Vec::new();
+    for figure in figures {
+        let drawing = run(figure, &terms, &mut |progress| show(figure, progress))?;
+        if stderr().is_terminal() {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+        save(&drawing, out)?;
+        say::report(format_args!("{}\n", to_text(&drawing))).map_err(FigureFailure::Unshown)?;
+        drawings.push(drawing);
+    }
+    Ok(drawings)
+}
+
+fn show(figure: &Figure, progress: &Progress) {
+    if stderr().is_terminal() {
+        // Errors are ignored: the progress line is dispensable.
+        let _ = write!(stderr(), "\r\x1b[K{}: {progress}", figure.name);
+    }
+}
+
+/// Writes the files of a figure.
+fn save(drawing: &Drawing, out: &Path) -> Result<(), FigureFailure> {
+    let name = match drawing.name {
+        "table 1" => "table-1".to_owned(),
+        name => format!("figure-{name}"),
+    };
+    let path = |end: &str| out.join(format!("{name}-{}.{end}", drawing.fabric));
+    write(&path("csv"), &to_csv(drawing))?;
+    let json = serde_json::to_string_pretty(drawing).unwrap_or_default();
+    write(&path("json"), &(json + "\n"))?;
+    to_svg(drawing)?.map_or(Ok(()), |svg| write(&path("svg"), &svg))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), FigureFailure> {
+    fs::write(path, text).map_err(unwritable(path))
+}
+
+fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> FigureFailure {
+    let path = path.to_owned();
+    move |source| FigureFailure::Unwritable { path, source }
+}

@@ -1,0 +1,88 @@
+//! Tests of `herdwick figure` and `herdwick report`: the files they write, and their exit codes.
+
+mod common;
+
+use std::process::{Command, Output};
+
+use common::Folder;
+use serde_json::Value;
+
+fn herdwick(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_herdwick"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_figure_is_printed_and_written_as_svg_csv_and_json() {
+    let folder = Folder::new();
+    let out = folder.0.join("figures");
+    let arguments = [
+        "figure",
+        "14",
+        "--seconds",
+        "0.1",
+        "--out",
+        out.to_str().unwrap(),
+    ];
+    let output = herdwick(&arguments);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{complaint}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("Figure 14") && text.contains("Zipf (.99)"),
+        "{text}"
+    );
+    let read =
+        |end: &str| std::fs::read_to_string(out.join(format!("figure-14-shm.{end}"))).unwrap();
+    assert!(read("svg").contains("</svg>"));
+    assert_eq!(read("csv").lines().count(), 1 + 2 * 6);
+    let json: Value = serde_json::from_str(&read("json")).unwrap();
+    assert_eq!(
+        (&json["word"], &json["series"][1]["name"]),
+        (&"shm".into(), &"Uniform".into())
+    );
+}
+
+#[test]
+fn a_figure_with_a_server_is_measured() {
+    let folder = Folder::new();
+    let out = folder.0.to_str().unwrap().to_owned();
+    let output = herdwick(&["figure", "9", "--seconds", "0.1", "--out", &out]);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{complaint}");
+    let json = std::fs::read_to_string(folder.0.join("figure-9-shm.json")).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let series = json["series"].as_array().unwrap();
+    assert_eq!(series.len(), 3);
+    for line in series {
+        assert_eq!(line["points"].as_array().unwrap().len(), 3, "{line}");
+    }
+    assert!(json["manifest"]["commit"].is_string());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("missing: ") && text.contains("Pilaf-em-OPT"),
+        "{text}"
+    );
+}
+
+#[test]
+fn wrong_arguments_have_the_codes_of_the_table() {
+    for (arguments, code, hint) in [
+        (&["figure", "1"][..], 2, "2 to 14"),
+        (&["figure", "14", "--fabric", "tcp"], 2, "no verbs"),
+        (&["figure", "14", "--seconds", "0"], 2, "--seconds"),
+        (&["figure", "8", "--out", "/dev/null/x"], 4, "--out"),
+        (&["report"], 2, "--out"),
+    ] {
+        let output = herdwick(arguments);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {complaint}"
+        );
+        assert!(complaint.contains(hint), "{arguments:?}: {complaint}");
+    }
+}

@@ -1,0 +1,161 @@
+//! A drawing as SVG: measured series as lines, the paper's points as hollow triangles of the same
+//! colour.
+
+use plotters::{
+    coord::{Shift, types::RangedCoordf64},
+    prelude::*,
+};
+
+use crate::run::{Drawing, Line, PlotPoint};
+
+/// Why a drawing could not be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("drawing figure {figure}: {reason}")]
+pub struct DrawError {
+    figure: &'static str,
+    reason: String,
+}
+
+const WIDTH: u32 = 720;
+const HEIGHT: u32 = 420;
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(31, 119, 180),
+    RGBColor(214, 39, 40),
+    RGBColor(44, 160, 44),
+    RGBColor(148, 103, 189),
+    RGBColor(255, 127, 14),
+    RGBColor(90, 90, 90),
+];
+
+/// Draws the series; `None` if there are none, as of a table.
+///
+/// # Errors
+/// [`DrawError`].
+pub fn to_svg(drawing: &Drawing) -> Result<Option<String>, DrawError> {
+    if lines(drawing).all(|(_, line, _)| line.points.is_empty()) {
+        return Ok(None);
+    }
+    let mut svg = String::new();
+    let failed = |reason: String| DrawError {
+        figure: drawing.name,
+        reason,
+    };
+    plot(drawing, &mut svg).map_err(|error| failed(error.to_string()))?;
+    Ok(Some(svg))
+}
+
+/// Returns every series with its colour and whether it is the paper's.
+fn lines(drawing: &Drawing) -> impl Iterator<Item = (RGBColor, &Line, bool)> {
+    let names: Vec<&str> = drawing
+        .series
+        .iter()
+        .map(|line| line.name.as_str())
+        .collect();
+    let fresh = names.len();
+    let place = move |line: &Line, index: usize| {
+        let known = names.iter().position(|name| *name == line.name);
+        known.unwrap_or(fresh + index) % COLOURS.len()
+    };
+    let here = drawing.series.iter().map(|line| (line, false));
+    let all = here.chain(drawing.paper.iter().map(|line| (line, true)));
+    all.enumerate()
+        .map(move |(index, (line, paper))| (COLOURS[place(line, index)], line, paper))
+}
+
+type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
+type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+fn plot(drawing: &Drawing, svg: &mut String) -> Drawn<()> {
+    let root = SVGBackend::with_string(svg, (WIDTH, HEIGHT)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let mut chart = axes(drawing, &root)?;
+    for (colour, line, paper) in lines(drawing) {
+        match paper {
+            true => draw_paper(&mut chart, line, colour)?,
+            false => draw_measured(&mut chart, line, colour)?,
+        }
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .draw()?;
+    root.present()?;
+    Ok(())
+}
+
+/// Draws the caption and the axes, which have room for every point.
+fn axes<'a>(drawing: &Drawing, root: &DrawingArea<SVGBackend<'a>, Shift>) -> Drawn<Chart<'a>> {
+    let points = || lines(drawing).flat_map(|(_, line, _)| placed(line));
+    let top = points().map(|point| point.high.max(point.y));
+    let top = top.fold(0.0, f64::max);
+    let (left, right) = match drawing.labels.len() {
+        0 => (0.0, points().map(|point| point.x).fold(0.0, f64::max) * 1.1),
+        count => (-0.5, count as f64 - 0.5),
+    };
+    let name = figure_name(drawing);
+    let mut chart = ChartBuilder::on(root)
+        .caption(
+            format!("{name}: {} ({})", drawing.title, drawing.word),
+            ("sans-serif", 15),
+        )
+        .margin(10)
+        .x_label_area_size(40)
+        .y_label_area_size(56)
+        .build_cartesian_2d(left..right.max(1e-3), 0.0..(top * 1.3).max(1e-3))?;
+    let label = |x: &f64| match drawing.labels.get(x.round().max(0.0) as usize) {
+        Some(label) if (x - x.round()).abs() < 0.01 => label.clone(),
+        _ if drawing.labels.is_empty() => format!("{x:.1}"),
+        _ => String::new(),
+    };
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .x_labels(2 * drawing.labels.len().max(5) + 1)
+        .x_label_formatter(&label)
+        .x_desc(drawing.axes[0])
+        .y_desc(drawing.axes[1])
+        .draw()?;
+    Ok(chart)
+}
+
+/// Draws a line with its points, and a bar from low to high at each.
+fn draw_measured(chart: &mut Chart<'_>, line: &Line, colour: RGBColor) -> Drawn<()> {
+    let bars = placed(line).filter(|point| point.low < point.high);
+    let bars = bars.map(|point| {
+        ErrorBar::new_vertical(point.x, point.low, point.y, point.high, colour.filled(), 6)
+    });
+    chart.draw_series(bars)?;
+    let points = || placed(line).map(|point| (point.x, point.y));
+    let drawn = LineSeries::new(points(), colour.stroke_width(2));
+    let sample = move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2));
+    chart.draw_series(drawn)?.label(&line.name).legend(sample);
+    chart.draw_series(points().map(|at| Circle::new(at, 3, colour.filled())))?;
+    Ok(())
+}
+
+/// Draws the paper's points.
+fn draw_paper(chart: &mut Chart<'_>, line: &Line, colour: RGBColor) -> Drawn<()> {
+    let mark = move |at| TriangleMarker::new(at, 6, colour.stroke_width(2));
+    let marks = placed(line).map(|point| mark((point.x, point.y)));
+    let sample = move |(x, y)| TriangleMarker::new((x + 9, y), 6, colour.stroke_width(2));
+    let series = chart.draw_series(marks)?;
+    series
+        .label(format!("{} (paper)", line.name))
+        .legend(sample);
+    Ok(())
+}
+
+/// Returns the points of a line that have a place on the x axis.
+fn placed(line: &Line) -> impl Iterator<Item = &PlotPoint> {
+    line.points.iter().filter(|point| point.x.is_finite())
+}
+
+/// Returns `Figure 3` or `Table 1`.
+pub(crate) fn figure_name(drawing: &Drawing) -> String {
+    match drawing.name {
+        "table 1" => "Table 1".to_owned(),
+        name => format!("Figure {name}"),
+    }
+}

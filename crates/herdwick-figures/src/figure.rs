@@ -1,0 +1,162 @@
+//! What a figure consists of.
+
+use herdwick_bench::{Direction, FarmValues, Verb, VerbTransport};
+
+/// A figure of the paper.
+#[derive(Debug)]
+pub struct Figure {
+    /// `2` to `14`, or `table 1`.
+    pub name: &'static str,
+    /// Its caption.
+    pub title: &'static str,
+    /// The label of the x axis.
+    pub x: &'static str,
+    /// The values of the x axis.
+    pub sweep: Sweep,
+    /// What the y axis shows.
+    pub measure: Measure,
+    /// Its series, by the paper's names.
+    pub series: &'static [SeriesSpec],
+    /// Points of the paper that its text gives as numbers.
+    pub paper: &'static [PaperPoint],
+    /// What the paper found.
+    pub found: &'static str,
+    /// Why another fabric finds something else.
+    pub why: &'static str,
+    /// What of the figure this program cannot measure.
+    pub missing: Option<&'static str>,
+}
+
+/// A series: its name in the paper, and what to measure.
+#[derive(Debug)]
+pub struct SeriesSpec {
+    /// As in the paper's legend.
+    pub name: &'static str,
+    /// What to measure at each value of the x axis.
+    pub load: Load,
+}
+
+/// A point of the paper: series, x and y.
+#[derive(Debug)]
+pub struct PaperPoint {
+    /// The series.
+    pub series: &'static str,
+    /// The value of the x axis.
+    pub x: f64,
+    /// The value of the y axis.
+    pub y: f64,
+    /// The section that says it.
+    pub section: &'static str,
+}
+
+/// The values of the x axis.
+#[derive(Clone, Copy, Debug)]
+pub enum Sweep {
+    /// Bytes of a payload or value.
+    Bytes(&'static [usize]),
+    /// Optimizations of an ECHO, added one at a time.
+    Levels,
+    /// Threads at both sides.
+    Threads(&'static [usize]),
+    /// Client threads.
+    Clients(&'static [usize]),
+    /// Workers of the server.
+    Workers(&'static [usize]),
+    /// Percent of PUTs.
+    PutPercent(&'static [u8]),
+    /// Partitions, of so many.
+    Partitions(usize),
+    /// Nothing is swept: the figure is drawn from constants, or is a table.
+    Fixed,
+}
+
+/// What the y axis shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Millions of operations a second.
+    Mops,
+    /// Mean latency, with the 5th and the 95th percentile.
+    LatencyUs,
+    /// Mean latency over the throughput reached.
+    LatencyOverMops,
+    /// Load relative to the mean of all.
+    Relative,
+}
+
+/// What a series measures at a value of the x axis.
+#[derive(Clone, Copy, Debug)]
+pub enum Load {
+    /// A verb.
+    Verb {
+        /// The verb.
+        verb: Verb,
+        /// Its transport.
+        transport: VerbTransport,
+        /// Who posts.
+        direction: Direction,
+        /// Whether the payload is inlined; `None`: where it fits.
+        inline: Option<bool>,
+        /// Whether all post to all.
+        all_to_all: bool,
+        /// Verbs outstanding; one of them is signaled.
+        window: usize,
+    },
+    /// HERD's requests and replies, without a store.
+    Echo {
+        /// Messages in flight.
+        window: usize,
+    },
+    /// A whole server.
+    Herd {
+        /// Requests in flight of each client.
+        window: usize,
+        /// Percent of PUTs, unless the x axis gives it.
+        put_percent: u8,
+    },
+    /// FaRM-KV.
+    Farm {
+        /// Where its values are.
+        values: FarmValues,
+        /// Requests in flight of each client.
+        window: usize,
+        /// Percent of PUTs, unless the x axis gives it.
+        put_percent: u8,
+    },
+    /// The share of requests of each partition: Zipf .99, or uniform.
+    Partitions {
+        /// Whether keys are drawn from a Zipf distribution.
+        zipf: bool,
+    },
+}
+
+impl Measure {
+    /// The label of the y axis.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Mops => "throughput (Mops)",
+            Self::LatencyUs | Self::LatencyOverMops => "latency (us)",
+            Self::Relative => "load (mean of all = 1)",
+        }
+    }
+}
+
+impl Sweep {
+    /// Returns the labels of the x axis, one for each value.
+    #[must_use]
+    pub fn labels(&self) -> Vec<String> {
+        let numbers = |values: &[usize]| values.iter().map(ToString::to_string).collect();
+        match self {
+            Self::Bytes(values)
+            | Self::Threads(values)
+            | Self::Clients(values)
+            | Self::Workers(values) => numbers(values),
+            Self::PutPercent(values) => values.iter().map(ToString::to_string).collect(),
+            Self::Partitions(count) => (1..=*count).map(|n| n.to_string()).collect(),
+            Self::Levels => ["basic", "+unsignaled", "+unreliable", "+inlined"]
+                .map(str::to_owned)
+                .to_vec(),
+            Self::Fixed => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The figures and Table 1 of the HERD paper, measured on a fabric of this host and drawn beside the
+//! points that the paper's text gives.
+//!
+//! A figure is data: [`catalogue`] has each with its axes, its series and the paper's points. [`run()`]
+//! measures one and returns a [`Drawing`], which [`to_svg`], [`to_csv`], [`to_text`] and [`page`]
+//! write.
+#![forbid(unsafe_code)]
+
+mod catalogue;
+mod draw;
+mod figure;
+mod page;
+mod region;
+mod run;
+mod text;
+
+pub use catalogue::{FIGURES, find};
+pub use draw::{DrawError, to_svg};
+pub use figure::{Figure, Load, Measure, PaperPoint, SeriesSpec, Sweep};
+pub use page::page;
+pub use run::{Drawing, FigureError, Line, PlotPoint, Terms, run};
+pub use text::{to_csv, to_text};

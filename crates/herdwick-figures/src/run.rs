@@ -1,0 +1,451 @@
+//! Measures a figure: a short benchmark for each point.
+
+use std::path::PathBuf;
+
+use herdwick_bench::{
+    BenchError, Config, Dist, Fabric, Manifest, Mix, Outcome, Progress, Report, System, Verb,
+    VerbPlan, VerbTransport, compare, partition_shares, verb,
+};
+use serde::Serialize;
+
+use crate::figure::{Figure, Load, Measure, SeriesSpec, Sweep};
+
+/// On what and for how long a figure is measured.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The fabric.
+    pub fabric: Fabric,
+    /// Seconds for all points together.
+    pub seconds: f64,
+    /// The program that serves, where a server is needed.
+    pub program: PathBuf,
+}
+
+/// A figure, measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Drawing {
+    /// The figure's name.
+    pub name: &'static str,
+    /// Its caption.
+    pub title: &'static str,
+    /// The fabric.
+    pub fabric: String,
+    /// The class of its figures: shm, soft, sim or hardware.
+    pub word: String,
+    /// The labels of the axes.
+    pub axes: [&'static str; 2],
+    /// The labels of the x axis' values, if points stand at them; else x is a number.
+    pub labels: Vec<String>,
+    /// Series measured here.
+    pub series: Vec<Line>,
+    /// Series of the paper's points.
+    pub paper: Vec<Line>,
+    /// Rows of a table, the first its head.
+    pub rows: Vec<Vec<String>>,
+    /// What the paper found.
+    pub found: &'static str,
+    /// What was found here.
+    pub here: String,
+    /// Why they differ.
+    pub why: &'static str,
+    /// What is missing, and why.
+    pub missing: Vec<String>,
+    /// The machine and the options of the last point.
+    pub manifest: Option<Manifest>,
+}
+
+/// A series.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Line {
+    /// Its name.
+    pub name: String,
+    /// Its points.
+    pub points: Vec<PlotPoint>,
+}
+
+/// A point: y lies between `low` and `high`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct PlotPoint {
+    /// The place on the x axis: the index of a label, or a number.
+    pub x: f64,
+    /// The value.
+    pub y: f64,
+    /// The 5th percentile of a latency, or the value.
+    pub low: f64,
+    /// The 95th percentile, or the value.
+    pub high: f64,
+}
+
+/// Why a figure could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum FigureError {
+    /// A benchmark failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+}
+
+/// Least seconds of a point.
+const SECONDS_MIN: f64 = 0.02;
+/// Seconds that a point takes beside its measurement: set-up, warm-up, the round trip of a line.
+const OVERHEAD: f64 = 0.3;
+/// Keys of a server.
+const KEYS: u64 = 100_000;
+/// Keys and draws of the load of partitions.
+const PARTITION_KEYS: u64 = 8_000_000;
+const DRAWS: usize = 2_000_000;
+
+/// Measures `figure`.
+///
+/// # Errors
+/// A benchmark failed. Points that a fabric cannot measure are named in the drawing instead.
+pub fn run(
+    figure: &'static Figure,
+    terms: &Terms,
+    watch: &mut dyn FnMut(&Progress),
+) -> Result<Drawing, FigureError> {
+    let mut drawing = blank(figure, terms);
+    if figure.name == "table 1" {
+        table(&mut drawing, terms, watch)?;
+        return Ok(drawing);
+    }
+    if figure.name == "8" {
+        drawing.rows = crate::region::rows();
+    }
+    let labels = figure.sweep.labels();
+    let points = (labels.len() * figure.series.len()).max(1) as f64;
+    let seconds = (terms.seconds / points - OVERHEAD).max(SECONDS_MIN);
+    for series in figure.series {
+        let mut line = Line {
+            name: series.name.to_owned(),
+            points: Vec::new(),
+        };
+        match (series.load, figure.sweep) {
+            (Load::Partitions { zipf }, Sweep::Partitions(count)) => {
+                line.points = shares(zipf, count);
+            }
+            _ => sweep(
+                figure,
+                series,
+                (&mut drawing, &mut line),
+                (terms, seconds),
+                watch,
+            )?,
+        }
+        drawing.series.push(line);
+    }
+    drawing.here = here(&drawing, figure.measure);
+    Ok(drawing)
+}
+
+/// Measures a series at each value of the x axis.
+fn sweep(
+    figure: &Figure,
+    series: &SeriesSpec,
+    (drawing, line): (&mut Drawing, &mut Line),
+    (terms, seconds): (&Terms, f64),
+    watch: &mut dyn FnMut(&Progress),
+) -> Result<(), FigureError> {
+    let labels = figure.sweep.labels();
+    let mut cannot: Option<(Vec<&str>, BenchError)> = None;
+    for (index, label) in labels.iter().enumerate() {
+        match measure(figure, series.load, index, seconds, terms, watch) {
+            Ok(report) => add(drawing, line, (index, figure.measure), report),
+            Err(error) if cannot_here(&error) => match &mut cannot {
+                Some((at, _)) => at.push(label),
+                None => cannot = Some((vec![label], error)),
+            },
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if let Some((at, error)) = cannot {
+        let at = at.join(", ");
+        let missing = format!("{} at {at}: {error}", series.name);
+        drawing.missing.push(missing);
+    }
+    Ok(())
+}
+
+/// Whether an error says that this fabric lacks what a point needs.
+fn cannot_here(error: &BenchError) -> bool {
+    matches!(error, BenchError::Verb(_))
+}
+
+/// Returns the drawing of a figure without points of its own.
+fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
+    let labels = figure.sweep.labels();
+    let at = |x: f64| match (figure.measure, figure.sweep) {
+        (Measure::LatencyOverMops, _) | (_, Sweep::Levels) => x,
+        _ => {
+            let place = labels.iter().position(|label| label.parse() == Ok(x));
+            place.map_or(f64::NAN, |place| place as f64)
+        }
+    };
+    let mut paper: Vec<Line> = Vec::new();
+    for point in figure.paper {
+        let plotted = PlotPoint {
+            x: at(point.x),
+            y: point.y,
+            low: point.y,
+            high: point.y,
+        };
+        match paper.iter_mut().find(|line| line.name == point.series) {
+            Some(line) => line.points.push(plotted),
+            None => paper.push(Line {
+                name: point.series.to_owned(),
+                points: vec![plotted],
+            }),
+        }
+    }
+    Drawing {
+        name: figure.name,
+        title: figure.title,
+        fabric: terms.fabric.name().to_owned(),
+        word: terms.fabric.word().name().to_owned(),
+        axes: [figure.x, figure.measure.label()],
+        labels: match figure.measure {
+            Measure::LatencyOverMops => Vec::new(),
+            _ => labels,
+        },
+        series: Vec::new(),
+        paper,
+        rows: Vec::new(),
+        found: figure.found,
+        here: String::new(),
+        why: figure.why,
+        missing: figure.missing.map(str::to_owned).into_iter().collect(),
+        manifest: None,
+    }
+}
+
+/// Adds the outcome of a point to its series.
+fn add(drawing: &mut Drawing, line: &mut Line, (index, measure): (usize, Measure), report: Report) {
+    if let Some(outcome) = report.results.first() {
+        let wrong = outcome.errors + outcome.wrong_values;
+        if wrong > 0 {
+            let name = &line.name;
+            drawing.missing.push(format!(
+                "{name}: {wrong} requests failed at point {}",
+                index + 1
+            ));
+        }
+        line.points.extend(plotted(outcome, index, measure));
+    }
+    drawing.missing.extend(report.manifest.left_out.clone());
+    drawing.manifest = Some(report.manifest);
+}
+
+fn plotted(outcome: &Outcome, index: usize, measure: Measure) -> Option<PlotPoint> {
+    let mops = outcome.ops_per_s / 1e6;
+    if matches!(measure, Measure::Mops | Measure::Relative) {
+        return Some(PlotPoint {
+            x: index as f64,
+            y: mops,
+            low: outcome.ops_per_s_min / 1e6,
+            high: outcome.ops_per_s_max / 1e6,
+        });
+    }
+    let latency = outcome.latency_us?;
+    Some(PlotPoint {
+        x: if measure == Measure::LatencyOverMops {
+            mops
+        } else {
+            index as f64
+        },
+        y: latency.mean,
+        low: latency.p5,
+        high: latency.p95,
+    })
+}
+
+/// Returns what is measured at one value of the x axis.
+fn measure(
+    figure: &Figure,
+    load: Load,
+    index: usize,
+    seconds: f64,
+    terms: &Terms,
+    watch: &mut dyn FnMut(&Progress),
+) -> Result<Report, BenchError> {
+    let mut config = Config {
+        fabrics: vec![terms.fabric],
+        program: terms.program.clone(),
+        seconds,
+        runs: 1,
+        keys: KEYS,
+        dist: Dist::Uniform,
+        ..Config::default()
+    };
+    let (mut bytes, mut puts) = (32, None);
+    match figure.sweep {
+        Sweep::Bytes(values) => bytes = values[index],
+        Sweep::Threads(values) => {
+            config.workers = Some(values[index]);
+            config.clients = values[index];
+        }
+        Sweep::Clients(values) => config.clients = values[index],
+        Sweep::Workers(values) => config.workers = Some(values[index]),
+        Sweep::PutPercent(values) => puts = Some(values[index]),
+        Sweep::Levels | Sweep::Partitions(_) | Sweep::Fixed => (),
+    }
+    match load {
+        Load::Verb { .. } => verb(&config, &verb_plan(load, bytes, config.clients), watch),
+        Load::Echo { window } => {
+            config.systems = vec![System::Echo];
+            config.window = window;
+            config.value_size = bytes;
+            compare(&config, watch)
+        }
+        Load::Herd {
+            window,
+            put_percent,
+        } => {
+            config.window = window;
+            config.value_size = bytes;
+            config.mix = mix(puts.unwrap_or(put_percent));
+            compare(&config, watch)
+        }
+        Load::Farm {
+            values,
+            window,
+            put_percent,
+        } => {
+            config.systems = vec![System::Farm(values)];
+            config.window = window;
+            config.value_size = bytes;
+            config.mix = mix(puts.unwrap_or(put_percent));
+            compare(&config, watch)
+        }
+        Load::Partitions { .. } => unreachable!("drawn from the distribution"),
+    }
+}
+
+fn verb_plan(load: Load, bytes: usize, clients: usize) -> VerbPlan {
+    let Load::Verb {
+        verb,
+        transport,
+        direction,
+        inline,
+        all_to_all,
+        window,
+    } = load
+    else {
+        return VerbPlan::default();
+    };
+    VerbPlan {
+        kinds: vec![verb],
+        transports: vec![transport],
+        inline: inline.into_iter().collect(),
+        signaled: vec![window],
+        payloads: vec![bytes],
+        windows: vec![window],
+        clients: vec![clients],
+        directions: vec![direction],
+        all_to_all,
+        ..VerbPlan::default()
+    }
+}
+
+fn mix(put_percent: u8) -> Mix {
+    Mix::GetShare(1.0 - f64::from(put_percent) / 100.0)
+}
+
+/// Returns the load of each partition, the busiest first.
+fn shares(zipf: bool, partitions: usize) -> Vec<PlotPoint> {
+    let dist = if zipf {
+        Dist::Zipf(0.99)
+    } else {
+        Dist::Uniform
+    };
+    let mut shares = partition_shares(dist, PARTITION_KEYS, partitions, DRAWS);
+    shares.sort_by(|a, b| b.total_cmp(a));
+    let point = |(index, share): (usize, f64)| {
+        let y = share * partitions as f64;
+        PlotPoint {
+            x: index as f64,
+            y,
+            low: y,
+            high: y,
+        }
+    };
+    shares.into_iter().enumerate().map(point).collect()
+}
+
+/// Says the best of each series in a sentence.
+fn here(drawing: &Drawing, measure: Measure) -> String {
+    let best = |line: &Line| {
+        let values = line.points.iter().map(|point| point.y);
+        match measure {
+            Measure::Mops | Measure::Relative => values.reduce(f64::max),
+            Measure::LatencyUs | Measure::LatencyOverMops => values.reduce(f64::min),
+        }
+    };
+    let unit = match measure {
+        Measure::Mops => "Mops at most",
+        Measure::Relative => "times the mean at most",
+        Measure::LatencyUs | Measure::LatencyOverMops => "us at least",
+    };
+    let said = drawing.series.iter().filter_map(|line| {
+        let best = best(line)?;
+        Some(format!("{} {best:.2}", line.name))
+    });
+    let said: Vec<_> = said.collect();
+    if said.is_empty() {
+        return String::new();
+    }
+    format!(
+        "Over {} ({}), {unit}: {}.",
+        drawing.fabric,
+        drawing.word,
+        said.join(", ")
+    )
+}
+
+/// Measures Table 1: whether, and how fast, each transport carries each verb.
+fn table(
+    drawing: &mut Drawing,
+    terms: &Terms,
+    watch: &mut dyn FnMut(&Progress),
+) -> Result<(), FigureError> {
+    let transports = [VerbTransport::Rc, VerbTransport::Uc, VerbTransport::Ud];
+    let verbs = [
+        Verb::Send,
+        Verb::Write,
+        Verb::Read,
+        Verb::FetchAdd,
+        Verb::CompareSwap,
+    ];
+    drawing.rows = vec![["verb", "RC", "UC", "UD"].map(str::to_owned).to_vec()];
+    let config = Config {
+        fabrics: vec![terms.fabric],
+        seconds: (terms.seconds / 15.0 - OVERHEAD).max(SECONDS_MIN),
+        runs: 1,
+        ..Config::default()
+    };
+    for kind in verbs {
+        let mut row = vec![kind.name().to_uppercase()];
+        for transport in transports {
+            let plan = VerbPlan {
+                kinds: vec![kind],
+                transports: vec![transport],
+                ..VerbPlan::default()
+            };
+            row.push(match verb(&config, &plan, watch) {
+                Ok(report) => {
+                    let rate = report
+                        .results
+                        .first()
+                        .map_or(0.0, |result| result.ops_per_s);
+                    drawing.manifest = Some(report.manifest);
+                    format!("yes ({:.2} Mops)", rate / 1e6)
+                }
+                Err(error) if cannot_here(&error) => "no".to_owned(),
+                Err(error) => return Err(error.into()),
+            });
+        }
+        drawing.rows.push(row);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! Tests of the catalogue, and of what becomes of measured points.
+
+use super::*;
+use crate::{FIGURES, find, page, to_csv, to_svg, to_text};
+
+fn terms() -> Terms {
+    Terms {
+        fabric: Fabric::SHM,
+        seconds: 0.0,
+        program: PathBuf::from("not-needed"),
+    }
+}
+
+#[test]
+fn catalogue_has_every_figure_of_the_evaluation_once() {
+    let names: Vec<_> = FIGURES.iter().map(|figure| figure.name).collect();
+    let numbers = (2..=14).map(|n: u8| n.to_string());
+    let expected: Vec<_> = std::iter::once("table 1".to_owned())
+        .chain(numbers)
+        .collect();
+    assert_eq!(names, expected);
+    for name in ["3", "fig3", "Figure 3"] {
+        assert_eq!(find(name).map(|figure| figure.name), Some("3"));
+    }
+    assert_eq!(find("table1").map(|figure| figure.name), Some("table 1"));
+    assert!(find("15").is_none() && find("").is_none());
+}
+
+#[test]
+fn every_point_of_the_paper_stands_at_a_value_of_its_axis() {
+    for figure in FIGURES {
+        let drawing = blank(figure, &terms());
+        let points = drawing.paper.iter().flat_map(|line| &line.points);
+        for point in points {
+            assert!(
+                point.x.is_finite() && point.y > 0.0,
+                "figure {}",
+                figure.name
+            );
+        }
+        let missing = figure.series.is_empty() && !["8", "table 1"].contains(&figure.name);
+        assert_eq!(missing, ["5", "7"].contains(&figure.name));
+        assert!(!missing || figure.missing.is_some());
+    }
+}
+
+#[test]
+fn partitions_have_shares_that_add_up_and_skew_shows() {
+    let skewed = shares(true, 6);
+    let uniform = shares(false, 6);
+    for line in [&skewed, &uniform] {
+        let sum: f64 = line.iter().map(|point| point.y).sum();
+        assert!((sum - 6.0).abs() < 1e-9, "{sum}");
+        assert!(line.is_sorted_by(|a, b| a.y >= b.y));
+    }
+    // The paper's partitions differ by a half under Zipf .99.
+    let ratio = |line: &[PlotPoint]| line[0].y / line[5].y;
+    assert!(ratio(&uniform) < 1.02, "{}", ratio(&uniform));
+    assert!((1.02..3.0).contains(&ratio(&skewed)), "{}", ratio(&skewed));
+}
+
+/// Figures that need no server are measured over shared memory and drawn in every form.
+#[test]
+fn figures_are_measured_and_drawn_in_every_form() {
+    let drawn = ["table 1", "2", "8", "14"].map(|name| {
+        let figure = find(name).unwrap();
+        run(figure, &terms(), &mut |_| ()).unwrap()
+    });
+    let [table, latency, region, partitions] = &drawn;
+    let yes = |row: &[String]| {
+        row[1..]
+            .iter()
+            .map(|cell| cell.starts_with("yes"))
+            .collect::<Vec<_>>()
+    };
+    let carried: Vec<_> = table.rows[1..].iter().map(|row| yes(row)).collect();
+    // Table 1 of the paper, and the atomics of the verbs.
+    let (send, write, read) = ([true; 3], [true, true, false], [true, false, false]);
+    assert_eq!(carried, [send, write, read, read, read]);
+    assert_eq!(latency.series.len(), 4);
+    for line in &latency.series {
+        assert!(
+            line.points.len() >= 4,
+            "{}: {:?}",
+            line.name,
+            latency.missing
+        );
+        let ordered = |point: &PlotPoint| 0.0 < point.low && point.low <= point.high;
+        assert!(line.points.iter().all(ordered), "{line:?}");
+    }
+    assert_eq!(region.rows[3], ["bytes of a slot", "1024", "64"]);
+    for drawing in [latency, partitions] {
+        let svg = to_svg(drawing).unwrap().unwrap();
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        for line in &drawing.series {
+            assert!(svg.contains(&line.name), "{}", line.name);
+            assert!(to_text(drawing).contains(&line.name));
+        }
+        let points: usize = [&drawing.series, &drawing.paper]
+            .iter()
+            .flat_map(|lines| lines.iter())
+            .map(|line| line.points.len())
+            .sum();
+        assert_eq!(to_csv(drawing).lines().count(), 1 + points);
+    }
+    let html = page(&drawn).unwrap();
+    for text in [
+        "Table 1",
+        "Figure 5",
+        "Figure 8",
+        "Figure 14",
+        "<svg",
+        "&quot;commit&quot;",
+    ] {
+        assert!(html.contains(text), "{text}");
+    }
+    assert_eq!(
+        html.matches("<section").count(),
+        html.matches("</section>").count()
+    );
+}

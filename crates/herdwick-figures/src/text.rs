@@ -1,0 +1,115 @@
+//! A drawing as CSV, and as a chart for a terminal of 80 columns.
+
+use std::fmt::Write;
+
+use crate::{
+    draw::figure_name,
+    run::{Drawing, Line, PlotPoint},
+};
+
+/// Columns of the longest bar.
+const BAR: usize = 40;
+
+/// Returns the points as CSV: figure, fabric, word, source (here or paper), series, x, y, low, high.
+#[must_use]
+pub fn to_csv(drawing: &Drawing) -> String {
+    let mut csv = "figure,fabric,word,source,series,x,y,low,high\n".to_owned();
+    for (source, lines) in [("here", &drawing.series), ("paper", &drawing.paper)] {
+        for line in lines {
+            for point in &line.points {
+                let _ = writeln!(
+                    csv,
+                    "{},{},{},{source},{},{},{},{},{}",
+                    drawing.name,
+                    drawing.fabric,
+                    drawing.word,
+                    line.name,
+                    x_of(drawing, point),
+                    point.y,
+                    point.low,
+                    point.high
+                );
+            }
+        }
+    }
+    for row in &drawing.rows {
+        // A cell may have a comma.
+        let cells: Vec<_> = row.iter().map(|cell| format!("\"{cell}\"")).collect();
+        let _ = writeln!(
+            csv,
+            "{},{},{},row,{}",
+            drawing.name,
+            drawing.fabric,
+            drawing.word,
+            cells.join(",")
+        );
+    }
+    csv
+}
+
+/// Returns a point's label on the x axis, or its number.
+fn x_of(drawing: &Drawing, point: &PlotPoint) -> String {
+    match drawing.labels.get(point.x as usize) {
+        Some(label) => label.clone(),
+        None => format!("{:.2}", point.x),
+    }
+}
+
+/// Returns the drawing as text: a bar for each point, and what was found.
+#[must_use]
+pub fn to_text(drawing: &Drawing) -> String {
+    let mut text = format!("{}: {}\n", figure_name(drawing), drawing.title);
+    if !drawing.series.is_empty() {
+        let _ = writeln!(
+            text,
+            "{} over {}; {}, {}",
+            drawing.axes[1], drawing.axes[0], drawing.fabric, drawing.word
+        );
+    }
+    let all = || {
+        drawing
+            .series
+            .iter()
+            .chain(&drawing.paper)
+            .flat_map(|line| &line.points)
+    };
+    let top = all().map(|point| point.y).fold(0.0, f64::max);
+    for line in &drawing.series {
+        bars(&mut text, drawing, line, top, '#');
+    }
+    for line in &drawing.paper {
+        bars(&mut text, drawing, line, top, '.');
+    }
+    for row in &drawing.rows {
+        let cells: Vec<_> = row.iter().map(|cell| format!("{cell:<18}")).collect();
+        let _ = writeln!(text, "  {}", cells.concat().trim_end());
+    }
+    for (what, said) in [
+        ("paper", drawing.found),
+        ("here", drawing.here.as_str()),
+        ("why", drawing.why),
+    ] {
+        if !said.is_empty() {
+            let _ = writeln!(text, "{what}: {said}");
+        }
+    }
+    for missing in &drawing.missing {
+        let _ = writeln!(text, "missing: {missing}");
+    }
+    text
+}
+
+fn bars(text: &mut String, drawing: &Drawing, line: &Line, top: f64, mark: char) {
+    let source = if mark == '.' { " (paper)" } else { "" };
+    let _ = writeln!(text, "{}{source}", line.name);
+    for point in &line.points {
+        let length = (point.y / top.max(1e-9) * BAR as f64).round() as usize;
+        let bar: String = std::iter::repeat_n(mark, length).collect();
+        let _ = writeln!(
+            text,
+            "  {:>14} {:>9.3} {bar}",
+            x_of(drawing, point),
+            point.y
+        );
+    }
+}
