@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use herdwick_bench::{
-    BenchError, Config, Dist, Fabric, Manifest, Mix, Outcome, Progress, Report, System, Verb,
-    VerbPlan, VerbTransport, compare, partition_shares, verb,
+    BenchError, Config, Dist, DriveError, Fabric, Manifest, Mix, Outcome, Progress, Report, System,
+    Verb, VerbPlan, VerbTransport, compare, partition_shares, verb,
 };
 use serde::Serialize;
 
@@ -165,9 +165,12 @@ fn sweep(
     Ok(())
 }
 
-/// Whether an error says that this fabric lacks what a point needs.
+/// Whether this fabric or system cannot carry what a point needs.
 fn cannot_here(error: &BenchError) -> bool {
-    matches!(error, BenchError::Verb(_))
+    matches!(
+        error,
+        BenchError::Verb(_) | BenchError::Drive(DriveError::TooLarge(_))
+    )
 }
 
 /// Returns the drawing of a figure without points of its own.
