@@ -11,7 +11,7 @@ use clap::Args;
 use herdwick_bench::{Fabric, Progress};
 use herdwick_figures::{
     DrawError, Drawing, FIGURES, Figure, FigureError, Terms, find, page, run, to_csv, to_svg,
-    to_text,
+    to_text, unmeasured,
 };
 
 use crate::{exit::Exit, say};
@@ -100,12 +100,16 @@ impl From<&FigureFailure> for Exit {
 /// Runs `herdwick figure`.
 pub(crate) fn figure(args: &FigureArgs) -> ExitCode {
     let figures = FIGURES.iter().filter(|figure| figure.name == args.figure);
-    ended(draw_all(figures, &args.terms, args.seconds, &args.out).map(drop))
+    let must = |_, _: &_, error| Err(FigureFailure::Measured(error));
+    ended(draw_all(figures, (&args.terms, args.seconds), &args.out, must).map(drop))
 }
 
 /// Runs `herdwick report`.
 pub(crate) fn report(args: &ReportArgs) -> ExitCode {
-    let drawn = draw_all(FIGURES.iter(), &args.terms, args.seconds, &args.out);
+    // One figure that fails does not take the others along.
+    let without = |figure, terms: &_, error| Ok(unmeasured(figure, terms, &error));
+    let terms = (&args.terms, args.seconds);
+    let drawn = draw_all(FIGURES.iter(), terms, &args.out, without);
     let written = drawn.and_then(|drawings| {
         let path = args.out.join("index.html");
         write(&path, &page(&drawings)?)?;
@@ -124,12 +128,13 @@ fn ended(result: Result<(), FigureFailure>) -> ExitCode {
     }
 }
 
-/// Measures, prints and writes each figure.
+/// Measures, prints and writes each figure; `otherwise` tells what becomes of one of which nothing could
+/// be measured.
 fn draw_all(
     figures: impl Iterator<Item = &'static Figure>,
-    terms: &FigureTerms,
-    seconds: f64,
+    (terms, seconds): (&FigureTerms, f64),
     out: &Path,
+    otherwise: impl Fn(&'static Figure, &Terms, FigureError) -> Result<Drawing, FigureFailure>,
 ) -> Result<Vec<Drawing>, FigureFailure> {
     if !(seconds > 0.0 && seconds.is_finite()) {
         return Err(FigureFailure::Seconds);
@@ -142,7 +147,8 @@ fn draw_all(
     };
     let mut drawings = Vec::new();
     for figure in figures {
-        let drawing = run(figure, &terms, &mut |progress| show(figure, progress))?;
+        let drawn = run(figure, &terms, &mut |progress| show(figure, progress));
+        let drawing = drawn.or_else(|error| otherwise(figure, &terms, error))?;
         if stderr().is_terminal() {
             let _ = write!(stderr(), "\r\x1b[K");
         }

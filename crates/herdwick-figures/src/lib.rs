@@ -8,6 +8,7 @@
 
 mod catalogue;
 mod draw;
+mod failures;
 mod figure;
 mod page;
 mod region;
@@ -18,5 +19,5 @@ pub use catalogue::{FIGURES, find};
 pub use draw::{DrawError, to_svg};
 pub use figure::{Figure, Load, Measure, PaperPoint, SeriesSpec, Sweep};
 pub use page::page;
-pub use run::{Drawing, FigureError, Line, PlotPoint, Terms, run};
+pub use run::{Drawing, FigureError, Line, PlotPoint, Terms, run, unmeasured};
 pub use text::{to_csv, to_text};

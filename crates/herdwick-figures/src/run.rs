@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 
 use herdwick_bench::{
-    BenchError, Config, Dist, DriveError, Fabric, Manifest, Mix, Outcome, Progress, Report, System,
-    Verb, VerbPlan, VerbTransport, compare, partition_shares, verb,
+    BenchError, Config, Dist, Fabric, Manifest, Mix, Outcome, Progress, Report, System, Verb,
+    VerbPlan, VerbTransport, compare, partition_shares, verb,
 };
 use serde::Serialize;
 
-use crate::figure::{Figure, Load, Measure, SeriesSpec, Sweep};
+use crate::{
+    failures::{Failures, cannot_here},
+    figure::{Figure, Load, Measure, Sweep},
+};
 
 /// On what and for how long a figure is measured.
 #[derive(Clone, Debug)]
@@ -94,19 +97,20 @@ const KEYS: u64 = 100_000;
 const PARTITION_KEYS: u64 = 8_000_000;
 const DRAWS: usize = 2_000_000;
 
-/// Measures `figure`.
+/// Measures `figure`. Points that cannot be measured are named in the drawing, with the reason.
 ///
 /// # Errors
-/// A benchmark failed. Points that a fabric cannot measure are named in the drawing instead.
+/// A benchmark failed, and no point could be measured.
 pub fn run(
     figure: &'static Figure,
     terms: &Terms,
     watch: &mut dyn FnMut(&Progress),
 ) -> Result<Drawing, FigureError> {
     let mut drawing = blank(figure, terms);
+    let mut failures = Failures::default();
     if figure.name == "table 1" {
-        table(&mut drawing, terms, watch)?;
-        return Ok(drawing);
+        table((&mut drawing, &mut failures), terms, watch);
+        return failures.told(drawing);
     }
     if figure.name == "8" {
         drawing.rows = crate::region::rows();
@@ -119,58 +123,28 @@ pub fn run(
             name: series.name.to_owned(),
             points: Vec::new(),
         };
-        match (series.load, figure.sweep) {
-            (Load::Partitions { zipf }, Sweep::Partitions(count)) => {
-                line.points = shares(zipf, count);
+        if let (Load::Partitions { zipf }, Sweep::Partitions(count)) = (series.load, figure.sweep) {
+            line.points = shares(zipf, count);
+        } else {
+            for (index, label) in labels.iter().enumerate() {
+                match measure(figure, series.load, index, seconds, terms, watch) {
+                    Ok(report) => add(&mut drawing, &mut line, (index, figure.measure), report),
+                    Err(error) => failures.add(series.name, label, error),
+                }
             }
-            _ => sweep(
-                figure,
-                series,
-                (&mut drawing, &mut line),
-                (terms, seconds),
-                watch,
-            )?,
         }
         drawing.series.push(line);
     }
     drawing.here = here(&drawing, figure.measure);
-    Ok(drawing)
+    failures.told(drawing)
 }
 
-/// Measures a series at each value of the x axis.
-fn sweep(
-    figure: &Figure,
-    series: &SeriesSpec,
-    (drawing, line): (&mut Drawing, &mut Line),
-    (terms, seconds): (&Terms, f64),
-    watch: &mut dyn FnMut(&Progress),
-) -> Result<(), FigureError> {
-    let labels = figure.sweep.labels();
-    let mut cannot: Option<(Vec<&str>, BenchError)> = None;
-    for (index, label) in labels.iter().enumerate() {
-        match measure(figure, series.load, index, seconds, terms, watch) {
-            Ok(report) => add(drawing, line, (index, figure.measure), report),
-            Err(error) if cannot_here(&error) => match &mut cannot {
-                Some((at, _)) => at.push(label),
-                None => cannot = Some((vec![label], error)),
-            },
-            Err(error) => return Err(error.into()),
-        }
-    }
-    if let Some((at, error)) = cannot {
-        let at = at.join(", ");
-        let missing = format!("{} at {at}: {error}", series.name);
-        drawing.missing.push(missing);
-    }
-    Ok(())
-}
-
-/// Whether this fabric or system cannot carry what a point needs.
-fn cannot_here(error: &BenchError) -> bool {
-    matches!(
-        error,
-        BenchError::Verb(_) | BenchError::Drive(DriveError::TooLarge(_))
-    )
+/// Returns the drawing of a figure of which `error` left nothing: the paper's points alone.
+#[must_use]
+pub fn unmeasured(figure: &'static Figure, terms: &Terms, error: &FigureError) -> Drawing {
+    let mut drawing = blank(figure, terms);
+    drawing.missing.push(error.to_string());
+    drawing
 }
 
 /// Returns the drawing of a figure without points of its own.
@@ -405,10 +379,10 @@ fn here(drawing: &Drawing, measure: Measure) -> String {
 
 /// Measures Table 1: whether, and how fast, each transport carries each verb.
 fn table(
-    drawing: &mut Drawing,
+    (drawing, failures): (&mut Drawing, &mut Failures),
     terms: &Terms,
     watch: &mut dyn FnMut(&Progress),
-) -> Result<(), FigureError> {
+) {
     let transports = [VerbTransport::Rc, VerbTransport::Uc, VerbTransport::Ud];
     let verbs = [
         Verb::Send,
@@ -442,12 +416,15 @@ fn table(
                     format!("yes ({:.2} Mops)", rate / 1e6)
                 }
                 Err(error) if cannot_here(&error) => "no".to_owned(),
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    let at = format!("{} over {transport:?}", kind.name());
+                    failures.add("Table 1", &at, error);
+                    "failed".to_owned()
+                }
             });
         }
         drawing.rows.push(row);
     }
-    Ok(())
 }
 
 #[cfg(test)]

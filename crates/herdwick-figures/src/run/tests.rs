@@ -59,6 +59,25 @@ fn partitions_have_shares_that_add_up_and_skew_shows() {
     assert!((1.02..3.0).contains(&ratio(&skewed)), "{}", ratio(&skewed));
 }
 
+/// A system that fails leaves the others of its figure, and a figure that fails leaves its page.
+#[test]
+fn what_fails_is_told_in_place_of_its_points() {
+    // The program that would serve HERD is not there; FaRM-KV needs none.
+    let drawing = run(find("9").unwrap(), &terms(), &mut |_| ()).unwrap();
+    for line in &drawing.series {
+        let expected = if line.name == "HERD" { 0 } else { 3 };
+        assert_eq!(line.points.len(), expected, "{}: {:?}", line.name, drawing.missing);
+    }
+    let told = |missing: &String| missing.starts_with("HERD at 5, 50, 100: ");
+    assert_eq!(drawing.missing.iter().filter(|missing| told(missing)).count(), 1);
+
+    let herd = find("12").unwrap();
+    let error = run(herd, &terms(), &mut |_| ()).unwrap_err();
+    let drawing = unmeasured(herd, &terms(), &error);
+    assert!(drawing.missing.contains(&error.to_string()));
+    assert!(page(&[drawing]).unwrap().contains("not-needed"));
+}
+
 /// Figures that need no server are measured over shared memory and drawn in every form.
 #[test]
 fn figures_are_measured_and_drawn_in_every_form() {
