@@ -77,6 +77,7 @@ mod counters;
 mod echo;
 pub mod handshake;
 pub mod hello;
+pub mod paper;
 mod path;
 mod server;
 mod setup;
