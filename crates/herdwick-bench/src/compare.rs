@@ -12,7 +12,10 @@ use crate::{
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
-    lines::{self, BareTarget, EchoTarget, EndpointError, FarmTarget, HerdTarget, PilafTarget},
+    lines::{
+        self, BareTarget, EchoTarget, EmulatedTarget, EndpointError, FarmTarget, HerdTarget,
+        PilafTarget,
+    },
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
@@ -116,7 +119,7 @@ fn contenders(
         match (system, &config.fabrics[..]) {
             (System::Beside(_), _) => contenders.push((*system, Fabric::SHM)),
             (System::Bare, _) => contenders.push((*system, Fabric::ROCE)),
-            (System::Echo | System::Farm(_) | System::Pilaf, _) => {
+            (System::Echo | System::Farm(_) | System::Pilaf | System::Emulated(_), _) => {
                 let fabrics = config.echo_fabrics();
                 contenders.extend(fabrics.into_iter().map(|fabric| (*system, fabric)));
             }
@@ -158,6 +161,11 @@ impl VisitAll for RunInProcess<'_, '_> {
             System::Farm(values) => {
                 let terms = (values, window, keys);
                 let targets = FarmTarget::endpoints(devices, terms, space, cpus)?;
+                bout.run(targets, self.traces, self.watch)
+            }
+            System::Emulated(system) => {
+                let terms = (system, window, keys);
+                let targets = EmulatedTarget::endpoints(devices, terms, space, cpus)?;
                 bout.run(targets, self.traces, self.watch)
             }
             System::Pilaf => {
@@ -419,7 +427,7 @@ impl Comparison<'_> {
         let beside = match system {
             System::Beside(neighbour) => Some(neighbour.name().to_owned()),
             System::Crowded => Some("crowd".to_owned()),
-            System::Echo | System::Bare | System::Farm(_) | System::Pilaf | System::Herd => None,
+            _ => None,
         };
         Subject {
             beside,

@@ -1,12 +1,13 @@
 //! The configuration of a benchmark, its defaults and its checks, and the parsers of counts, sizes
 //! and fabric names.
 
-use std::{ffi::OsString, fmt, path::PathBuf, str::FromStr};
+use std::{ffi::OsString, fmt, io, path::PathBuf, str::FromStr};
 
 use herdwick::RequestPath;
+use herdwick_providers::{AnyDevice, End};
 
 use crate::{
-    Neighbour,
+    System,
     host::{Placement, allowed_cpus},
     report::{Knobs, Word},
     workload::{Dist, KeySpace, KeySpaceError, Mix, TRACE_STEPS, Workload},
@@ -70,57 +71,6 @@ pub struct Config {
     pub traces: Vec<String>,
     /// Run the traces with fewer requests and one size of memory only.
     pub quick: bool,
-}
-
-/// The system that answers the requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum System {
-    /// HERD with an echo in the store's place: measures the fabric alone.
-    Echo,
-    /// Plain datagrams of the same sizes, echoed: the baseline of the software RNIC.
-    Bare,
-    /// FaRM-KV, with values in its table or out of it, without a lease.
-    Farm(FarmValues),
-    /// Pilaf.
-    Pilaf,
-    /// A server.
-    Herd,
-    /// A server that also holds [`Config::idle_connections`].
-    Crowded,
-    /// A server whose client shares the host with this neighbour.
-    Beside(Neighbour),
-}
-
-impl System {
-    /// As on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Echo => "echo",
-            Self::Bare => "bare",
-            Self::Farm(FarmValues::Inline) => "farm",
-            Self::Farm(FarmValues::OutOfTable) => "farm-var",
-            Self::Pilaf => "pilaf",
-            Self::Herd | Self::Crowded => "herd",
-            Self::Beside(_) => "hostile",
-        }
-    }
-}
-
-/// Where FaRM-KV has its values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FarmValues {
-    /// In the table: a GET is one READ.
-    Inline,
-    /// Out of the table (VAR): a GET is two READs.
-    OutOfTable,
-}
-
-impl System {
-    /// Returns whether it is measured in one process, with a thread of the benchmark as its server.
-    pub(crate) fn is_in_process(self) -> bool {
-        matches!(self, Self::Echo | Self::Bare | Self::Farm(_) | Self::Pilaf)
-    }
 }
 
 /// The transport between the clients and the server.
@@ -386,6 +336,14 @@ impl Fabric {
             Self::Herd(fabric) => Some(fabric),
             Self::Tcp => None,
         }
+    }
+
+    /// Opens a device for one end, where both are in one process; of shared memory for TCP, which has no
+    /// verbs.
+    pub(crate) fn open(self, end: End) -> io::Result<AnyDevice> {
+        self.session()
+            .unwrap_or(herdwick::Fabric::Shm)
+            .loopback(end)
     }
 
     /// Returns the class of figures that its figures can be compared with.

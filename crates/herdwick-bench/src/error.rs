@@ -3,6 +3,7 @@
 use crate::{
     cache::TraceError,
     config::{ConfigError, Fabric},
+    design::DesignError,
     lines::EndpointError,
     server::ServerError,
     target::DriveError,
@@ -60,6 +61,9 @@ pub enum BenchError {
     /// The verbs asked for cannot be measured.
     #[error(transparent)]
     Verb(#[from] VerbError),
+    /// The designs asked for cannot be measured.
+    #[error(transparent)]
+    Design(#[from] DesignError),
     /// The server does not offer that fabric.
     #[error(
         "no {fabric} to this server: {reason}; `herdwick doctor` shows what works on this host"

@@ -15,6 +15,7 @@ mod config;
 mod cost;
 mod counters;
 mod crowd;
+mod design;
 mod error;
 mod helper;
 mod host;
@@ -22,6 +23,8 @@ mod hostile;
 mod idle;
 mod lines;
 mod measure;
+mod messages;
+mod names;
 mod pace;
 mod progress;
 mod remote;
@@ -29,6 +32,7 @@ mod replies;
 mod report;
 mod server;
 mod store;
+mod system;
 mod target;
 mod tcp;
 mod verb;
@@ -37,15 +41,16 @@ mod workload;
 pub use cache::{TraceError, cache};
 pub use compare::compare;
 pub use config::{
-    Config, ConfigError, CountError, Fabric, FabricError, FarmValues, SEED, System, parse_count,
-    parse_size,
+    Config, ConfigError, CountError, Fabric, FabricError, SEED, parse_count, parse_size,
 };
+pub use design::{Design, DesignError, DesignPlan, Level, design};
 pub use error::BenchError;
 pub use herdwick_fabric::Transport as VerbTransport;
 pub use host::Machine;
 pub use hostile::{LeaseError, Neighbour, neighbour};
 pub use idle::{IDLE_CONNECTIONS, IDLE_SESSIONS, idle};
 pub use lines::EndpointError;
+pub use names::NameError;
 pub use progress::Progress;
 pub use report::{
     Against, BeforeAfter, CpuPerOp, Knobs, Latency, Manifest, Outcome, Percentiles, Report, Run,
@@ -53,6 +58,7 @@ pub use report::{
 };
 pub use server::ServerError;
 pub use store::store;
+pub use system::{EmulatedSystem, FarmValues, System};
 pub use target::DriveError;
-pub use verb::{Direction, NameError, Verb, VerbError, VerbPlan, parse_transport, parse_yes, verb};
+pub use verb::{Direction, Verb, VerbError, VerbPlan, parse_transport, parse_yes, verb};
 pub use workload::{Dist, DistError, KeySpaceError, Mix, Workload, partition_shares};

@@ -17,8 +17,8 @@ use std::{
 use clap::{ArgMatches, Args, ValueEnum};
 use herdwick::RequestPath;
 use herdwick_bench::{
-    self as bench, Against, BenchError, Config, Dist, Fabric, FarmValues, Mix, Neighbour,
-    Percentiles, Progress, Report, Subject, Table, Workload, parse_count, parse_size,
+    self as bench, Against, BenchError, Config, Dist, EmulatedSystem, Fabric, FarmValues, Mix,
+    Neighbour, Percentiles, Progress, Report, Subject, Table, Workload, parse_count, parse_size,
 };
 
 pub(crate) use self::neighbour::{NeighbourArgs, neighbour};
@@ -174,6 +174,12 @@ enum System {
     FarmVar,
     /// Pilaf: GETs are READs of a cuckoo table, then of an extent. A server in this process.
     Pilaf,
+    /// The communication of Pilaf without its store, as the HERD paper emulates it.
+    PilafEmOpt,
+    /// The communication of FaRM-KV without its store, as the HERD paper emulates it.
+    FarmEm,
+    /// The same with values out of the table.
+    FarmEmVar,
     /// The whole server.
     Herd,
     /// The server, beside a process on the host that writes random words over its own shared
@@ -384,8 +390,11 @@ fn measure(args: &BenchArgs, config: &Config) -> Result<Report, BenchError> {
         [System::Idle] => bench::idle(config, &mut watch),
         [System::Cache] => bench::cache(config, &mut watch),
         [System::Verbs] => {
-            let plan = args.verbs.plan(&args.window, &args.clients);
-            bench::verb(config, &plan, &mut watch)
+            let (windows, clients) = (&args.window[..], &args.clients[..]);
+            match args.verbs.designs(windows, clients) {
+                Some(plan) => bench::design(config, &plan, &mut watch),
+                None => bench::verb(config, &args.verbs.plan(windows, clients), &mut watch),
+            }
         }
         _ => bench::compare(config, &mut watch),
     };
@@ -435,6 +444,9 @@ impl BenchArgs {
             System::Farm => &[bench::System::Farm(FarmValues::Inline)],
             System::FarmVar => &[bench::System::Farm(FarmValues::OutOfTable)],
             System::Pilaf => &[bench::System::Pilaf],
+            System::PilafEmOpt => &[bench::System::Emulated(EmulatedSystem::PilafOpt)],
+            System::FarmEm => &[bench::System::Emulated(EmulatedSystem::Farm)],
+            System::FarmEmVar => &[bench::System::Emulated(EmulatedSystem::FarmVar)],
             System::Herd if self.idle_connections > 0 => {
                 &[bench::System::Herd, bench::System::Crowded]
             }

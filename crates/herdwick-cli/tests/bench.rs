@@ -474,6 +474,27 @@ fn verbs_run_over_the_software_rnic() {
 }
 
 #[test]
+fn designs_of_an_echo_are_measured_with_each_optimization() {
+    let lists = "--echo write-write,write-send --level basic,inlined --seconds 0.1 --runs 1";
+    let json: PathBuf = [env!("CARGO_TARGET_TMPDIR"), "designs"].iter().collect();
+    let output = bench(&format!("verbs {lists} --json {}", json.display()));
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{complaint}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let results = report["results"].as_array().unwrap();
+    let of = |result: &Value| {
+        let verb = &result["verb"];
+        (verb["verb"].clone(), verb["level"].clone())
+    };
+    let expected = ["write-write", "write-send"]
+        .map(|design| ["basic", "inlined"].map(|level| (Value::from(design), Value::from(level))));
+    assert_eq!(
+        results.iter().map(of).collect::<Vec<_>>(),
+        expected.concat()
+    );
+}
+
+#[test]
 fn lists_make_a_sweep_in_one_report() {
     let (table, report) = tiny("sweep", "herd --fabric shm --value-size 16,64 --window 1,4");
     let results = report["results"].as_array().unwrap();
@@ -633,6 +654,10 @@ fn errors_name_what_to_type() {
         ("verbs --keys 2K", "--keys has no effect on verbs"),
         ("verbs --verb read --transport uc", "Table 1"),
         ("verbs --verb pull", "send, write, read"),
+        ("verbs --echo pull", "send-send"),
+        ("verbs --echo write-send --verb read", "cannot be used with"),
+        ("verbs --echo write-send --payload 12", "multiple of 8"),
+        ("verbs --level basic", "--echo"),
         ("verbs --window 5000", "--window is 1 to 1024"),
         ("verbs --payload 0", "--payload is 1 to"),
         ("verbs,echo", "`herdwick bench verbs`"),

@@ -5,12 +5,13 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{ControlError, Device, PdTicket, Port};
+use herdwick_fabric::{ControlError, Device, PdTicket, Port, PostError};
 use herdwick_herd::{
     ClientEnd, ClientSetup, ClientSide, ClientTerms, Refused, RequestPath, SetupError,
     hello::{Accept, Grant},
     wire::{Epoch, Window},
 };
+use herdwick_read::ReaderError;
 use herdwick_request::Request;
 
 use super::driver::{Lines, Reply};
@@ -45,6 +46,18 @@ pub enum EndpointError {
     /// Values that are too long for Pilaf.
     #[error("Pilaf has values up to {max} bytes: lower --value-size", max = herdwick_pilaf::layout::VALUE_BYTES_MAX)]
     PilafValue,
+    /// READs could not be set up.
+    #[error(transparent)]
+    Reader(#[from] ReaderError),
+    /// The first RECVs were refused.
+    #[error("posting RECVs: {0}")]
+    Recvs(#[from] PostError),
+    /// Values that do not fit a PUT of an emulated system.
+    #[error("an emulated system has values up to {max} bytes: lower --value-size")]
+    EmulatedValue {
+        /// Bytes of the longest value.
+        max: usize,
+    },
     /// Values that do not fit a reply.
     #[error("the echo has values up to {REPLY_BYTES_MAX} bytes, head included: lower --value-size")]
     Value,

@@ -19,9 +19,9 @@ use super::{
     endpoints::EndpointError,
 };
 use crate::{
-    config::FarmValues,
     helper::Helper,
     host::Stopwatch,
+    system::FarmValues,
     target::{DriveError, Load, Reads, Target},
     workload::KeySpace,
 };

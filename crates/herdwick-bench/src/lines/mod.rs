@@ -3,6 +3,7 @@
 mod bare;
 mod driver;
 mod echo;
+mod emulated;
 mod endpoints;
 mod farm;
 mod instant;
@@ -24,6 +25,7 @@ use crate::{
 pub(crate) use bare::BareTarget;
 use driver::Driver;
 pub(crate) use echo::EchoTarget;
+pub(crate) use emulated::EmulatedTarget;
 pub use endpoints::EndpointError;
 pub(crate) use endpoints::{BenchClient, REPLY_BYTES_MAX};
 pub(crate) use farm::FarmTarget;

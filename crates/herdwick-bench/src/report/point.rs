@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// One point of a sweep, as the report names it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct VerbPoint {
     /// The verb.
     pub verb: String,
@@ -29,6 +29,15 @@ pub struct VerbPoint {
     pub servers: usize,
     /// Bytes of the memory that one-sided verbs access.
     pub memory: usize,
+    /// The optimization that was added last, of an ECHO in a design of Fig 5.
+    #[serde(default)]
+    pub level: String,
+    /// Random memory accesses of the server for a request of an ECHO.
+    #[serde(default)]
+    pub accesses: usize,
+    /// Whether they are prefetched.
+    #[serde(default)]
+    pub prefetch: bool,
     /// The share of messages that did not arrive, where arrivals are counted.
     #[serde(default)]
     pub lost: Option<f64>,

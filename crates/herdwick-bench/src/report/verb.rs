@@ -12,9 +12,10 @@ use super::{
 /// A parameter: its heading in the table, its name before a value in the common line, and its value.
 type Parameter = (&'static str, &'static str, fn(&Outcome) -> String);
 
-const PARAMETERS: [Parameter; 14] = [
+const PARAMETERS: [Parameter; 17] = [
     ("fabric", "over", |r| r.subject.fabric.clone()),
     ("verb", "", |r| of(r, |verb| verb.verb.clone())),
+    ("level", "", |r| of(r, |verb| verb.level.clone())),
     ("tr", "", |r| of(r, |verb| verb.transport.clone())),
     ("way", "", |r| of(r, |verb| verb.direction.clone())),
     ("to", "", |r| {
@@ -40,6 +41,19 @@ const PARAMETERS: [Parameter; 14] = [
         of(r, |verb| verb.servers.to_string())
     }),
     ("clis", "client threads", |r| r.subject.clients.to_string()),
+    ("acc", "accesses:", |r| {
+        of(r, |verb| match verb.accesses {
+            0 => String::new(),
+            accesses => accesses.to_string(),
+        })
+    }),
+    ("pre", "prefetched:", |r| {
+        of(r, |verb| match (verb.accesses, verb.prefetch) {
+            (0, _) => String::new(),
+            (_, true) => "yes".to_owned(),
+            (_, false) => "no".to_owned(),
+        })
+    }),
     ("memory", "memory", |r| {
         of(r, |verb| verb.memory.to_string())
     }),
@@ -70,9 +84,10 @@ gen, %: ns that the benchmark itself takes for one, and their share of an issuer
 /// Writes what all points have in common.
 pub(super) fn terms(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
     let common = PARAMETERS.iter().filter(|it| !varies(report, it));
-    let common = common.map(|(_, name, value)| {
+    let common = common.filter_map(|(_, name, value)| {
         let value = report.results.first().map_or_else(nothing, value);
-        format!("{name} {value}").trim_start().to_owned()
+        // A parameter of other benchmarks than this.
+        (!value.is_empty()).then(|| format!("{name} {value}").trim_start().to_owned())
     });
     let common: Vec<_> = common.collect();
     let knobs = &report.manifest.knobs;

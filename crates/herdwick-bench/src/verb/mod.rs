@@ -41,7 +41,7 @@ use self::{
     plan::Point,
 };
 pub use error::VerbError;
-pub use plan::{Direction, NameError, Verb, VerbPlan, parse_transport, parse_yes};
+pub use plan::{Direction, Verb, VerbPlan, parse_transport, parse_yes};
 
 /// Measures every point of `plan` on each fabric of `config`.
 ///
@@ -109,8 +109,7 @@ fn points(
 }
 
 fn open(fabric: Fabric, end: End) -> Result<AnyDevice, BenchError> {
-    let fabric = fabric.session().unwrap_or(herdwick::Fabric::ALL[0]);
-    Ok(fabric.loopback(end).map_err(EndpointError::System)?)
+    Ok(fabric.open(end).map_err(EndpointError::System)?)
 }
 
 struct Study<'a> {

@@ -5,7 +5,10 @@ use std::str::FromStr;
 
 use herdwick_fabric::{Atomics, Capabilities, Transport};
 
-use crate::report::VerbPoint;
+use crate::{
+    names::{NameError, name_of, named},
+    report::VerbPoint,
+};
 
 /// A verb that is posted to a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,38 +32,6 @@ pub enum Direction {
     Inbound,
     /// The server, to the clients.
     Outbound,
-}
-
-/// A text that names no value of a parameter.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{given}' is no {what}: say {known}")]
-pub struct NameError {
-    given: String,
-    what: &'static str,
-    known: String,
-}
-
-/// Returns the value that `text` names.
-fn named<T: Copy>(
-    what: &'static str,
-    names: &[(&'static str, T)],
-    text: &str,
-) -> Result<T, NameError> {
-    let found = names.iter().find(|(name, _)| *name == text);
-    found.map(|(_, value)| *value).ok_or_else(|| {
-        let known: Vec<_> = names.iter().map(|(name, _)| *name).collect();
-        NameError {
-            given: text.to_owned(),
-            what,
-            known: known.join(", "),
-        }
-    })
-}
-
-/// Returns the name of `value`.
-fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str {
-    let found = names.iter().find(|(_, named)| named == value);
-    found.map_or("", |(name, _)| name)
 }
 
 const VERB_NAMES: [(&str, Verb); 5] = [
@@ -356,6 +327,7 @@ impl Point {
             servers: self.servers,
             memory: self.memory,
             lost,
+            ..VerbPoint::default()
         }
     }
 

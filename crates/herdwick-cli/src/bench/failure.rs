@@ -115,6 +115,7 @@ impl From<&BenchError> for Exit {
         match error {
             BenchError::Config(_)
             | BenchError::Verb(_)
+            | BenchError::Design(_)
             | BenchError::Trace(_)
             | BenchError::Server(ServerError::Address { .. })
             | BenchError::Endpoints(EndpointError::Window(_) | EndpointError::Value)

@@ -48,7 +48,13 @@ fn is_herd(system: System) -> bool {
 fn in_process(system: System) -> bool {
     matches!(
         system,
-        System::Echo | System::Farm | System::FarmVar | System::Pilaf
+        System::Echo
+            | System::Farm
+            | System::FarmVar
+            | System::Pilaf
+            | System::PilafEmOpt
+            | System::FarmEm
+            | System::FarmEmVar
     )
 }
 

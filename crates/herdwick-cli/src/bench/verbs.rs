@@ -2,7 +2,8 @@
 
 use clap::Args;
 use herdwick_bench::{
-    Direction, Verb, VerbPlan, VerbTransport, parse_size, parse_transport, parse_yes,
+    Design, DesignPlan, Direction, Level, Verb, VerbPlan, VerbTransport, parse_size,
+    parse_transport, parse_yes,
 };
 
 /// What `herdwick bench verbs` posts. Every option but --all-to-all and --region takes a list; all
@@ -62,10 +63,64 @@ pub(super) struct VerbArgs {
     /// Bytes of each thread's memory that one-sided verbs access at random.
     #[arg(long, default_value = "256K", value_name = "B", value_parser = parse_size)]
     region: usize,
+    /// ECHO in these designs of Fig 5 of the HERD paper, in place of a verb: send-send, send-send-ud,
+    /// write-write, write-send.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "DESIGN,..",
+        conflicts_with_all = ECHO_FIXES
+    )]
+    echo: Vec<Design>,
+    /// Optimizations of --echo, each with those before it: basic, unsignaled, unreliable, inlined.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "inlined",
+        value_name = "LEVEL,..",
+        requires = "echo"
+    )]
+    level: Vec<Level>,
+    /// Random memory accesses of --echo's server for a request.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0",
+        value_name = "N,..",
+        requires = "echo"
+    )]
+    accesses: Vec<usize>,
+    /// Whether a pipeline of requests prefetches for --accesses: yes, no.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "yes",
+        value_name = "YES,..",
+        value_parser = parse_yes,
+        requires = "accesses"
+    )]
+    prefetch: Vec<bool>,
 }
 
+/// Options that a design of an ECHO decides.
+const ECHO_FIXES: [&str; 9] = [
+    "verb",
+    "transport",
+    "direction",
+    "all_to_all",
+    "inline",
+    "signaled",
+    "postlist",
+    "queue_pairs",
+    "region",
+];
+
 /// Options that only `verbs` reads, by their identifiers.
-pub(super) const OPTIONS: [&str; 10] = [
+pub(super) const OPTIONS: [&str; 14] = [
+    "echo",
+    "level",
+    "accesses",
+    "prefetch",
     "verb",
     "transport",
     "direction",
@@ -79,6 +134,19 @@ pub(super) const OPTIONS: [&str; 10] = [
 ];
 
 impl VerbArgs {
+    /// Returns the designs of an ECHO to be measured; `None`: verbs are.
+    pub(super) fn designs(&self, windows: &[usize], clients: &[usize]) -> Option<DesignPlan> {
+        (!self.echo.is_empty()).then(|| DesignPlan {
+            designs: self.echo.clone(),
+            levels: self.level.clone(),
+            payloads: self.payload.clone(),
+            windows: windows.to_vec(),
+            clients: clients.to_vec(),
+            accesses: self.accesses.clone(),
+            prefetch: self.prefetch.clone(),
+        })
+    }
+
     /// Returns what is to be measured; `windows` and `clients` are options of other benchmarks too.
     pub(super) fn plan(&self, windows: &[usize], clients: &[usize]) -> VerbPlan {
         VerbPlan {
