@@ -6,7 +6,7 @@ use plotters::{
     prelude::*,
 };
 
-use crate::run::{Drawing, Line, PlotPoint};
+use crate::drawing::{Drawing, Line, PlotPoint};
 
 /// Why a drawing could not be drawn.
 #[derive(Debug, thiserror::Error)]

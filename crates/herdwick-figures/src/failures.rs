@@ -2,7 +2,7 @@
 
 use herdwick_bench::{BenchError, DriveError};
 
-use crate::run::{Drawing, FigureError};
+use crate::drawing::{Drawing, FigureError};
 
 /// Points that could not be measured.
 #[derive(Default)]
@@ -47,6 +47,6 @@ impl Failures {
 pub(crate) fn cannot_here(error: &BenchError) -> bool {
     matches!(
         error,
-        BenchError::Verb(_) | BenchError::Drive(DriveError::TooLarge(_))
+        BenchError::Verb(_) | BenchError::Design(_) | BenchError::Drive(DriveError::TooLarge(_))
     )
 }

@@ -1,6 +1,6 @@
 //! What a figure consists of.
 
-use herdwick_bench::{Direction, FarmValues, Verb, VerbTransport};
+use herdwick_bench::{Design, Direction, Level, System, Verb, VerbTransport};
 
 /// A figure of the paper.
 #[derive(Debug)]
@@ -58,8 +58,12 @@ pub enum Sweep {
     Levels,
     /// Threads at both sides.
     Threads(&'static [usize]),
+    /// CPU cores of the server.
+    Cores(&'static [usize]),
     /// Client threads.
     Clients(&'static [usize]),
+    /// Requests in flight of one client: a growing load.
+    Windows(&'static [usize]),
     /// Workers of the server.
     Workers(&'static [usize]),
     /// Percent of PUTs.
@@ -70,12 +74,21 @@ pub enum Sweep {
     Fixed,
 }
 
+/// Optimizations of an ECHO, each with those before it, and their labels.
+pub(crate) const LEVELS: [(Level, &str); 4] = [
+    (Level::Basic, "basic"),
+    (Level::Unsignaled, "+unsignaled"),
+    (Level::Unreliable, "+unreliable"),
+    (Level::Inlined, "+inlined"),
+];
+
 /// What the y axis shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Millions of operations a second.
     Mops,
-    /// Mean latency, with the 5th and the 95th percentile.
+    /// Median latency, with the 5th and the 95th percentile. On a host that is shared, one preemption
+    /// is longer than a thousand verbs, and would decide a mean.
     LatencyUs,
     /// Mean latency over the throughput reached.
     LatencyOverMops,
@@ -101,10 +114,16 @@ pub enum Load {
         /// Verbs outstanding; one of them is signaled.
         window: usize,
     },
-    /// HERD's requests and replies, without a store.
+    /// ECHO in a design of Fig 5; the optimizations are the last ones unless the x axis gives them.
     Echo {
+        /// How requests and replies travel.
+        design: Design,
         /// Messages in flight.
         window: usize,
+        /// Random memory accesses of the server for a request.
+        accesses: usize,
+        /// Whether they are prefetched.
+        prefetch: bool,
     },
     /// A whole server.
     Herd {
@@ -113,10 +132,10 @@ pub enum Load {
         /// Percent of PUTs, unless the x axis gives it.
         put_percent: u8,
     },
-    /// FaRM-KV.
-    Farm {
-        /// Where its values are.
-        values: FarmValues,
+    /// Another system, in this process.
+    Other {
+        /// The system.
+        system: System,
         /// Requests in flight of each client.
         window: usize,
         /// Percent of PUTs, unless the x axis gives it.
@@ -135,7 +154,8 @@ impl Measure {
     pub fn label(self) -> &'static str {
         match self {
             Self::Mops => "throughput (Mops)",
-            Self::LatencyUs | Self::LatencyOverMops => "latency (us)",
+            Self::LatencyUs => "latency, median (us)",
+            Self::LatencyOverMops => "latency, mean (us)",
             Self::Relative => "load (mean of all = 1)",
         }
     }
@@ -149,13 +169,13 @@ impl Sweep {
         match self {
             Self::Bytes(values)
             | Self::Threads(values)
+            | Self::Cores(values)
             | Self::Clients(values)
+            | Self::Windows(values)
             | Self::Workers(values) => numbers(values),
             Self::PutPercent(values) => values.iter().map(ToString::to_string).collect(),
             Self::Partitions(count) => (1..=*count).map(|n| n.to_string()).collect(),
-            Self::Levels => ["basic", "+unsignaled", "+unreliable", "+inlined"]
-                .map(str::to_owned)
-                .to_vec(),
+            Self::Levels => LEVELS.map(|(_, label)| label.to_owned()).to_vec(),
             Self::Fixed => Vec::new(),
         }
     }

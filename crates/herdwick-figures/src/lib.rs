@@ -8,6 +8,7 @@
 
 mod catalogue;
 mod draw;
+mod drawing;
 mod failures;
 mod figure;
 mod page;
@@ -17,7 +18,8 @@ mod text;
 
 pub use catalogue::{FIGURES, find};
 pub use draw::{DrawError, to_svg};
+pub use drawing::{Drawing, FigureError, Line, PlotPoint, Terms};
 pub use figure::{Figure, Load, Measure, PaperPoint, SeriesSpec, Sweep};
 pub use page::page;
-pub use run::{Drawing, FigureError, Line, PlotPoint, Terms, run, unmeasured};
+pub use run::{run, unmeasured};
 pub use text::{to_csv, to_text};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::{
     draw::{DrawError, figure_name, to_svg},
-    run::Drawing,
+    drawing::Drawing,
 };
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\

@@ -1,91 +1,15 @@
 //! Measures a figure: a short benchmark for each point.
 
-use std::path::PathBuf;
-
 use herdwick_bench::{
-    BenchError, Config, Dist, Fabric, Manifest, Mix, Outcome, Progress, Report, System, Verb,
-    VerbPlan, VerbTransport, compare, partition_shares, verb,
+    BenchError, Config, DesignError, DesignPlan, Dist, Level, Mix, Outcome, Progress, Report, Verb,
+    VerbPlan, VerbTransport, compare, design, partition_shares, verb,
 };
-use serde::Serialize;
 
 use crate::{
+    drawing::{Drawing, FigureError, Line, PlotPoint, Terms},
     failures::{Failures, cannot_here},
-    figure::{Figure, Load, Measure, Sweep},
+    figure::{Figure, LEVELS, Load, Measure, SeriesSpec, Sweep},
 };
-
-/// On what and for how long a figure is measured.
-#[derive(Clone, Debug)]
-pub struct Terms {
-    /// The fabric.
-    pub fabric: Fabric,
-    /// Seconds for all points together.
-    pub seconds: f64,
-    /// The program that serves, where a server is needed.
-    pub program: PathBuf,
-}
-
-/// A figure, measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Drawing {
-    /// The figure's name.
-    pub name: &'static str,
-    /// Its caption.
-    pub title: &'static str,
-    /// The fabric.
-    pub fabric: String,
-    /// The class of its figures: shm, soft, sim or hardware.
-    pub word: String,
-    /// The labels of the axes.
-    pub axes: [&'static str; 2],
-    /// The labels of the x axis' values, if points stand at them; else x is a number.
-    pub labels: Vec<String>,
-    /// Series measured here.
-    pub series: Vec<Line>,
-    /// Series of the paper's points.
-    pub paper: Vec<Line>,
-    /// Rows of a table, the first its head.
-    pub rows: Vec<Vec<String>>,
-    /// What the paper found.
-    pub found: &'static str,
-    /// What was found here.
-    pub here: String,
-    /// Why they differ.
-    pub why: &'static str,
-    /// What is missing, and why.
-    pub missing: Vec<String>,
-    /// The machine and the options of the last point.
-    pub manifest: Option<Manifest>,
-}
-
-/// A series.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Line {
-    /// Its name.
-    pub name: String,
-    /// Its points.
-    pub points: Vec<PlotPoint>,
-}
-
-/// A point: y lies between `low` and `high`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct PlotPoint {
-    /// The place on the x axis: the index of a label, or a number.
-    pub x: f64,
-    /// The value.
-    pub y: f64,
-    /// The 5th percentile of a latency, or the value.
-    pub low: f64,
-    /// The 95th percentile, or the value.
-    pub high: f64,
-}
-
-/// Why a figure could not be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum FigureError {
-    /// A benchmark failed.
-    #[error(transparent)]
-    Bench(#[from] BenchError),
-}
 
 /// Least seconds of a point.
 const SECONDS_MIN: f64 = 0.02;
@@ -126,7 +50,8 @@ pub fn run(
         if let (Load::Partitions { zipf }, Sweep::Partitions(count)) = (series.load, figure.sweep) {
             line.points = shares(zipf, count);
         } else {
-            for (index, label) in labels.iter().enumerate() {
+            let points = labels.iter().enumerate();
+            for (index, label) in points.filter(|(index, _)| has_workers(figure, series, *index)) {
                 match measure(figure, series.load, index, seconds, terms, watch) {
                     Ok(report) => add(&mut drawing, &mut line, (index, figure.measure), report),
                     Err(error) => failures.add(series.name, label, error),
@@ -137,6 +62,14 @@ pub fn run(
     }
     drawing.here = here(&drawing, figure.measure);
     failures.told(drawing)
+}
+
+/// Whether a point has as many workers as its system can have: servers in this process have one.
+fn has_workers(figure: &Figure, series: &SeriesSpec, index: usize) -> bool {
+    match (series.load, figure.sweep) {
+        (Load::Other { .. }, Sweep::Workers(values)) => values[index] == 1,
+        _ => true,
+    }
 }
 
 /// Returns the drawing of a figure of which `error` left nothing: the paper's points alone.
@@ -222,13 +155,13 @@ fn plotted(outcome: &Outcome, index: usize, measure: Measure) -> Option<PlotPoin
         });
     }
     let latency = outcome.latency_us?;
+    let (x, y) = match measure {
+        Measure::LatencyOverMops => (mops, latency.mean),
+        _ => (index as f64, latency.p50),
+    };
     Some(PlotPoint {
-        x: if measure == Measure::LatencyOverMops {
-            mops
-        } else {
-            index as f64
-        },
-        y: latency.mean,
+        x,
+        y,
         low: latency.p5,
         high: latency.p95,
     })
@@ -252,7 +185,7 @@ fn measure(
         dist: Dist::Uniform,
         ..Config::default()
     };
-    let (mut bytes, mut puts) = (32, None);
+    let (mut bytes, mut puts, mut loaded) = (32, None, None);
     match figure.sweep {
         Sweep::Bytes(values) => bytes = values[index],
         Sweep::Threads(values) => {
@@ -260,39 +193,76 @@ fn measure(
             config.clients = values[index];
         }
         Sweep::Clients(values) => config.clients = values[index],
+        Sweep::Windows(values) => loaded = Some(values[index]),
         Sweep::Workers(values) => config.workers = Some(values[index]),
         Sweep::PutPercent(values) => puts = Some(values[index]),
-        Sweep::Levels | Sweep::Partitions(_) | Sweep::Fixed => (),
+        Sweep::Levels | Sweep::Cores(_) | Sweep::Partitions(_) | Sweep::Fixed => (),
     }
     match load {
         Load::Verb { .. } => verb(&config, &verb_plan(load, bytes, config.clients), watch),
-        Load::Echo { window } => {
-            config.systems = vec![System::Echo];
-            config.window = window;
-            config.value_size = bytes;
-            compare(&config, watch)
-        }
+        Load::Echo { .. } => echo(&config, load, (figure.sweep, index, bytes), watch),
         Load::Herd {
             window,
             put_percent,
         } => {
-            config.window = window;
+            config.window = loaded.unwrap_or(window);
             config.value_size = bytes;
             config.mix = mix(puts.unwrap_or(put_percent));
             compare(&config, watch)
         }
-        Load::Farm {
-            values,
+        Load::Other {
+            system,
             window,
             put_percent,
         } => {
-            config.systems = vec![System::Farm(values)];
-            config.window = window;
+            config.systems = vec![system];
+            config.window = loaded.unwrap_or(window);
             config.value_size = bytes;
             config.mix = mix(puts.unwrap_or(put_percent));
             compare(&config, watch)
         }
         Load::Partitions { .. } => unreachable!("drawn from the distribution"),
+    }
+}
+
+/// Measures an ECHO; payloads are inlined where they fit, unless the x axis gives the optimizations.
+fn echo(
+    config: &Config,
+    load: Load,
+    (sweep, index, bytes): (Sweep, usize, usize),
+    watch: &mut dyn FnMut(&Progress),
+) -> Result<Report, BenchError> {
+    let plan = |level| design_plan(load, bytes, level);
+    if matches!(sweep, Sweep::Levels) {
+        return design(config, &plan(LEVELS[index].0), watch);
+    }
+    let inlined = design(config, &plan(Level::Inlined), watch);
+    inlined.or_else(|error| match error {
+        BenchError::Design(DesignError::Nothing(_)) => {
+            design(config, &plan(Level::Unreliable), watch)
+        }
+        error => Err(error),
+    })
+}
+
+fn design_plan(load: Load, bytes: usize, level: Level) -> DesignPlan {
+    let Load::Echo {
+        design,
+        window,
+        accesses,
+        prefetch,
+    } = load
+    else {
+        return DesignPlan::default();
+    };
+    DesignPlan {
+        designs: vec![design],
+        levels: vec![level],
+        payloads: vec![bytes],
+        windows: vec![window],
+        clients: vec![1],
+        accesses: vec![accesses],
+        prefetch: vec![prefetch],
     }
 }
 

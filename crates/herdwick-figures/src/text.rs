@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::{
     draw::figure_name,
-    run::{Drawing, Line, PlotPoint},
+    drawing::{Drawing, Line, PlotPoint},
 };
 
 /// Columns of the longest bar.

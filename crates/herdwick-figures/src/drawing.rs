@@ -1,0 +1,80 @@
+//! A figure as measured, and why there may be none.
+
+use std::path::PathBuf;
+
+use herdwick_bench::{BenchError, Fabric, Manifest};
+use serde::Serialize;
+
+/// On what and for how long a figure is measured.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The fabric.
+    pub fabric: Fabric,
+    /// Seconds for all points together.
+    pub seconds: f64,
+    /// The program that serves, where a server is needed.
+    pub program: PathBuf,
+}
+
+/// A figure, measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Drawing {
+    /// The figure's name.
+    pub name: &'static str,
+    /// Its caption.
+    pub title: &'static str,
+    /// The fabric.
+    pub fabric: String,
+    /// The class of its figures: shm, soft, sim or hardware.
+    pub word: String,
+    /// The labels of the axes.
+    pub axes: [&'static str; 2],
+    /// The labels of the x axis' values, if points stand at them; else x is a number.
+    pub labels: Vec<String>,
+    /// Series measured here.
+    pub series: Vec<Line>,
+    /// Series of the paper's points.
+    pub paper: Vec<Line>,
+    /// Rows of a table, the first its head.
+    pub rows: Vec<Vec<String>>,
+    /// What the paper found.
+    pub found: &'static str,
+    /// What was found here.
+    pub here: String,
+    /// Why they differ.
+    pub why: &'static str,
+    /// What is missing, and why.
+    pub missing: Vec<String>,
+    /// The machine and the options of the last point.
+    pub manifest: Option<Manifest>,
+}
+
+/// A series.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Line {
+    /// Its name.
+    pub name: String,
+    /// Its points.
+    pub points: Vec<PlotPoint>,
+}
+
+/// A point: y lies between `low` and `high`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct PlotPoint {
+    /// The place on the x axis: the index of a label, or a number.
+    pub x: f64,
+    /// The value.
+    pub y: f64,
+    /// The 5th percentile of a latency, or the value.
+    pub low: f64,
+    /// The 95th percentile, or the value.
+    pub high: f64,
+}
+
+/// Why a figure could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum FigureError {
+    /// A benchmark failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+}
