@@ -78,12 +78,25 @@ fn help_lists_every_flag() {
     let help = String::from_utf8(bench("--help").stdout).unwrap();
     let flags = "fabric server workload get-share dist keys key-size value-size seconds clients \
         window connections idle-connections pipeline multiget rate runs json batch workers memory hdr against trace \
-        quick verb transport direction all-to-all payload inline signaled postlist queue-pairs region";
+        quick verb transport direction all-to-all payload inline signaled postlist queue-pairs region echo level \
+        accesses prefetch";
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
     for system in [
-        "store", "echo", "farm", "farm-var", "pilaf", "herd", "hostile", "idle", "cache", "verbs",
+        "store",
+        "echo",
+        "farm",
+        "farm-var",
+        "pilaf",
+        "pilaf-em-opt",
+        "farm-em",
+        "farm-em-var",
+        "herd",
+        "hostile",
+        "idle",
+        "cache",
+        "verbs",
     ] {
         assert!(help.contains(&format!("- {system}")), "{system}");
     }

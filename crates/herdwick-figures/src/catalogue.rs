@@ -130,7 +130,8 @@ pub static FIGURES: &[Figure] = &[
         series: &[],
         paper: &[],
         found: "UC does not support READs, and UD supports neither READs nor WRITEs.",
-        why: "A cell is the rate at which the verb ran here.",
+        why: "A cell is the rate at which the verb ran here. A SEND needs a CPU at its receiver, which posts \
+              RECVs; a WRITE or a READ over shared memory does not.",
         missing: None,
     },
     Figure {

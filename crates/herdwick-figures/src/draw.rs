@@ -1,5 +1,5 @@
-//! A drawing as SVG: measured series as lines, the paper's points as hollow triangles of the same
-//! colour.
+//! A drawing as SVG: measured series as lines, the paper's points as triangles of the same colour, and
+//! the legend beside them, so that it hides none.
 
 use plotters::{
     coord::{Shift, types::RangedCoordf64},
@@ -16,15 +16,20 @@ pub struct DrawError {
     reason: String,
 }
 
-const WIDTH: u32 = 720;
+const WIDTH: u32 = 900;
+/// Width of the chart; the legend is right of it.
+const CHART_WIDTH: u32 = 700;
 const HEIGHT: u32 = 420;
-const COLOURS: [RGBColor; 6] = [
+/// Colours of series, as many as any figure has.
+const COLOURS: [RGBColor; 8] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 39, 40),
     RGBColor(44, 160, 44),
     RGBColor(148, 103, 189),
     RGBColor(255, 127, 14),
     RGBColor(90, 90, 90),
+    RGBColor(23, 190, 207),
+    RGBColor(188, 143, 34),
 ];
 
 /// Draws the series; `None` if there are none, as of a table.
@@ -68,20 +73,39 @@ type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, Ra
 fn plot(drawing: &Drawing, svg: &mut String) -> Drawn<()> {
     let root = SVGBackend::with_string(svg, (WIDTH, HEIGHT)).into_drawing_area();
     root.fill(&WHITE)?;
-    let mut chart = axes(drawing, &root)?;
+    let (left, right) = root.split_horizontally(CHART_WIDTH);
+    let mut chart = axes(drawing, &left)?;
     for (colour, line, paper) in lines(drawing) {
         match paper {
             true => draw_paper(&mut chart, line, colour)?,
             false => draw_measured(&mut chart, line, colour)?,
         }
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()?;
+    legend(drawing, &right)?;
     root.present()?;
+    Ok(())
+}
+
+/// Height of an entry of the legend, and where the first one is.
+const ENTRY: i32 = 20;
+const FIRST_ENTRY: i32 = 48;
+
+/// Draws a sample and the name of each series that has points.
+fn legend(drawing: &Drawing, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Drawn<()> {
+    let shown = lines(drawing).filter(|(_, line, _)| placed(line).next().is_some());
+    for (index, (colour, line, paper)) in shown.enumerate() {
+        let y = FIRST_ENTRY + ENTRY * index as i32;
+        let name = if paper {
+            area.draw(&TriangleMarker::new((15, y), 6, colour.filled()))?;
+            format!("{} (paper)", line.name)
+        } else {
+            let sample = vec![(6, y), (24, y)];
+            area.draw(&PathElement::new(sample, colour.stroke_width(2)))?;
+            area.draw(&Circle::new((15, y), 3, colour.filled()))?;
+            line.name.clone()
+        };
+        area.draw(&Text::new(name, (32, y - 6), ("sans-serif", 12)))?;
+    }
     Ok(())
 }
 
@@ -102,8 +126,8 @@ fn axes<'a>(drawing: &Drawing, root: &DrawingArea<SVGBackend<'a>, Shift>) -> Dra
         )
         .margin(10)
         .x_label_area_size(40)
-        .y_label_area_size(56)
-        .build_cartesian_2d(left..right.max(1e-3), 0.0..(top * 1.3).max(1e-3))?;
+        .y_label_area_size(64)
+        .build_cartesian_2d(left..right.max(1e-3), 0.0..(top * 1.1).max(1e-3))?;
     let label = |x: &f64| match drawing.labels.get(x.round().max(0.0) as usize) {
         Some(label) if (x - x.round()).abs() < 0.01 => label.clone(),
         _ if drawing.labels.is_empty() => format!("{x:.1}"),
@@ -112,6 +136,8 @@ fn axes<'a>(drawing: &Drawing, root: &DrawingArea<SVGBackend<'a>, Shift>) -> Dra
     chart
         .configure_mesh()
         .disable_x_mesh()
+        .max_light_lines(1)
+        .y_label_formatter(&short)
         .x_labels(2 * drawing.labels.len().max(5) + 1)
         .x_label_formatter(&label)
         .x_desc(drawing.axes[0])
@@ -129,22 +155,26 @@ fn draw_measured(chart: &mut Chart<'_>, line: &Line, colour: RGBColor) -> Drawn<
     chart.draw_series(bars)?;
     let points = || placed(line).map(|point| (point.x, point.y));
     let drawn = LineSeries::new(points(), colour.stroke_width(2));
-    let sample = move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2));
-    chart.draw_series(drawn)?.label(&line.name).legend(sample);
+    chart.draw_series(drawn)?;
     chart.draw_series(points().map(|at| Circle::new(at, 3, colour.filled())))?;
     Ok(())
 }
 
 /// Draws the paper's points.
 fn draw_paper(chart: &mut Chart<'_>, line: &Line, colour: RGBColor) -> Drawn<()> {
-    let mark = move |at| TriangleMarker::new(at, 6, colour.stroke_width(2));
-    let marks = placed(line).map(|point| mark((point.x, point.y)));
-    let sample = move |(x, y)| TriangleMarker::new((x + 9, y), 6, colour.stroke_width(2));
-    let series = chart.draw_series(marks)?;
-    series
-        .label(format!("{} (paper)", line.name))
-        .legend(sample);
+    let mark = move |at| TriangleMarker::new(at, 6, colour.filled());
+    chart.draw_series(placed(line).map(|point| mark((point.x, point.y))))?;
     Ok(())
+}
+
+/// Returns a number of the y axis with as many digits as tell it from its neighbours.
+fn short(value: &f64) -> String {
+    let whole = (value - value.round()).abs() < 1e-9;
+    match *value {
+        value if whole => format!("{value:.0}"),
+        value if value < 1.0 => format!("{value:.2}"),
+        value => format!("{value:.1}"),
+    }
 }
 
 /// Returns the points of a line that have a place on the x axis.
