@@ -29,10 +29,12 @@
 //! | R23 | another user, and names made beforehand | `leases::r23_another_user_cannot_open_the_lease_socket` and `leases::r23_existing_paths_are_not_used_for_the_lease_socket` |
 //!
 //! [`hello`] has what a client may try on its way to a lease, [`kernel`] what a client may leave in
-//! the kernel, [`network`] what a client may do with a lease over a network.
+//! the kernel, [`network`] what a client may do with a lease over a network, [`flood`] what its
+//! packets cost another.
 
 #[path = "../common/mod.rs"]
 mod common;
+mod flood;
 mod hello;
 mod kernel;
 mod leases;

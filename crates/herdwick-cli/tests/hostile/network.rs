@@ -29,7 +29,7 @@ use crate::{
 const LEASES: u64 = 3;
 
 /// Connects a client that has its lease over the network as intended.
-fn honest(siege: &Siege) -> Client {
+pub(crate) fn honest(siege: &Siege) -> Client {
     let options = Options {
         only: Some(Fabric::Roce),
         deadline: TIMEOUT,
@@ -100,7 +100,7 @@ struct Channel {
 }
 
 /// A lease with queue pairs made by the test.
-struct Far {
+pub(crate) struct Far {
     stream: TcpStream,
     port: RocePort,
     channels: Vec<Channel>,
@@ -160,11 +160,44 @@ impl Far {
     }
 
     /// Makes a lease that is in service.
-    fn take(address: &str) -> Self {
+    pub(crate) fn take(address: &str) -> Self {
         let mut far = Self::granted(address, Ipv4Addr::LOCALHOST);
         far.stream.write_all(&far.accept.to_frame()).unwrap();
         assert_eq!(frame(&mut far.stream).0, Kind::Go);
         far
+    }
+
+    /// Returns the number of its channels.
+    pub(crate) fn channels(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// WRITEs a line `count` times to the address that `to` makes of the channel's lines, as one
+    /// postlist.
+    pub(crate) fn write_often(
+        &mut self,
+        channel: usize,
+        to: impl FnOnce(Remote) -> Remote,
+        count: usize,
+    ) {
+        let Channel { qp, cq, lines, .. } = self.channels[channel];
+        let to = to(lines);
+        let write = |n| SendWr {
+            wr_id: 0,
+            op: SendOp::Write {
+                payload: Payload::Words(&[0; LINE_WORDS]),
+                to,
+                imm: None,
+            },
+            signaled: n + 1 == count,
+            solicited: false,
+            fence: false,
+        };
+        let postlist: Vec<SendWr<'_>> = (0..count).map(write).collect();
+        self.port.post_send(qp, &postlist).unwrap();
+        while self.port.poll(cq, &mut [Completion::BLANK]) == 0 {
+            self.port.progress(self.clock.now());
+        }
     }
 
     /// WRITEs `words` to the address that `to` selects.
