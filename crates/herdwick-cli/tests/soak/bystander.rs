@@ -8,9 +8,9 @@
 //! worked for others or slept.
 
 use std::{
-    fs,
+    fs, iter,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, mpsc},
     time::Duration,
 };
 
@@ -141,12 +141,20 @@ impl Queues {
     }
 }
 
-/// Reads over one transport until the soak is over.
-pub(crate) fn read(stage: &Stage, waits: &Waits, kind: Kind, server: u32) {
-    let mut transport = stage
-        .places
-        .connect(kind)
-        .expect("the client connects before the others");
+/// Connects over one transport, drops `connecting`, and reads until the soak is over.
+pub(crate) fn read(
+    stage: &Stage,
+    waits: &Waits,
+    kind: Kind,
+    server: u32,
+    connecting: mpsc::Sender<()>,
+) {
+    // A busy host may have answered too late, or not have ended the leases of earlier clients yet.
+    let connected = iter::repeat_with(|| stage.places.connect(kind));
+    let Some(mut transport) = connected.take_while(|_| stage.lasts()).flatten().next() else {
+        return;
+    };
+    drop(connecting);
     let keys: Vec<String> = (0..KEYS)
         .map(|n| format!("bystander:{kind:?}:{n}"))
         .collect();

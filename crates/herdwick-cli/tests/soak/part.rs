@@ -328,14 +328,18 @@ impl Run {
             };
             self.spawn(format!("alarm {cpu}"), work);
         }
+        let (connecting, connected) = mpsc::channel();
         for kind in [Kind::Shm, Kind::Classic, Kind::Roce] {
             if self.stage.kinds.contains(&kind) {
-                let name = format!("bystander over {kind:?}");
+                let (name, connecting) = (format!("bystander over {kind:?}"), connecting.clone());
                 self.spawn(name, move |stage, server, waits| {
-                    bystander::read(stage, waits, kind, server.pid());
+                    bystander::read(stage, waits, kind, server.pid(), connecting);
                 });
             }
         }
+        drop(connecting);
+        // The others may take all leases. Nothing is ever sent: each has connected, or failed.
+        let _ = connected.recv();
         for channel in 0..channels {
             self.spawn(format!("channel {channel}"), move |stage, _, _| {
                 // The largest transfers run first: see `WARM_UP`.
