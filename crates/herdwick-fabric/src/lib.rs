@@ -100,6 +100,8 @@ mod error;
 mod handover;
 mod id;
 #[cfg(feature = "std")]
+mod setup;
+#[cfg(feature = "std")]
 mod shared;
 #[cfg(feature = "std")]
 mod slab;
@@ -114,6 +116,8 @@ pub use error::{ConnectError, ControlError, OpenError, PostError};
 #[cfg(feature = "std")]
 pub use handover::{ImportError, PdRoom, PdTicket, PortHealth, Released};
 pub use id::{AddressHandle, CqId, PdId, Psn, QpId, Qpn, RegionId, Rkey};
+#[cfg(feature = "std")]
+pub use setup::SetupError;
 #[cfg(feature = "std")]
 pub use shared::{SharedMemory, Sharing};
 #[cfg(feature = "std")]
@@ -172,6 +176,21 @@ pub trait Device {
         pd: PdId,
         spec: &RegionSpec,
     ) -> Result<RegionId, ControlError>;
+
+    /// As [`Device::allocate_region`]; returns the memory as well.
+    ///
+    /// # Errors
+    /// As [`Device::allocate_region`].
+    fn allocate_memory(
+        &self,
+        port: &mut Self::Port,
+        pd: PdId,
+        spec: &RegionSpec,
+    ) -> Result<(RegionId, Span), ControlError> {
+        let region = self.allocate_region(port, pd, spec)?;
+        let memory = port.region(region).cloned();
+        Ok((region, memory.ok_or(ControlError::Unknown("region"))?))
+    }
 
     /// Allocates zeroed memory of any length that many domains can register, on any ports of devices
     /// of this provider in this process. It belongs to the caller, not to a port.

@@ -96,6 +96,18 @@ pub struct RegionSpec {
     pub scope: Scope,
 }
 
+impl RegionSpec {
+    /// Memory without remote rights.
+    #[must_use]
+    pub const fn local(len: usize) -> Self {
+        Self {
+            len,
+            access: Access::LOCAL,
+            scope: Scope::Pd,
+        }
+    }
+}
+
 /// A completion queue to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CqSpec {

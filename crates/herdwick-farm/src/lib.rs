@@ -27,5 +27,6 @@ pub use probe::{Extent, Probe, Verdict, View};
 pub use server::{ClientId, ServerCounters, ServerSide};
 pub use setup::{
     Accept, ClientEnd, ClientTerms, Grant, Resources, ServerEnd, ServerTerms, SetupError,
+    TermsError,
 };
 pub use table::{CHAIN_MAX, PutError, Table, TableCounts};

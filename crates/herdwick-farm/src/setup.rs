@@ -11,11 +11,9 @@
 use std::time::Duration;
 
 use herdwick_fabric::{
-    Access, ConnectError, ControlError, CqId, CqSpec, Device, Endpoint, ImportError, OpenError,
-    PdId, PdRoom, PdTicket, Port, PortLimits, QpId, QpSpec, RegionId, RegionSpec, Remote, Scope,
-    SharedMemory, Sharing, Transport,
+    Access, ControlError, CqId, CqSpec, Device, Endpoint, PdId, PdRoom, PdTicket, Port, PortLimits,
+    QpId, QpSpec, RegionId, RegionSpec, Remote, Scope, SharedMemory, Sharing, Transport,
 };
-use herdwick_mem::Span;
 use herdwick_read::{ReadCounters, Reader, ReaderError, ReaderOptions};
 use herdwick_request::HashKey;
 
@@ -29,8 +27,11 @@ use crate::{
 };
 
 /// Why an end cannot be set up.
+pub type SetupError = herdwick_fabric::SetupError<TermsError>;
+
+/// FaRM-KV refuses its terms, the fabric or a client.
 #[derive(Debug, thiserror::Error)]
-pub enum SetupError {
+pub enum TermsError {
     /// The table cannot have these dimensions.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
@@ -40,21 +41,15 @@ pub enum SetupError {
     /// The fabric lacks what a system of READs needs.
     #[error(transparent)]
     Reader(#[from] ReaderError),
-    /// The port cannot be opened.
-    #[error("opening a port: {0}")]
-    Open(#[from] OpenError),
-    /// The provider refused an object.
-    #[error("setting up a port: {0}")]
-    Control(#[from] ControlError),
-    /// The server's ticket was not accepted.
-    #[error("the server's ticket: {0}")]
-    Import(#[from] ImportError),
-    /// The peer's endpoints make no sense.
-    #[error("connecting: {0}")]
-    Connect(#[from] ConnectError),
     /// As many clients are in service as there may be.
     #[error("the server has no room for another client")]
     Clients,
+}
+
+impl From<TermsError> for SetupError {
+    fn from(error: TermsError) -> Self {
+        Self::Refused(error)
+    }
 }
 
 /// Options of a server.
@@ -127,9 +122,9 @@ pub struct Accept {
     pub messages: Endpoint,
 }
 
-fn window(window: usize) -> Result<usize, SetupError> {
+fn window(window: usize) -> Result<usize, TermsError> {
     let fits = (1..=WINDOW_MAX).contains(&window);
-    fits.then_some(window).ok_or(SetupError::Window(window))
+    fits.then_some(window).ok_or(TermsError::Window(window))
 }
 
 fn connected<D: Device>(
@@ -148,16 +143,12 @@ fn connected<D: Device>(
     device.create_qp(port, &spec)
 }
 
-fn memory<D: Device>(
-    device: &D,
-    port: &mut D::Port,
-    pd: PdId,
-    (len, access): (usize, Access),
-) -> Result<(RegionId, Span), ControlError> {
-    let scope = Scope::Pd;
-    let region = device.allocate_region(port, pd, &RegionSpec { len, access, scope })?;
-    let span = port.region(region).cloned();
-    Ok((region, span.ok_or(ControlError::Unknown("region"))?))
+/// Memory that the peer WRITEs.
+const fn writable(len: usize) -> RegionSpec {
+    RegionSpec {
+        access: Access::WRITE,
+        ..RegionSpec::local(len)
+    }
 }
 
 impl<P: Port> ServerEnd<P> {
@@ -166,11 +157,14 @@ impl<P: Port> ServerEnd<P> {
     /// # Errors
     /// [`SetupError`].
     pub fn open<D: Device<Port = P>>(device: &D, terms: &ServerTerms) -> Result<Self, SetupError> {
-        let (geometry, clients) = (Geometry::new(terms.table)?, terms.clients_max);
+        let (geometry, clients) = (
+            Geometry::new(terms.table).map_err(TermsError::from)?,
+            terms.clients_max,
+        );
         let window = window(terms.window)?;
         let has = device.capabilities();
         if !has.read || !has.rc {
-            return Err(ReaderError::NoRead(has.name).into());
+            return Err(TermsError::Reader(ReaderError::NoRead(has.name)).into());
         }
         let mut port = device.open_port(&PortLimits {
             pds: clients,
@@ -225,9 +219,9 @@ impl<P: Port> ServerEnd<P> {
     ) -> Result<(Resources, Grant), SetupError> {
         let (port, geometry) = (&mut self.port, *self.side.table().geometry());
         let requests = Ring::requests(&geometry, self.window).bytes();
-        let (requests, _) = memory(device, port, pd, (requests, Access::WRITE))?;
+        let requests = device.allocate_region(port, pd, &writable(requests))?;
         let replies = Ring::replies(&geometry, self.window).bytes();
-        let (stage, _) = memory(device, port, pd, (replies, Access::LOCAL))?;
+        let stage = device.allocate_region(port, pd, &RegionSpec::local(replies))?;
         let table = (&self.memory, Access::READ, Scope::Pd);
         let table = device.register_shared(port, pd, table.0, table.1, table.2)?;
         let resources = Resources {
@@ -290,13 +284,13 @@ impl<P: Port> ServerEnd<P> {
             replies: peer.replies,
             stage: (resources.stage, span(resources.stage)?),
         };
-        self.side.attach(attached).ok_or(SetupError::Clients)
+        Ok(self.side.attach(attached).ok_or(TermsError::Clients)?)
     }
 
     /// Ends a client: its ring, its queue pairs and its way to the table are given back.
     ///
     /// # Errors
-    /// [`SetupError::Control`].
+    /// [`SetupError`], of the provider.
     pub fn detach<D: Device<Port = P>>(
         &mut self,
         device: &D,
@@ -358,7 +352,10 @@ impl<P: Port> ClientEnd<P> {
         terms: &ClientTerms,
         grant: Grant,
     ) -> Result<(Self, Accept), SetupError> {
-        let (geometry, window) = (Geometry::new(grant.table)?, window(grant.window)?);
+        let (geometry, window) = (
+            Geometry::new(grant.table).map_err(TermsError::from)?,
+            window(grant.window)?,
+        );
         let mut port = device.open_port(&PortLimits {
             pds: 1,
             qps: 2,
@@ -376,14 +373,14 @@ impl<P: Port> ClientEnd<P> {
             retries: terms.retries,
             ..ReaderOptions::default()
         };
-        let reader = Reader::create(device, &mut port, pd, &options)?;
+        let reader = Reader::create(device, &mut port, pd, &options).map_err(TermsError::from)?;
         let depth = send_depth(window);
         let cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let qp = connected(device, &mut port, (pd, cq, depth))?;
-        let replies = (Ring::replies(&geometry, window).bytes(), Access::WRITE);
-        let (region, replies) = memory(device, &mut port, pd, replies)?;
-        let stage = (Ring::requests(&geometry, window).bytes(), Access::LOCAL);
-        let stage = memory(device, &mut port, pd, stage)?;
+        let replies = writable(Ring::replies(&geometry, window).bytes());
+        let (region, replies) = device.allocate_memory(&mut port, pd, &replies)?;
+        let stage = RegionSpec::local(Ring::requests(&geometry, window).bytes());
+        let stage = device.allocate_memory(&mut port, pd, &stage)?;
         device.connect(&mut port, reader.qp(), &grant.reads)?;
         device.connect(&mut port, qp, &grant.messages)?;
         let accept = Accept {

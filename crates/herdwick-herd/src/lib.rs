@@ -97,7 +97,7 @@ pub use server::{
     ServerOptions, ServerOptionsError, ServerSide, UdQueue, WriteNotify,
 };
 pub use setup::{
-    Admitted, ClientEnd, ClientSetup, ClientTerms, LeaseResources, RECV_SLACK, ServerEnd,
-    ServerTerms, SetupError,
+    Admitted, ClientEnd, ClientSetup, ClientTerms, LeaseResources, MachineError, RECV_SLACK,
+    ServerEnd, ServerTerms, SetupError,
 };
 pub use signals::SEND_DEPTH_MIN;

@@ -25,7 +25,7 @@ pub use failure::Failure;
 pub use judge::{ExtentsView, TableView};
 pub use server::{ClientId, Server};
 pub use setup::{
-    Accept, CLIENTS_MAX, ClientEnd, ClientOptions, Grant, ServerEnd, ServerOptions, SetupError,
-    TableGrant, pd_room,
+    Accept, CLIENTS_MAX, ClientEnd, ClientOptions, Grant, OptionsError, ServerEnd, ServerOptions,
+    SetupError, TableGrant, pd_room,
 };
 pub use store::{PutError, Store};

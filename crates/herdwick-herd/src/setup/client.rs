@@ -2,9 +2,11 @@
 
 use std::{fmt, time::Duration};
 
-use herdwick_fabric::{CqId, CqSpec, Device, PdId, PdTicket, Port, PortLimits, QpId, Transport};
+use herdwick_fabric::{
+    CqId, CqSpec, Device, PdId, PdTicket, Port, PortLimits, QpId, QpSpec, RegionSpec, Transport,
+};
 
-use super::{QueuePair, SetupError, local_memory};
+use super::{MachineError, SetupError};
 use crate::{
     ClientOptions, ClientSide, Destination, RequestPath, SEND_DEPTH_MIN, WorkerChannel,
     hello::{Accept, Grant, WorkerAccept, WorkerGrant},
@@ -150,14 +152,16 @@ impl<P: Port> ClientSetup<P> {
         };
         let (port, options) = (&mut self.port, &self.options);
         let recvs = options.window.slots() + options.recv_slack;
+        let receive = RegionSpec::local(recvs * options.reply_buffer_bytes());
+        let stage = RegionSpec::local(options.window.stage_bytes());
         self.channels.push(WorkerChannel {
             epoch: self.epoch,
             requests,
             replies,
             to,
             announce: grant.announce,
-            receive: local_memory(device, port, pd, recvs * options.reply_buffer_bytes())?,
-            stage: local_memory(device, port, pd, options.window.stage_bytes())?,
+            receive: device.allocate_region(port, pd, &receive)?,
+            stage: device.allocate_region(port, pd, &stage)?,
         });
         Ok(WorkerAccept {
             requests: device.endpoint(port, requests)?,
@@ -171,7 +175,7 @@ impl<P: Port> ClientSetup<P> {
         device: &D,
         pd: PdId,
     ) -> Result<QpId, SetupError> {
-        let replies = QueuePair {
+        let replies = QpSpec {
             pd,
             transport: Transport::Ud,
             send_cq: self.options.request_cq,
@@ -182,7 +186,7 @@ impl<P: Port> ClientSetup<P> {
             },
             recv_depth: self.options.window.slots() + self.options.recv_slack,
         };
-        Ok(replies.create(device, &mut self.port)?)
+        Ok(device.create_qp(&mut self.port, &replies)?)
     }
 
     /// Makes and connects the queue pair that writes to a worker. Returns it, and its destination.
@@ -192,7 +196,7 @@ impl<P: Port> ClientSetup<P> {
         pd: PdId,
         grant: &WorkerGrant,
     ) -> Result<(QpId, Destination), SetupError> {
-        let requests = QueuePair {
+        let requests = QpSpec {
             pd,
             transport: self.path.transport(),
             send_cq: self.options.request_cq,
@@ -200,7 +204,7 @@ impl<P: Port> ClientSetup<P> {
             send_depth: SEND_DEPTH_MIN,
             recv_depth: 0,
         };
-        let requests = requests.create(device, &mut self.port)?;
+        let requests = device.create_qp(&mut self.port, &requests)?;
         device.connect(&mut self.port, requests, &grant.requests)?;
         let WorkerGrant {
             lines, overflow, ..
@@ -211,7 +215,7 @@ impl<P: Port> ClientSetup<P> {
     /// Posts the RECVs, when every worker is joined and may reply.
     ///
     /// # Errors
-    /// [`SetupError::Client`].
+    /// [`MachineError::Client`].
     pub fn finish(self) -> Result<ClientEnd<P>, SetupError> {
         let Self {
             mut port,
@@ -220,7 +224,7 @@ impl<P: Port> ClientSetup<P> {
             ..
         } = self;
         let reply_cq = options.reply_cq;
-        let side = ClientSide::new(&mut port, options, channels)?;
+        let side = ClientSide::new(&mut port, options, channels).map_err(MachineError::from)?;
         Ok(ClientEnd {
             port,
             side,

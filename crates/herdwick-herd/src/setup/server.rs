@@ -5,12 +5,12 @@ use std::{fmt, time::Duration};
 
 use herdwick_fabric::{
     Access, AddressHandle, ControlError, CqId, CqSpec, Device, PdId, PdRoom, Port, PortLimits,
-    QpId, QpState, RegionId, RegionSpec, Remote, Rkey, Scope, Source, Transport,
+    QpId, QpSpec, QpState, RegionId, RegionSpec, Remote, Rkey, Scope, Source, Transport,
 };
 use herdwick_mem::Span;
 use herdwick_request::{Clock, Execute};
 
-use super::{QueuePair, SetupError, local_memory};
+use super::{MachineError, SetupError};
 use crate::{
     Announce, BATCH, Chunk, ClientId, RECV_SLACK, REPLY_QPS_MAX, RequestPath, SEND_DEPTH_MIN,
     ServerOptions, ServerSide, UdQueue, WriteNotify,
@@ -159,7 +159,7 @@ impl<P: Port> ServerEnd<P> {
         let request_cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let depth = reply_qps * (SEND_DEPTH + REPLY_RECVS);
         let reply_cq = device.create_cq(&mut port, &CqSpec { depth })?;
-        let replies = QueuePair {
+        let replies = QpSpec {
             pd: own,
             transport: Transport::Ud,
             send_cq: reply_cq,
@@ -167,10 +167,10 @@ impl<P: Port> ServerEnd<P> {
             send_depth: SEND_DEPTH,
             recv_depth: REPLY_RECVS,
         };
-        let replies = (0..reply_qps).map(|_| replies.create(device, &mut port));
+        let replies = (0..reply_qps).map(|_| device.create_qp(&mut port, &replies));
         let replies = replies.collect::<Result<Vec<_>, _>>()?;
         let reply_bytes_max = terms.reply_bytes_max.min(capabilities.datagram_bytes_max);
-        let len = ServerOptions::reply_memory(reply_bytes_max);
+        let reply_memory = RegionSpec::local(ServerOptions::reply_memory(reply_bytes_max));
         let options = ServerOptions {
             worker: terms.worker,
             workers: terms.workers,
@@ -179,14 +179,14 @@ impl<P: Port> ServerEnd<P> {
             request_cq,
             request_header_bytes: capabilities.datagram_header_bytes,
             reply_bytes_max,
-            reply_region: local_memory(device, &mut port, own, len)?,
+            reply_region: device.allocate_region(&mut port, own, &reply_memory)?,
             postlist_max: capabilities.postlist_max,
             inline_bytes_max: capabilities.inline_bytes_max,
             gso: capabilities.gso,
             clients_max: clients,
         };
         Ok(Self {
-            side: ServerSide::new(&port, options)?,
+            side: ServerSide::new(&port, options).map_err(MachineError::from)?,
             port,
             request_cq,
             replies,
@@ -260,7 +260,7 @@ impl<P: Port> ServerEnd<P> {
         let port = &mut self.port;
         let announce = Announce::for_spin(path, device.capabilities(), self.spin);
         let recvs = request_recvs(path, announce, window);
-        let requests = QueuePair {
+        let requests = QpSpec {
             pd,
             transport: path.transport(),
             send_cq: self.request_cq,
@@ -268,7 +268,7 @@ impl<P: Port> ServerEnd<P> {
             send_depth: 1,
             recv_depth: recvs,
         };
-        let requests = requests.create(device, port)?;
+        let requests = device.create_qp(port, &requests)?;
         // A client has a domain to itself, so no other client passes either scope.
         let (access, scope) = match path {
             RequestPath::UdSend => (Access::LOCAL, Scope::Pd),
@@ -368,7 +368,7 @@ impl<P: Port> ServerEnd<P> {
             Ok(client) => Ok(Admitted { client, address }),
             Err(error) => {
                 device.destroy_address(port, address)?;
-                Err(error.into())
+                Err(MachineError::from(error).into())
             }
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use herdwick_conformance::seeded::{SeededDevice, SeededNetwork};
 use herdwick_fabric::{ControlError, Device};
 use herdwick_herd::{
-    AttachError, ClientEnd, ClientSetup, ClientTerms, Outcome, RequestPath, ServerEnd, ServerTerms,
-    SetupError,
+    AttachError, ClientEnd, ClientSetup, ClientTerms, MachineError, Outcome, RequestPath,
+    ServerEnd, ServerTerms, SetupError,
     wire::{Epoch, ReplyStatus, Window},
 };
 use herdwick_request::{Get, Op, Put};
@@ -68,7 +68,10 @@ fn come_together_and_part(path: RequestPath) {
         let again = server.admit(&ours, &resources, &peer, epoch(), REPLY_BYTES_MAX);
         // It is connected already; a path without a connection has no room for another client.
         let refused = again.expect_err("the client is connected already");
-        let full = matches!(refused, SetupError::Attach(AttachError::Full(1)));
+        let full = matches!(
+            refused,
+            SetupError::Refused(MachineError::Attach(AttachError::Full(1)))
+        );
         assert!(
             full || matches!(refused, SetupError::Connect(_)),
             "{refused:?}"

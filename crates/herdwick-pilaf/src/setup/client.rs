@@ -7,7 +7,7 @@ use herdwick_fabric::{
 };
 use herdwick_read::{Reader, ReaderOptions};
 
-use super::{Accept, Grant, SetupError, TableGrant, buffers};
+use super::{Accept, Grant, OptionsError, SetupError, TableGrant, buffers};
 use crate::{
     Client,
     calls::{CALL_DEPTH, CallObjects, Calls, REPLY_RECVS},
@@ -68,7 +68,7 @@ impl<D: Device> ClientEnd<D> {
             bytes_outstanding: step_bytes.max(1 << 20),
             ..ReaderOptions::default()
         };
-        let reader = Reader::create(&device, &mut port, pd, &reads)?;
+        let reader = Reader::create(&device, &mut port, pd, &reads).map_err(OptionsError::from)?;
         let objects = call_objects(&device, &mut port, pd)?;
         device.import_region(&mut port, pd, grant.table.ticket)?;
         device.import_region(&mut port, pd, grant.extents_ticket)?;
@@ -143,7 +143,7 @@ fn call_objects<D: Device>(
         qp: device.create_qp(port, &spec)?,
         send_cq,
         recv_cq,
-        requests: buffers(device, port, pd, CALLS_MAX * PARTS_MAX)?,
-        replies: buffers(device, port, pd, REPLY_RECVS)?,
+        requests: device.allocate_memory(port, pd, &buffers(CALLS_MAX * PARTS_MAX))?,
+        replies: device.allocate_memory(port, pd, &buffers(REPLY_RECVS))?,
     })
 }

@@ -13,11 +13,7 @@ mod server;
 pub use client::{ClientEnd, ClientOptions};
 pub use server::{ServerEnd, ServerOptions};
 
-use herdwick_fabric::{
-    Access, ConnectError, ControlError, Device, Endpoint, ImportError, OpenError, PdId, PdRoom,
-    PdTicket, Port, PostError, RegionId, RegionSpec, Scope,
-};
-use herdwick_mem::Span;
+use herdwick_fabric::{Endpoint, PdRoom, PdTicket, RegionSpec};
 use herdwick_read::ReaderError;
 use herdwick_request::HashKey;
 
@@ -31,26 +27,14 @@ use crate::{
 pub const CLIENTS_MAX: usize = 1024;
 
 /// Why an end cannot be set up.
+pub type SetupError = herdwick_fabric::SetupError<OptionsError>;
+
+/// Pilaf refuses its options, the fabric or a client.
 #[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// The port cannot be opened.
-    #[error("opening a port: {0}")]
-    Open(#[from] OpenError),
-    /// The provider refused an object.
-    #[error("setting up a port: {0}")]
-    Control(#[from] ControlError),
-    /// The peer's endpoints make no sense.
-    #[error("connecting: {0}")]
-    Connect(#[from] ConnectError),
-    /// A ticket of the server was not accepted.
-    #[error("the server's ticket: {0}")]
-    Import(#[from] ImportError),
+pub enum OptionsError {
     /// READs cannot be set up.
     #[error(transparent)]
     Read(#[from] ReaderError),
-    /// RECVs cannot be posted.
-    #[error("posting RECVs: {0}")]
-    Post(#[from] PostError),
     /// A limit of this crate.
     #[error("{what} is 1 to {max}, not {asked}")]
     Option {
@@ -69,6 +53,12 @@ pub enum SetupError {
     Clients,
 }
 
+impl From<OptionsError> for SetupError {
+    fn from(error: OptionsError) -> Self {
+        Self::Refused(error)
+    }
+}
+
 /// What a client needs of its domain.
 #[must_use]
 pub fn pd_room() -> PdRoom {
@@ -85,7 +75,7 @@ pub fn pd_room() -> PdRoom {
 pub struct TableGrant {
     /// Where it is.
     pub view: TableView,
-    /// For [`Device::import_region`].
+    /// For [`Device::import_region`](herdwick_fabric::Device::import_region).
     pub ticket: PdTicket,
 }
 
@@ -100,7 +90,7 @@ pub struct Grant {
     pub table: TableGrant,
     /// The memory of extents.
     pub extents: ExtentsView,
-    /// For [`Device::import_region`], of the extents.
+    /// For [`Device::import_region`](herdwick_fabric::Device::import_region), of the extents.
     pub extents_ticket: PdTicket,
     /// The key by which keys are hashed.
     pub hash_key: HashKey,
@@ -115,19 +105,7 @@ pub struct Accept {
     pub reads: Endpoint,
 }
 
-/// Makes `count` buffers for messages.
-fn buffers<D: Device>(
-    device: &D,
-    port: &mut D::Port,
-    pd: PdId,
-    count: usize,
-) -> Result<(RegionId, Span), ControlError> {
-    let spec = RegionSpec {
-        len: count * MESSAGE_BYTES_MAX,
-        access: Access::LOCAL,
-        scope: Scope::Pd,
-    };
-    let region = device.allocate_region(port, pd, &spec)?;
-    let span = port.region(region).cloned();
-    Ok((region, span.ok_or(ControlError::Unknown("region"))?))
+/// `count` buffers for messages.
+const fn buffers(count: usize) -> RegionSpec {
+    RegionSpec::local(count * MESSAGE_BYTES_MAX)
 }

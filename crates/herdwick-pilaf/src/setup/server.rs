@@ -7,7 +7,7 @@ use herdwick_fabric::{
 use herdwick_read::ReaderError;
 use herdwick_request::HashKey;
 
-use super::{Accept, CLIENTS_MAX, Grant, SetupError, TableGrant, buffers};
+use super::{Accept, CLIENTS_MAX, Grant, OptionsError, SetupError, TableGrant, buffers};
 use crate::{
     ClientId, Server,
     judge::{ExtentsView, TableView},
@@ -88,10 +88,10 @@ impl<D: Device> ServerEnd<D> {
         )?;
         let has = device.capabilities();
         if !has.read || !has.rc {
-            return Err(ReaderError::NoRead(has.name).into());
+            return Err(OptionsError::Read(ReaderError::NoRead(has.name)).into());
         }
         if has.inline_bytes_max < HEAD_BYTES {
-            return Err(SetupError::Inline(has.name));
+            return Err(OptionsError::Inline(has.name).into());
         }
         let inline_max = has.inline_bytes_max;
         let clients = options.clients;
@@ -150,7 +150,7 @@ impl<D: Device> ServerEnd<D> {
     /// # Errors
     /// [`SetupError`]; objects that were made are left in the domain, and go with it.
     pub fn admit(&mut self, pd: PdId) -> Result<(ClientId, Grant), SetupError> {
-        let id = self.server.next_id().ok_or(SetupError::Clients)?;
+        let id = self.server.next_id().ok_or(OptionsError::Clients)?;
         let Self {
             device, port, cqs, ..
         } = self;
@@ -165,8 +165,8 @@ impl<D: Device> ServerEnd<D> {
         let requests = qp(cqs.send, cqs.recv, REPLY_DEPTH, CREDITS);
         let requests = device.create_qp(port, &requests)?;
         let reads = device.create_qp(port, &qp(cqs.idle, cqs.idle, 1, 0))?;
-        let arrived = buffers(device, port, pd, CREDITS)?;
-        let replies = buffers(device, port, pd, PARTS_MAX)?;
+        let arrived = device.allocate_memory(port, pd, &buffers(CREDITS))?;
+        let replies = device.allocate_memory(port, pd, &buffers(PARTS_MAX))?;
         let register = |port: &mut D::Port, memory| {
             device.register_shared(port, pd, memory, Access::READ, Scope::Pd)
         };
@@ -392,9 +392,9 @@ fn allocate<D: Device>(device: &D, bytes: usize) -> Result<SharedMemory, Control
     device.allocate_shared(bytes, Sharing::ReadOnly)
 }
 
-fn check(what: &'static str, asked: usize, max: usize) -> Result<(), SetupError> {
+fn check(what: &'static str, asked: usize, max: usize) -> Result<(), OptionsError> {
     if (1..=max).contains(&asked) {
         return Ok(());
     }
-    Err(SetupError::Option { what, asked, max })
+    Err(OptionsError::Option { what, asked, max })
 }
