@@ -12,10 +12,7 @@ use crate::{
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, Process},
-    lines::{
-        self, BareTarget, EchoTarget, EmulatedTarget, EndpointError, FarmTarget, HerdTarget,
-        PilafTarget,
-    },
+    lines::{self, BareTarget, EchoTarget, EmulatedTarget, EndpointError, HerdTarget, farm, pilaf},
     measure::Bout,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
     server::Server,
@@ -160,7 +157,7 @@ impl VisitAll for RunInProcess<'_, '_> {
         match self.system {
             System::Farm(values) => {
                 let terms = (values, window, keys);
-                let targets = FarmTarget::endpoints(devices, terms, space, cpus)?;
+                let targets = farm::targets(devices, terms, space, cpus)?;
                 bout.run(targets, self.traces, self.watch)
             }
             System::Emulated(system) => {
@@ -169,7 +166,7 @@ impl VisitAll for RunInProcess<'_, '_> {
                 bout.run(targets, self.traces, self.watch)
             }
             System::Pilaf => {
-                let targets = PilafTarget::endpoints(devices, (window, keys), space, cpus)?;
+                let targets = pilaf::targets(devices, (window, keys), space, cpus)?;
                 bout.run(targets, self.traces, self.watch)
             }
             _ => {

@@ -22,6 +22,9 @@ pub enum EndpointError {
     /// HERD's objects could not be created or connected.
     #[error(transparent)]
     Setup(#[from] SetupError),
+    /// Objects of the fabric alone could not be created or connected.
+    #[error(transparent)]
+    Objects(#[from] herdwick_fabric::SetupError),
     /// The provider refused to create a protection domain.
     #[error("setting up a domain: {0}")]
     Control(#[from] ControlError),

@@ -1,7 +1,6 @@
-//! FaRM-KV under the load of HERD's driver: a thread of this process is the server, and every key is in
-//! its table beforehand.
+//! FaRM-KV under the load of HERD's driver.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use herdwick_fabric::{Device, Port};
 use herdwick_farm::{
@@ -12,21 +11,16 @@ use herdwick_herd::{
     Refused,
     wire::{ReplyStatus, Unencodable},
 };
-use herdwick_request::{HashKey, Op, Request};
+use herdwick_read::ReadCounters;
+use herdwick_request::{Op, Request};
 
 use super::{
-    driver::{Driver, Lines, Reply},
+    driver::{Lines, Reply},
     endpoints::EndpointError,
+    one_sided::{HASH_KEY, OneSided, OneSidedTarget, fill},
 };
-use crate::{
-    helper::Helper,
-    host::Stopwatch,
-    system::FarmValues,
-    target::{DriveError, Load, Reads, Target},
-    workload::KeySpace,
-};
+use crate::{system::FarmValues, workload::KeySpace};
 
-const HASH_KEY: HashKey = HashKey([1, 2]);
 /// Three quarters of the slots hold an item.
 const SLOTS: u64 = 4;
 const ITEMS_OF_SLOTS: u64 = 3;
@@ -37,59 +31,47 @@ const OVERFLOW_MIN: u64 = 64;
 /// Blocks to spare: a PUT takes the new value's before it gives the old one's back.
 const BLOCKS_TO_SPARE: u64 = 64;
 
-/// One client of FaRM-KV.
-pub(crate) struct FarmTarget<P> {
-    end: FarmLines<P>,
-    driver: Driver,
-    // The last client that is dropped stops the server.
-    _server: Arc<Helper>,
-}
-
-impl<P: Port + Send + 'static> FarmTarget<P> {
-    /// Starts a server on `cpus`, on the first device, stores `keys` keys, and connects a client to it
-    /// on each of the others.
-    ///
-    /// # Errors
-    /// [`EndpointError`].
-    pub(crate) fn endpoints<D: Device<Port = P> + Send + 'static>(
-        (worker, clients): (D, Vec<D>),
-        (values, window, keys): (FarmValues, usize, u64),
-        space: KeySpace,
-        cpus: &[usize],
-    ) -> Result<Vec<Self>, EndpointError> {
-        let terms = ServerTerms {
-            table: table(values, keys, space),
-            hash_key: HASH_KEY,
-            clients_max: clients.len(),
-            window: window.min(WINDOW_MAX),
-        };
-        let mut server = ServerEnd::open(&worker, &terms)?;
-        fill(&mut server, keys, space)?;
-        let options = ClientTerms {
-            lookups: window,
-            outstanding: window.min(WINDOW_MAX),
-            ..ClientTerms::default()
-        };
-        let ends = clients.iter().map(|client| {
-            let (resources, grant) = server.grant(&worker)?;
-            let (end, accept) = ClientEnd::open(client, &options, grant)?;
-            server.admit(&worker, resources, &accept)?;
-            Ok(end)
-        });
-        let ends = ends.collect::<Result<Vec<_>, EndpointError>>()?;
-        // A lossless fabric has no timers, so the clock need not be read.
-        let timed = !worker.capabilities().lossless;
-        let server = Arc::new(Helper::start("farm", cpus, turns(server, timed))?);
-        let target = |end| Self {
-            end: FarmLines {
-                end,
-                now: Duration::ZERO,
-            },
-            driver: Driver::new(space, true),
-            _server: Arc::clone(&server),
-        };
-        Ok(ends.into_iter().map(target).collect())
-    }
+/// Starts a server on `cpus`, on the first device, stores `keys` keys, and connects a client to it
+/// on each of the others.
+///
+/// # Errors
+/// [`EndpointError`].
+pub(crate) fn targets<D: Device<Port: 'static> + Send + 'static>(
+    (worker, clients): (D, Vec<D>),
+    (values, window, keys): (FarmValues, usize, u64),
+    space: KeySpace,
+    cpus: &[usize],
+) -> Result<Vec<OneSidedTarget<FarmLines<D::Port>>>, EndpointError> {
+    let terms = ServerTerms {
+        table: table(values, keys, space),
+        hash_key: HASH_KEY,
+        clients_max: clients.len(),
+        window: window.min(WINDOW_MAX),
+    };
+    let mut server = ServerEnd::open(&worker, &terms)?;
+    fill(keys, space, |key, value| {
+        server.side.table_mut().put(key, value).map(drop)
+    })?;
+    let options = ClientTerms {
+        lookups: window,
+        outstanding: window.min(WINDOW_MAX),
+        ..ClientTerms::default()
+    };
+    let ends = clients.iter().map(|client| {
+        let (resources, grant) = server.grant(&worker)?;
+        let (end, accept) = ClientEnd::open(client, &options, grant)?;
+        server.admit(&worker, resources, &accept)?;
+        let now = Duration::ZERO;
+        Ok(FarmLines { end, now })
+    });
+    let ends = ends.collect::<Result<Vec<_>, EndpointError>>()?;
+    let lossless = worker.capabilities().lossless;
+    OneSidedTarget::start(("farm", cpus), (ends, space), lossless, move |now| {
+        server.port.progress(now);
+        if server.side.poll(&mut server.port) > 0 {
+            server.port.flush(now);
+        }
+    })
 }
 
 /// Returns a table for `keys` keys.
@@ -110,35 +92,8 @@ fn table(values: FarmValues, keys: u64, space: KeySpace) -> Terms {
     }
 }
 
-/// Stores every key, as PUTs do.
-fn fill<P: Port>(
-    server: &mut ServerEnd<P>,
-    keys: u64,
-    space: KeySpace,
-) -> Result<(), EndpointError> {
-    let (mut key, mut value) = (space.key_filler(), vec![0; space.value_size()]);
-    for index in 0..keys as u32 {
-        space.key_digits(index, &mut key);
-        space.value(index, 0, &mut value);
-        server.side.table_mut().put(&key, &value)?;
-    }
-    Ok(())
-}
-
-/// Returns one pass of the server's loop, to be called repeatedly.
-fn turns<P: Port>(mut server: ServerEnd<P>, timed: bool) -> impl FnMut() {
-    let watch = Stopwatch::start();
-    move || {
-        let now = Duration::from_nanos(if timed { watch.ns() } else { 0 });
-        server.port.progress(now);
-        if server.side.poll(&mut server.port) > 0 {
-            server.port.flush(now);
-        }
-    }
-}
-
 /// A client as the driver uses it.
-struct FarmLines<P> {
+pub(crate) struct FarmLines<P> {
     end: ClientEnd<P>,
     now: Duration,
 }
@@ -184,34 +139,12 @@ impl<P: Port> Lines for FarmLines<P> {
     }
 }
 
-impl<P: Port> Target for FarmTarget<P> {
-    fn hash_key(&mut self) -> Option<HashKey> {
-        Some(HASH_KEY)
+impl<P: Port> OneSided for FarmLines<P> {
+    fn read_counters(&self) -> &ReadCounters {
+        self.end.read_counters()
     }
 
-    fn drive(
-        &mut self,
-        load: &mut Load<'_>,
-        until_ns: u64,
-        clock: &mut impl FnMut() -> u64,
-    ) -> Result<(), DriveError> {
-        self.driver.drive(&mut self.end, load, until_ns, clock)?;
-        match self.end.end.side.lost() {
-            Some(_) => Err(DriveError::Closed),
-            None => Ok(()),
-        }
-    }
-
-    fn reads(&self) -> Option<Reads> {
-        let counters = self.end.end.read_counters();
-        Some(Reads {
-            gets: counters.found + counters.missing,
-            reads: counters.reads,
-            bytes: counters.read_bytes,
-        })
-    }
-
-    fn in_flight(&self) -> impl Iterator<Item = u64> {
-        self.driver.slots.started()
+    fn is_lost(&self) -> bool {
+        self.end.side.lost().is_some()
     }
 }

@@ -5,9 +5,10 @@ mod driver;
 mod echo;
 mod emulated;
 mod endpoints;
-mod farm;
+pub(crate) mod farm;
 mod instant;
-mod pilaf;
+mod one_sided;
+pub(crate) mod pilaf;
 mod slots;
 
 use herdwick::{Options, RequestPath, Session};
@@ -28,9 +29,7 @@ pub(crate) use echo::EchoTarget;
 pub(crate) use emulated::EmulatedTarget;
 pub use endpoints::EndpointError;
 pub(crate) use endpoints::{BenchClient, REPLY_BYTES_MAX};
-pub(crate) use farm::FarmTarget;
 pub(crate) use instant::generator_ns;
-pub(crate) use pilaf::PilafTarget;
 
 /// A session over a fabric, with a lease granted by the server.
 pub(crate) struct HerdTarget {

@@ -1,7 +1,6 @@
-//! Pilaf under the load of HERD's driver: a thread of this process is the server, and every key is in
-//! its table beforehand.
+//! Pilaf under the load of HERD's driver.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use herdwick_fabric::{Device, Port};
 use herdwick_herd::{
@@ -12,20 +11,16 @@ use herdwick_pilaf::{
     Answer, ClientEnd, ClientOptions, ServerEnd, ServerOptions, SetupError,
     layout::VALUE_BYTES_MAX, pd_room,
 };
-use herdwick_request::{HashKey, Op, Request};
+use herdwick_read::ReadCounters;
+use herdwick_request::{Op, Request};
 
 use super::{
-    driver::{Driver, Lines, Reply},
+    driver::{Lines, Reply},
     endpoints::EndpointError,
+    one_sided::{HASH_KEY, OneSided, OneSidedTarget, fill},
 };
-use crate::{
-    helper::Helper,
-    host::Stopwatch,
-    target::{DriveError, Load, Reads, Target},
-    workload::KeySpace,
-};
+use crate::workload::KeySpace;
 
-const HASH_KEY: HashKey = HashKey([1, 2]);
 /// Share of the buckets in use, in percent: the paper's.
 const LOAD_PERCENT: u64 = 75;
 /// Bytes of the smallest extent; the others are taken from blocks of a power of two.
@@ -33,58 +28,35 @@ const EXTENT_UNIT: usize = 64;
 /// Bytes to spare: a PUT takes the new value's extent before it gives the old one's back.
 const EXTENTS_TO_SPARE: usize = 16 << 20;
 
-/// One client of Pilaf.
-pub(crate) struct PilafTarget<D: Device> {
-    end: ClientEnd<D>,
-    driver: Driver,
-    // The last client that is dropped stops the server.
-    _server: Arc<Helper>,
-}
-
-impl<D: Device + Send + 'static> PilafTarget<D>
-where
-    D::Port: 'static,
-{
-    /// Starts a server on `cpus`, on the first device, with `keys` keys in its table, and connects a
-    /// client with a window of `window` to it on each of the others.
-    ///
-    /// # Errors
-    /// [`EndpointError`].
-    pub(crate) fn endpoints(
-        (host, clients): (D, Vec<D>),
-        (window, keys): (usize, u64),
-        space: KeySpace,
-        cpus: &[usize],
-    ) -> Result<Vec<Self>, EndpointError> {
-        let lossless = host.capabilities().lossless;
-        if space.value_size() > VALUE_BYTES_MAX {
-            return Err(EndpointError::PilafValue);
-        }
-        let mut server = server(host, clients.len(), &space, keys)?;
-        let options = ClientOptions {
-            window,
-            read_value_max: space.value_size(),
-            ..ClientOptions::default()
-        };
-        let ends = clients.into_iter();
-        let ends = ends.map(|client| join(&mut server, client, &options));
-        let ends = ends.collect::<Result<Vec<_>, _>>()?;
-        let watch = Stopwatch::start();
-        let serve = move || {
-            // A lossless fabric has no timers, so the clock need not be read.
-            let now = if lossless { 0 } else { watch.ns() };
-            server.port.progress(Duration::from_nanos(now));
-            server.pass();
-            server.port.flush(Duration::from_nanos(now));
-        };
-        let server = Arc::new(Helper::start("pilaf", cpus, serve)?);
-        let target = |end| Self {
-            end,
-            driver: Driver::new(space, true),
-            _server: Arc::clone(&server),
-        };
-        Ok(ends.into_iter().map(target).collect())
+/// Starts a server on `cpus`, on the first device, with `keys` keys in its table, and connects a
+/// client with a window of `window` to it on each of the others.
+///
+/// # Errors
+/// [`EndpointError`].
+pub(crate) fn targets<D: Device<Port: 'static> + Send + 'static>(
+    (host, clients): (D, Vec<D>),
+    (window, keys): (usize, u64),
+    space: KeySpace,
+    cpus: &[usize],
+) -> Result<Vec<OneSidedTarget<ClientEnd<D>>>, EndpointError> {
+    let lossless = host.capabilities().lossless;
+    if space.value_size() > VALUE_BYTES_MAX {
+        return Err(EndpointError::PilafValue);
     }
+    let mut server = server(host, clients.len(), &space, keys)?;
+    let options = ClientOptions {
+        window,
+        read_value_max: space.value_size(),
+        ..ClientOptions::default()
+    };
+    let ends = clients.into_iter();
+    let ends = ends.map(|client| join(&mut server, client, &options));
+    let ends = ends.collect::<Result<Vec<_>, _>>()?;
+    OneSidedTarget::start(("pilaf", cpus), (ends, space), lossless, move |now| {
+        server.port.progress(now);
+        server.pass();
+        server.port.flush(now);
+    })
 }
 
 /// Makes a server that holds every key.
@@ -106,12 +78,9 @@ fn server<D: Device>(
         hash_key: HASH_KEY,
     };
     let mut server = ServerEnd::open(host, options)?;
-    let (mut key, mut value) = (space.key_filler(), vec![0; space.value_size()]);
-    for index in 0..keys as u32 {
-        space.key_digits(index, &mut key);
-        space.value(index, 0, &mut value);
-        server.store_mut().put(&key, &value)?;
-    }
+    fill(keys, *space, |key, value| {
+        server.store_mut().put(key, value).map(drop)
+    })?;
     Ok(server)
 }
 
@@ -178,34 +147,12 @@ impl<D: Device> Lines for ClientEnd<D> {
     }
 }
 
-impl<D: Device> Target for PilafTarget<D> {
-    fn hash_key(&mut self) -> Option<HashKey> {
-        Some(HASH_KEY)
+impl<D: Device> OneSided for ClientEnd<D> {
+    fn read_counters(&self) -> &ReadCounters {
+        self.client.read_counters()
     }
 
-    fn drive(
-        &mut self,
-        load: &mut Load<'_>,
-        until_ns: u64,
-        clock: &mut impl FnMut() -> u64,
-    ) -> Result<(), DriveError> {
-        self.driver.drive(&mut self.end, load, until_ns, clock)?;
-        match self.end.client.failed() {
-            Some(_) => Err(DriveError::Closed),
-            None => Ok(()),
-        }
-    }
-
-    fn reads(&self) -> Option<Reads> {
-        let counters = self.end.client.read_counters();
-        Some(Reads {
-            gets: counters.found + counters.missing,
-            reads: counters.reads,
-            bytes: counters.read_bytes,
-        })
-    }
-
-    fn in_flight(&self) -> impl Iterator<Item = u64> {
-        self.driver.slots.started()
+    fn is_lost(&self) -> bool {
+        self.client.failed().is_some()
     }
 }

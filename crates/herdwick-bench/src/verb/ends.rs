@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use herdwick_fabric::{
     Access, CqId, CqSpec, Device, Local, PdId, PdRoom, PortLimits, QpId, QpSpec, RecvWr, RegionId,
-    RegionSpec, Remote, Rkey, Scope, SharedMemory, Sharing, Transport,
+    RegionSpec, Remote, Rkey, Scope, SetupError, SharedMemory, Sharing, Transport,
 };
-use herdwick_herd::SetupError;
 use herdwick_mem::WORD;
 
 use super::{
@@ -379,11 +378,6 @@ fn flow<D: Device>(
 
 /// Allocates memory without remote rights.
 fn local<D: Device>(party: &mut Party<D>, pd: PdId, len: usize) -> Result<RegionId, SetupError> {
-    let (access, scope) = (Access::LOCAL, Scope::Pd);
-    let spec = RegionSpec {
-        len: len.max(WORD),
-        access,
-        scope,
-    };
+    let spec = RegionSpec::local(len.max(WORD));
     Ok(party.device.allocate_region(&mut party.port, pd, &spec)?)
 }
