@@ -11,7 +11,7 @@ use herdwick_herd::hello::FabricWords;
 use herdwick_roce_udp::{RoceDevice, RoceOptions};
 
 use crate::{
-    AnyDevice, Dial, DialError, Fabric, ListenError, ListenHost, ListenOptions, Wanted,
+    AnyDevice, Dial, DialError, Fabric, ListenError, ListenHost, ListenOptions, Wanted, doctor,
     row::{Description, Row},
 };
 
@@ -28,6 +28,7 @@ pub(crate) const ROW: Row = Row {
     pd_bytes: RoceDevice::pd_bytes,
     // The kernel has UDP.
     probe: || Ok(()),
+    doctor: doctor::roce::checks,
     wanted: |options| match options.roce {
         Some(_) => Wanted::Needed,
         None => Wanted::Off,

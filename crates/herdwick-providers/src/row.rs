@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, time::Duration};
 use herdwick_fabric::{Counter, PdRoom};
 use herdwick_herd::hello::FabricWords;
 
-use crate::{AnyDevice, DialOptions, Fabric, ListenOptions, Wanted};
+use crate::{AnyDevice, Checks, DialOptions, Fabric, ListenOptions, Wanted};
 
 /// What one provider puts in the table.
 pub(crate) struct Row {
@@ -19,6 +19,8 @@ pub(crate) struct Row {
     pub(crate) may_be_lost: bool,
     pub(crate) pd_bytes: fn(&PdRoom) -> usize,
     pub(crate) probe: fn() -> io::Result<()>,
+    /// Examines what it needs of this host; for the operator.
+    pub(crate) doctor: fn() -> Checks,
     /// Whether a server is to offer it.
     pub(crate) wanted: fn(&ListenOptions) -> Wanted,
     /// Whether its offer has the attribute of its words.

@@ -7,7 +7,7 @@ use herdwick_herd::hello::FabricWords;
 use herdwick_shm::{PdSize, ShmDevice};
 
 use crate::{
-    AnyDevice, End, Fabric, ListenError, Wanted,
+    AnyDevice, End, Fabric, ListenError, Wanted, doctor,
     row::{Description, Row},
 };
 
@@ -22,6 +22,7 @@ pub(crate) const ROW: Row = Row {
     may_be_lost: false,
     pd_bytes: ShmDevice::pd_bytes,
     probe,
+    doctor: doctor::shm::checks,
     // It is offered where there is a lease socket.
     wanted: |_| Wanted::Off,
     has_attribute: |_| false,

@@ -7,6 +7,7 @@ use herdwick_herd::hello::FabricWords;
 
 use crate::{
     any::AnyDevice,
+    check::Checks,
     fabric::Fabric,
     options::{ListenOptions, Wanted},
     roce,
@@ -76,6 +77,13 @@ impl Fabric {
     /// What is missing. A device may still be unusable where nothing is.
     pub fn probe(self) -> io::Result<()> {
         (self.row().probe)()
+    }
+
+    /// Examines what it needs of this host: what works, and for each part that does not, why and what
+    /// helps.
+    #[must_use]
+    pub fn doctor(self) -> Checks {
+        (self.row().doctor)()
     }
 
     /// Opens a server's device.

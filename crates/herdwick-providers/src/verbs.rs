@@ -7,7 +7,7 @@ use herdwick_herd::hello::FabricWords;
 use herdwick_verbs::{Inlining, NoPlace, VerbsDevice, VerbsError, VerbsOptions};
 
 use crate::{
-    AnyDevice, Dial, DialError, Fabric, ListenError, ListenOptions, Verbs, Wanted,
+    AnyDevice, Dial, DialError, Fabric, ListenError, ListenOptions, Verbs, Wanted, doctor,
     row::{Description, Row},
 };
 
@@ -23,6 +23,7 @@ pub(crate) const ROW: Row = Row {
     may_be_lost: true,
     pd_bytes: VerbsDevice::pd_bytes,
     probe,
+    doctor: doctor::verbs::checks,
     wanted: |options| match options.verbs {
         Verbs::Off => Wanted::Off,
         Verbs::IfThere(_) => Wanted::IfThere,

@@ -3,12 +3,11 @@
 use std::fs;
 
 use herdwick_mem::Arena;
+use herdwick_providers::{Check, Checks};
 use rustix::{
     process::{Resource, Rlimit, getrlimit},
     thread::sched_getaffinity,
 };
-
-use super::report::{Check, Checks};
 
 /// Default limit of workers of `herdwick serve`.
 const WORKERS_DEFAULT_MAX: usize = 4;
@@ -186,8 +185,9 @@ fn amount(limit: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use herdwick_providers::Status;
+
     use super::*;
-    use crate::doctor::report::Status;
 
     const SMAPS: &str = "\
 1000-3000 rw-p 00000000 00:00 0

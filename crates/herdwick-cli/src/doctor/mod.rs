@@ -2,10 +2,8 @@
 //! what to type. It reads the system and runs trials in its own process; it changes nothing.
 
 mod host;
+mod lease;
 mod report;
-mod roce;
-mod shm;
-mod verbs;
 
 use std::{
     collections::BTreeMap,
@@ -15,9 +13,9 @@ use std::{
 };
 
 use clap::Args;
-use herdwick_providers as providers;
+use herdwick_providers::Fabric;
 
-use self::report::{Checks, FabricReport, Report};
+use self::report::{FabricReport, Report};
 use crate::{exit::Exit, say, serve::lease_directory};
 
 /// Report which fabrics work on this host and, for each that does not, why and what to type.
@@ -55,8 +53,12 @@ fn show(report: &Report, json: bool) -> io::Result<()> {
 }
 
 fn examine(lease_directory: &Path) -> Report {
-    let examined = providers::Fabric::ALL.map(|fabric| {
-        let found = FabricReport::new(checks(fabric, lease_directory));
+    let examined = Fabric::ALL.map(|fabric| {
+        let mut checks = fabric.doctor();
+        if fabric.is_local() {
+            checks.insert("lease_socket_dir", lease::check(lease_directory));
+        }
+        let found = FabricReport::new(checks);
         // A device that may be lost may also be absent.
         let found = if fabric.may_be_lost() {
             found.optional()
@@ -68,13 +70,5 @@ fn examine(lease_directory: &Path) -> Report {
     Report {
         fabrics: BTreeMap::from(examined),
         host: host::checks(),
-    }
-}
-
-fn checks(fabric: providers::Fabric, lease_directory: &Path) -> Checks {
-    match fabric {
-        providers::Fabric::Shm => shm::checks(lease_directory),
-        providers::Fabric::Verbs => verbs::checks(),
-        providers::Fabric::Roce => roce::checks(),
     }
 }

@@ -2,68 +2,13 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use herdwick_providers::{Check, Checks, Fact, Status};
 use serde::Serialize;
 use serde_json::Value;
 
-/// The outcome of a check. A worse one compares greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Status {
-    Works,
-    /// It does not work, but the user can change that.
-    WouldWorkIf,
-    Cannot,
-}
-
-/// One check.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Check {
-    pub(crate) status: Status,
-    /// What was found; if it does not work, why.
-    pub(crate) reason: String,
-    /// The command or the change that helps.
-    #[serde(rename = "try", skip_serializing_if = "Option::is_none")]
-    pub(crate) advice: Option<String>,
-    /// Further values found, by name; fields of the JSON object.
-    #[serde(flatten)]
-    pub(crate) values: BTreeMap<&'static str, Value>,
-}
-
-impl Check {
-    pub(crate) fn works(reason: impl Into<String>) -> Self {
-        Self::new(Status::Works, reason.into(), None)
-    }
-
-    pub(crate) fn would_work_if(reason: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::new(Status::WouldWorkIf, reason.into(), Some(advice.into()))
-    }
-
-    pub(crate) fn cannot(reason: impl Into<String>) -> Self {
-        Self::new(Status::Cannot, reason.into(), None)
-    }
-
-    pub(crate) fn fact(mut self, name: &'static str, value: impl Into<Value>) -> Self {
-        self.values.insert(name, value.into());
-        self
-    }
-
-    fn new(status: Status, reason: String, advice: Option<String>) -> Self {
-        Self {
-            status,
-            reason,
-            advice,
-            values: BTreeMap::new(),
-        }
-    }
-}
-
-/// Checks by name.
-pub(crate) type Checks = BTreeMap<&'static str, Check>;
-
 /// A fabric: the worst of its checks, and all of them.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FabricReport {
-    #[serde(flatten)]
     pub(crate) verdict: Check,
     /// Whether most hosts lack it, so that its absence is no failure.
     pub(crate) optional: bool,
@@ -96,7 +41,7 @@ impl FabricReport {
 }
 
 /// All findings. Its JSON format only ever gains fields.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Report {
     pub(crate) fabrics: BTreeMap<&'static str, FabricReport>,
     pub(crate) host: Checks,
@@ -112,7 +57,12 @@ impl Report {
     }
 
     pub(crate) fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self)
+        let Self { fabrics, host } = self;
+        let fabrics = fabrics.iter().map(|(name, report)| (*name, report.into()));
+        serde_json::to_string_pretty(&ReportJson {
+            fabrics: fabrics.collect(),
+            host: all(host),
+        })
     }
 
     /// Formats text for people: one line per check, with advice below those that need it.
@@ -125,6 +75,74 @@ impl Report {
         let _ = writeln!(out, "host:");
         lines(&mut out, &self.host);
         out
+    }
+}
+
+/// [`Check`], in JSON.
+#[derive(Serialize)]
+struct CheckJson<'a> {
+    status: &'static str,
+    reason: &'a str,
+    #[serde(rename = "try", skip_serializing_if = "Option::is_none")]
+    advice: Option<&'a str>,
+    #[serde(flatten)]
+    values: BTreeMap<&'static str, Value>,
+}
+
+/// [`FabricReport`], in JSON.
+#[derive(Serialize)]
+struct FabricJson<'a> {
+    #[serde(flatten)]
+    verdict: CheckJson<'a>,
+    optional: bool,
+    checks: BTreeMap<&'static str, CheckJson<'a>>,
+}
+
+/// [`Report`], in JSON.
+#[derive(Serialize)]
+struct ReportJson<'a> {
+    fabrics: BTreeMap<&'static str, FabricJson<'a>>,
+    host: BTreeMap<&'static str, CheckJson<'a>>,
+}
+
+impl<'a> From<&'a Check> for CheckJson<'a> {
+    fn from(check: &'a Check) -> Self {
+        let values = check.values.iter().map(|(name, fact)| (*name, value(fact)));
+        Self {
+            status: match check.status {
+                Status::Works => "works",
+                Status::WouldWorkIf => "would_work_if",
+                Status::Cannot => "cannot",
+            },
+            reason: &check.reason,
+            advice: check.advice.as_deref(),
+            values: values.collect(),
+        }
+    }
+}
+
+impl<'a> From<&'a FabricReport> for FabricJson<'a> {
+    fn from(report: &'a FabricReport) -> Self {
+        Self {
+            verdict: (&report.verdict).into(),
+            optional: report.optional,
+            checks: all(&report.checks),
+        }
+    }
+}
+
+fn all(checks: &Checks) -> BTreeMap<&'static str, CheckJson<'_>> {
+    let checks = checks.iter();
+    checks.map(|(name, check)| (*name, check.into())).collect()
+}
+
+fn value(fact: &Fact) -> Value {
+    match fact {
+        Fact::Absent => Value::Null,
+        Fact::Flag(flag) => (*flag).into(),
+        Fact::Number(number) => (*number).into(),
+        Fact::Text(text) => text.as_str().into(),
+        Fact::List(list) => list.clone().into(),
     }
 }
 
@@ -156,7 +174,7 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let sealed = Check::works("sealed").fact("bytes", 4096);
+        let sealed = Check::works("sealed").fact("bytes", 4096_usize);
         let closed = Check::would_work_if("/tmp is closed", "chmod");
         let shm = FabricReport::new(BTreeMap::from([
             ("memfd", sealed.clone()),

@@ -8,14 +8,14 @@ use std::{
 
 use herdwick_roce_udp::{GsoSupport, Probe, UDP_PORT, probe};
 
-use super::report::{Check, Checks};
+use crate::check::{Check, Checks};
 
 /// Socket buffer, in bytes, that holds a burst of many clients.
 const BUFFER_WANTED: usize = 1 << 20;
 /// MTU that a packet with 1,024 bytes of payload needs.
 const MTU_WANTED: u32 = 1124;
 
-pub(super) fn checks() -> Checks {
+pub(crate) fn checks() -> Checks {
     let probed = probe();
     let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, UDP_PORT)).map(drop);
     Checks::from([
@@ -140,7 +140,7 @@ fn firewall(tables: &str, nftables: bool) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::report::Status;
+    use crate::check::Status;
 
     #[test]
     fn every_check_result_has_its_message() {

@@ -1,14 +1,12 @@
-//! Checks of the shared-memory fabric: sealed memory, wakeups, the lease socket, and the boot ID.
+//! Checks of the shared-memory fabric: sealed memory, wakeups, and the boot ID.
 
 use std::{
-    fs, io,
+    fs,
     os::fd::{AsFd, OwnedFd},
-    path::Path,
     sync::Arc,
 };
 
 use herdwick_mem::{Access, Mapping, Span};
-use herdwick_server::check_lease_directory;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create},
@@ -16,17 +14,13 @@ use rustix::{
     net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair},
 };
 
-use super::report::{Check, Checks};
+use crate::check::{Check, Checks};
 
-pub(super) fn checks(lease_directory: &Path) -> Checks {
+pub(crate) fn checks() -> Checks {
     Checks::from([
         ("memfd_seals", sealed_memory(try_sealed_memory())),
         ("eventfd", wakes("eventfd", try_event())),
         ("socketpair", wakes("socketpair", try_wakeup())),
-        (
-            "lease_socket_dir",
-            socket_dir(lease_directory, check_lease_directory(lease_directory)),
-        ),
         (
             "boot_id",
             boot_id(fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()),
@@ -151,18 +145,6 @@ fn wakes(what: &str, heard: Result<bool, Errno>) -> Check {
     }
 }
 
-fn socket_dir(directory: &Path, allowed: io::Result<()>) -> Check {
-    let name = directory.display();
-    match allowed {
-        Ok(()) => Check::works(format!("leases can be had in {name}")),
-        Err(error) => Check::would_work_if(
-            format!("no lease socket can be made in {name}: {error}"),
-            "herdwick serve --shm-dir /a/directory/of/yours",
-        ),
-    }
-    .fact("path", name.to_string())
-}
-
 /// Checks the boot ID, by which client and server recognise that they run on the same host.
 fn boot_id(text: Option<String>) -> Check {
     match text
@@ -180,7 +162,7 @@ fn boot_id(text: Option<String>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::report::Status;
+    use crate::check::Status;
 
     #[test]
     fn every_failure_has_its_message() {
@@ -221,12 +203,6 @@ mod tests {
                 wakes("x", Err(Errno::MFILE)),
                 Status::WouldWorkIf,
                 "no file descriptor",
-            ),
-            (socket_dir(Path::new("/x"), Ok(())), Status::Works, "/x"),
-            (
-                socket_dir(Path::new("/x"), Err(Errno::ACCESS.into())),
-                Status::WouldWorkIf,
-                "permission",
             ),
             (boot_id(None), Status::WouldWorkIf, "boot_id"),
             (boot_id(Some("ab\n".into())), Status::Works, "identifies"),

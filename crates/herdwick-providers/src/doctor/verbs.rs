@@ -10,10 +10,8 @@ use herdwick_verbs::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit};
 
-use super::{
-    report::{Check, Checks},
-    roce::packet_filter,
-};
+use super::roce::packet_filter;
+use crate::check::{Check, Checks};
 
 /// Bytes of locked memory that a server with a hundred clients registers, with a margin.
 const LOCKED_WANTED: u64 = 64 << 20;
@@ -21,7 +19,7 @@ const LOCKED_WANTED: u64 = 64 << 20;
 const ADD_SOFT_ROCE: &str =
     "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev <interface>";
 
-pub(super) fn checks() -> Checks {
+pub(crate) fn checks() -> Checks {
     if !kernel_has_rdma(Path::new("/")) {
         return Checks::from([("kernel", no_rdma())]);
     }
@@ -99,7 +97,9 @@ fn port(opened: Result<&VerbsDevice, &VerbsError>) -> Check {
             let place = device.place();
             let (name, gid) = (place.device.clone(), place.gid.index);
             let check = Check::works(place.to_string()).fact("device", name);
-            return check.fact("gid", gid).fact("mtu", place.port.mtu);
+            return check
+                .fact("gid", u64::from(gid))
+                .fact("mtu", place.port.mtu);
         }
         Err(VerbsError::Place(error)) => error,
         Err(error) => return Check::would_work_if(error.to_string(), "ibv_devinfo"),
@@ -163,10 +163,10 @@ fn transports(capabilities: &Capabilities) -> Check {
         ("UC", capabilities.uc),
         ("UD", capabilities.ud),
     ];
-    let has: Vec<_> = all
+    let has: Vec<String> = all
         .iter()
         .filter(|(_, has)| *has)
-        .map(|(name, _)| *name)
+        .map(|(name, _)| (*name).to_owned())
         .collect();
     let list = has.join(", ");
     let check = if !capabilities.ud {
@@ -223,7 +223,7 @@ fn has_module(module: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::report::Status;
+    use crate::check::Status;
 
     fn limit(current: Option<u64>) -> Rlimit {
         Rlimit {
