@@ -19,6 +19,30 @@ const EXPLAINED: &str = "In a circle with ";
 /// number may fall, not rise.
 const LEFT: [(&str, usize); 2] = [("herdwick-mica", 6), ("herdwick-roce", 5)];
 
+/// The server's rooms, from the bottom up. A file belongs to the longest of these paths that it is at
+/// or below, and imports from rooms below its own, or from its own. A folder may have a part in
+/// another room: what telemetry counts with is below the context, and the threads that listen and
+/// write are above the runtime that they share with workers.
+const SERVER_ROOMS: [&[&str]; 9] = [
+    &["settings", "file_lock"],
+    &["net"],
+    &[
+        "telemetry/hot",
+        "telemetry/leases",
+        "telemetry/prefixes",
+        "telemetry/stats/families",
+        "telemetry/stats/registry",
+        "telemetry/uri",
+        "telemetry/watch",
+    ],
+    &["context"],
+    &["telemetry"],
+    &["runtime"],
+    &["net/accept", "telemetry/metrics", "telemetry/watch/writer"],
+    &["herd"],
+    &["memcached", "telemetry/stats/describe"],
+];
+
 /// The path of a module below its crate: `["runtime", "worker"]`.
 type Module = Vec<String>;
 
@@ -409,6 +433,46 @@ fn import_circles_are_small_and_explained() {
         wrong.is_empty(),
         "circles of imports:\n{}",
         wrong.join("\n")
+    );
+}
+
+/// Returns the room of a module of the server; what starts and ends it is above all rooms.
+fn server_room(module: &Module) -> usize {
+    let mut path = module.clone();
+    while !path.is_empty() {
+        let name = path.join("/");
+        let room = SERVER_ROOMS.iter().position(|at| at.contains(&&*name));
+        if let Some(room) = room {
+            return room;
+        }
+        path.pop();
+    }
+    SERVER_ROOMS.len()
+}
+
+#[test]
+fn server_rooms_import_downwards() {
+    let source = crates()
+        .into_iter()
+        .find(|path| path.ends_with("herdwick-server/src"));
+    let mut files = Files::new();
+    files_of(&source.expect("is there"), &[], &mut files);
+    let graph = graph(&files);
+    for room in SERVER_ROOMS.into_iter().flatten() {
+        let module: Module = room.split('/').map(str::to_owned).collect();
+        assert!(files.contains_key(&module), "there is no {room}");
+    }
+    let edges = graph
+        .iter()
+        .flat_map(|(module, to)| to.iter().map(move |to| (module, to)));
+    let upward = edges.filter(|(module, to)| server_room(module) < server_room(to));
+    let upward: Vec<_> = upward
+        .map(|(module, to)| format!("{} imports {}", module.join("/"), to.join("/")))
+        .collect();
+    assert!(
+        upward.is_empty(),
+        "imports that run up:\n{}",
+        upward.join("\n")
     );
 }
 

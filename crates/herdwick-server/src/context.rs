@@ -10,10 +10,9 @@ use std::{
 use herdwick_request::{Clock, Second};
 
 use crate::{
-    herd::lease::LeaseCounters,
     net::{
-        accept::{ListenerInfo, Opened},
         auth::Auth,
+        listen::{ListenerInfo, Opened},
         tls::Certificates,
         udp,
     },
@@ -23,7 +22,7 @@ use crate::{
         listen::Listen,
         tuning::{Limits, MemoryLimit, Tunables},
     },
-    telemetry::watch,
+    telemetry::{leases::LeaseCounters, watch},
 };
 
 /// The memcached version whose protocols the server implements. Clients select features by it, and

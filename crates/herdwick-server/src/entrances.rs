@@ -2,7 +2,7 @@
 
 use crate::{
     context::Credentials,
-    net::accept::{self, Opened},
+    net::listen::{self, Opened},
     settings::{config::Config, error::StartError},
     telemetry::metrics::Gauges,
 };
@@ -23,7 +23,7 @@ impl Entrances {
         left_out: &mut Vec<StartError>,
     ) -> Result<Self, StartError> {
         let credentials = Credentials::read(config)?;
-        let mut opened = accept::open(config)?;
+        let mut opened = listen::open(config)?;
         left_out.append(&mut opened.left_out);
         Ok(Self {
             opened,

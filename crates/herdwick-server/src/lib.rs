@@ -9,7 +9,7 @@
 //! | folder or file | what is in it |
 //! |---|---|
 //! | `server` | the start and the end of a server |
-//! | `settings`, `context` | configuration, errors, values that may change; what all workers share |
+//! | `settings`, `context` | plain data: configuration, errors, values that may change; what all workers share |
 //! | `telemetry` | counters, `stats`, the page for Prometheus, hot keys, counts by prefix, `watch` |
 //! | `runtime` | a worker's loop and its part of the keys; requests for the part of another worker |
 //! | `net` | listeners, TLS, unix sockets of untrusted clients, datagrams, users and passwords |
@@ -20,6 +20,7 @@
 
 mod context;
 mod entrances;
+mod file_lock;
 mod herd;
 mod memcached;
 mod memory;
@@ -29,33 +30,29 @@ mod server;
 mod settings;
 mod telemetry;
 
-pub use herd::{
-    lease::{LeaseNames, check_lease_directory},
-    transports::FabricStatus,
-};
+pub use herd::{lease::check_lease_directory, transports::FabricStatus};
 pub use herdwick_herd::RequestPath;
 pub use herdwick_providers::ListenOptions;
 pub use memory::{
     file::{Cold, Restart},
-    file_error::MemoryFileError,
     fit::Reduced,
 };
-pub use net::{
-    auth::AuthError,
-    tls::{ClientCertificates, KeyFormat, Tls, TlsError},
-    udp::{Network, Udp},
-};
-pub use runtime::pin::Pin;
 pub use server::{Server, spawn};
 pub use settings::{
     WORKERS_MAX,
+    auth_error::AuthError,
     config::{
         Config, CrawlerConfig, Leases, Offers, PORT, Protocol, SaslUsers, ShutdownHook, Timeouts,
     },
     error::StartError,
+    file_error::MemoryFileError,
     listen::{Address, Interface, Listen},
+    network::{Network, Udp},
+    pin::Pin,
+    tls::{ClientCertificates, KeyFormat, Tls, TlsError},
     tuning::Tuning,
 };
-pub use telemetry::stats::{
-    Description, GeneralNames, StatisticKind, Unit, WorkerNames, statistics,
+pub use telemetry::{
+    leases::LeaseNames,
+    stats::{Description, GeneralNames, StatisticKind, Unit, WorkerNames, statistics},
 };

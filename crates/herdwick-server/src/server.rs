@@ -26,7 +26,7 @@ use crate::{
         lease::{Closing, Host, LeaseService, WorkerEnd},
         transports::{FabricStatus, Transports},
     },
-    memcached::tcp::{Lots, Owners, TcpFront},
+    memcached::tcp::{Owners, TcpFront},
     memory::{
         file::{MemoryFile, Restart},
         fit::{self, Reduced},
@@ -34,14 +34,14 @@ use crate::{
     },
     net::{
         accept::{self, Acceptor, Porch, WAKE},
-        auth::{Auth, AuthError},
+        auth::Auth,
         stream::Stream,
-        tls::TlsError,
         unix::SocketFile,
     },
     runtime::{
         cross_core::CrossCore,
         front::{Front, Tokens},
+        lots::Lots,
         parking::WakeupFd,
         partition_lock::Partitions,
         pin::{allowed_cpus, on_cpu},
@@ -296,8 +296,8 @@ impl Server {
     /// stay.
     ///
     /// # Errors
-    /// [`AuthError`].
-    pub fn reload_users(&self) -> Result<(), AuthError> {
+    /// [`crate::AuthError`].
+    pub fn reload_users(&self) -> Result<(), crate::AuthError> {
         self.context.auth.as_ref().map_or(Ok(()), Auth::reload)
     }
 
@@ -305,8 +305,8 @@ impl Server {
     /// previous ones stay.
     ///
     /// # Errors
-    /// [`TlsError`].
-    pub fn reload_certificates(&self) -> Result<(), TlsError> {
+    /// [`crate::TlsError`].
+    pub fn reload_certificates(&self) -> Result<(), crate::TlsError> {
         let second = self.timer.clock(self.timer.now()).second.0;
         let certificates = self.context.certificates.as_ref();
         certificates.map_or(Ok(()), |certificates| certificates.reload(second))

@@ -1,4 +1,3 @@
 //! memcached's protocols at a worker.
 
-pub(crate) mod protocol;
 pub(crate) mod tcp;

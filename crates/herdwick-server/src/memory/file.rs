@@ -23,11 +23,8 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::{
-    file_error::MemoryFileError,
-    room::{PIECE, free_bytes, zero},
-};
-use crate::runtime::file_lock::open_locked;
+use super::room::{PIECE, free_bytes, zero};
+use crate::{file_lock::open_locked, settings::file_error::MemoryFileError};
 
 /// The first page: the header, and the state word.
 const PAGE: u64 = 4096;

@@ -14,14 +14,12 @@ use crate::{
         lease::{LeaseConfig, LeaseService, LeaseSocket, Offered, WorkerEnd},
         transports::{self, REPLY_BYTES_MAX, Transports},
     },
-    memory::{
-        file::{MemoryFile, Parts, Restart},
-        file_error::MemoryFileError,
-    },
+    memory::file::{MemoryFile, Parts, Restart},
     runtime::{front::Front, parking::WakeupFd, time::Timer},
     settings::{
         config::Config,
         error::{StartError, refused},
+        file_error::MemoryFileError,
         tuning::MemoryLimit,
     },
 };

@@ -3,6 +3,7 @@
 
 pub(crate) mod accept;
 pub(crate) mod auth;
+pub(crate) mod listen;
 pub(crate) mod stream;
 pub(crate) mod tls;
 pub(crate) mod udp;

@@ -1,14 +1,13 @@
 //! Lists all keys (`lru_crawler metadump`, `mgdump`, `stats cachedump`) and all connections (`stats
 //! conns`). A dump runs in bounded steps, a few buckets at a time, no faster than its client reads.
 
-use std::{
-    fmt::{self, Write as _},
-    io::Write,
-};
+use std::io::Write;
 
 use herdwick_memcache::{meta::base64, text};
 use herdwick_mica::Store;
 use herdwick_request::{Clock, Deadline, Item};
+
+use crate::telemetry::uri::Uri;
 
 /// Buckets scanned in one step: about 50 us of a worker's time.
 const BUCKETS_PER_STEP: usize = 256;
@@ -173,19 +172,4 @@ fn show(
         }
     }
     .expect("a Vec takes every write");
-}
-
-/// A key in memcached's URI encoding.
-pub(crate) struct Uri<'a>(pub(crate) &'a [u8]);
-
-impl fmt::Display for Uri<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|&byte| {
-            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                f.write_char(char::from(byte))
-            } else {
-                write!(f, "%{byte:02X}")
-            }
-        })
-    }
 }

@@ -7,7 +7,7 @@ use herdwick_memcache::Answer;
 use herdwick_request::{KeyHash, Op, Put, Request, Second, Staged};
 
 use crate::{
-    memcached::protocol::{BatchEncoder, Large, Mark, PerRequest, RUN_REQUESTS},
+    runtime::protocol::{BatchEncoder, Large, Mark, PerRequest, RUN_REQUESTS},
     runtime::{
         dump::Dump,
         partition::{NOBODY, Partition, Uploader},

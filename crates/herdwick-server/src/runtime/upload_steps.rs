@@ -6,7 +6,7 @@ use std::io;
 use herdwick_request::{Clock, Staged};
 
 use crate::{
-    memcached::tcp::Lot,
+    runtime::lots::Lot,
     runtime::partition::{Partition, Uploader},
 };
 

@@ -7,12 +7,12 @@ use mio::{Events, Poll};
 
 use crate::{
     context::Context,
-    memcached::tcp::Lots,
     runtime::{
         crawl::Walk,
         cross_core::CrossCore,
         forward::{ForwardBatch, Order},
         front::{Activity, Front, Pass, Tokens},
+        lots::Lots,
         parking::WakeupFd,
         partition::{Partition, PassStart},
         partition_lock::{Own, Partitions},

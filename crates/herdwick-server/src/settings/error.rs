@@ -6,10 +6,8 @@ use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
 use herdwick_mica::StoreError;
 use herdwick_providers::ListenError;
 
-use super::{WORKERS_MAX, listen::Address};
-use crate::{
-    memory::file_error::MemoryFileError,
-    net::{auth::AuthError, tls::TlsError},
+use super::{
+    WORKERS_MAX, auth_error::AuthError, file_error::MemoryFileError, listen::Address, tls::TlsError,
 };
 
 /// Why a server did not start.

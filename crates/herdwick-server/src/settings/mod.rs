@@ -1,9 +1,15 @@
 //! Plain data: the configuration with its defaults and checks, the errors of a start, and the values
 //! that may change while the server runs.
 
+pub(crate) mod auth_error;
 pub(crate) mod config;
+pub(crate) mod crawler;
 pub(crate) mod error;
+pub(crate) mod file_error;
 pub(crate) mod listen;
+pub(crate) mod network;
+pub(crate) mod pin;
+pub(crate) mod tls;
 pub(crate) mod tuning;
 
 /// Largest number of workers.

@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    runtime::crawl::Crawler,
-    settings::config::{Config, Timeouts},
+use super::{
+    config::{Config, Timeouts},
+    crawler::Crawler,
 };
 
 /// The settings that may change while a server runs.

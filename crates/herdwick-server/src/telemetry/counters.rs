@@ -11,9 +11,8 @@ use herdwick_request::{Arith, Clock, Get, Op, Put, Reply, Status};
 
 use crate::{
     context::Context,
-    herd::lease::LeaseCounters,
     net::tls::Certificates,
-    telemetry::{hot::HotKey, stats::PollCounters},
+    telemetry::{hot::HotKey, leases::LeaseCounters, stats::PollCounters},
 };
 
 pub(crate) use crate::telemetry::stats::WorkerCounters;

@@ -11,9 +11,9 @@ pub(crate) mod registry;
 mod settings;
 mod workers;
 
-use crate::{
-    herd::lease::LEASES,
-    telemetry::counters::{TransportCount, View},
+use crate::telemetry::{
+    counters::{TransportCount, View},
+    leases::LEASES,
 };
 
 use class::{ITEMS, PAGE_ONLY, SLAB, SLABS};

@@ -29,15 +29,15 @@ use herdwick_providers::Fabric;
 use mio::{Events, Interest, Poll, Token as Key};
 
 use super::{
-    LeaseAnswer, LeaseArrival, LeaseCounters, LeaseId, LeaseKind, LeaseOrder, LeaseTokens,
+    LeaseAnswer, LeaseArrival, LeaseId, LeaseKind, LeaseOrder, LeaseTokens,
     client::{Client, Grants},
-    counters::count,
     shares::Shares,
     socket::send_frame,
 };
 use crate::{
     net::unix,
     runtime::{readiness, time::Timer},
+    telemetry::leases::{LeaseCounters, count},
 };
 use doors::Doors;
 use unread::Unread;

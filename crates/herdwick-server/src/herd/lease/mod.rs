@@ -8,7 +8,6 @@
 //! manager names no provider; what a worker grants is an opaque ticket.
 
 mod client;
-mod counters;
 mod manager;
 mod orders;
 mod service;
@@ -17,8 +16,6 @@ mod slot;
 mod socket;
 mod tokens;
 
-pub use counters::LeaseNames;
-pub(crate) use counters::{LEASES, LeaseCounters};
 pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
 pub(crate) use orders::{LeaseAnswer, LeaseId, LeaseKind, LeaseOrder, Terms, WorkerEnd};
 pub(crate) use service::{Closing, Host, LeaseService, Offered};

@@ -21,10 +21,13 @@ use herdwick_request::HashKey;
 use mio::{Poll, Waker};
 
 use super::{
-    LeaseArrival, LeaseChannels, LeaseConfig, LeaseCounters, LeaseKind, LeaseManager, LeaseSocket,
-    LeaseTokens, WAKER, WorkerEnd, WorkerLink,
+    LeaseArrival, LeaseChannels, LeaseConfig, LeaseKind, LeaseManager, LeaseSocket, LeaseTokens,
+    WAKER, WorkerEnd, WorkerLink,
 };
-use crate::runtime::{parking::WakeupFd, time::Timer};
+use crate::{
+    runtime::{parking::WakeupFd, time::Timer},
+    telemetry::leases::LeaseCounters,
+};
 
 /// A fabric to offer.
 #[derive(Clone, Debug)]

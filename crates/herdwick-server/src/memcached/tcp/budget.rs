@@ -7,15 +7,12 @@ use std::{cmp::Reverse, time::Duration};
 use herdwick_memcache::GET_LINE_BYTES_MAX;
 
 use crate::{
+    runtime::{lots::WorkerLots, wait_queue::WaitQueue},
     settings::config::Timeouts,
     telemetry::counters::{Closed, WorkerCounters},
 };
 
-use super::{
-    connection::{Connection, Room, SMALL_BYTES, Share},
-    lots::WorkerLots,
-    wait_queue::WaitQueue,
-};
+use super::connection::{Connection, Room, SMALL_BYTES, Share};
 
 /// The buffers of all connections together may take one part in this many of `-m` ...
 const AMPLE_PART: usize = 4;

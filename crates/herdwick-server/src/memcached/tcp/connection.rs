@@ -10,13 +10,12 @@ use super::{
     activity::ActivityTimer,
     buffer::{INPUT_BYTES_MAX, Input, Output, Pool},
     gather::{Gather, Replies},
-    lots::Lot,
     run::{Cursor, Progress},
     upload_state::Upload,
 };
 use crate::{
     net::{auth::SaslExchange, stream::Stream},
-    runtime::{dump::Dump, forward::Ticket},
+    runtime::{dump::Dump, forward::Ticket, lots::Lot},
     settings::config::Protocol,
     telemetry::counters::WorkerCounters,
 };

@@ -11,7 +11,7 @@ use super::{
     run::{Cursor, Progress},
 };
 use crate::{
-    memcached::protocol::{Encoder, OUTPUT_BYTES},
+    runtime::protocol::{Encoder, OUTPUT_BYTES},
     runtime::{
         dump::Dump,
         forward::{ForwardBatch, Order},

@@ -21,13 +21,13 @@ use super::{
 };
 use crate::{
     context::{Context, VERSION},
-    memcached::protocol::Encoder,
     runtime::{
-        crawl::NotStarted,
         dump::{Dump, DumpFormat},
         forward::{Order, Ticket},
         front::Pass,
+        protocol::Encoder,
     },
+    settings::crawler::NotStarted,
 };
 
 /// The effect of a command, or of what stands in its place in the input.

@@ -11,7 +11,6 @@ mod gather;
 mod held;
 mod immediate;
 mod listing;
-mod lots;
 mod owners;
 mod packets;
 mod run;
@@ -22,7 +21,6 @@ mod statistics;
 mod turn;
 mod upload;
 mod upload_state;
-mod wait_queue;
 
 use std::{
     collections::VecDeque,
@@ -37,28 +35,26 @@ use herdwick_memcache::Decoder;
 use herdwick_request::Second;
 use mio::{Registry, event::Event};
 
-pub(crate) use lots::{Lot, Lots};
 pub(crate) use owners::Owners;
 
 use crate::{
     context::Context,
     herd::lease::{ConnectionSlot, Host, LeaseArrival},
-    memcached::{
-        protocol::RUN_REQUESTS,
-        tcp::{
-            activity::ActivityTimer,
-            budget::CHECK,
-            buffer::UPLOAD_BYTES_MIN,
-            connection::{Connection, Flow, Room},
-            gather::{Gather, Purpose},
-            state::Service,
-            turn::Turn,
-        },
+    memcached::tcp::{
+        activity::ActivityTimer,
+        budget::CHECK,
+        buffer::UPLOAD_BYTES_MIN,
+        connection::{Connection, Flow, Room},
+        gather::{Gather, Purpose},
+        state::Service,
+        turn::Turn,
     },
     net::{stream::Stream, udp::Sent},
     runtime::{
         forward::{ForwardBatch, Ticket},
         front::{Activity, Front, Pass, Tokens},
+        lots::Lots,
+        protocol::RUN_REQUESTS,
     },
     telemetry::{
         counters::Closed,

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     context::VERSION,
-    memcached::protocol::Encoder,
     net::auth::Auth,
+    runtime::protocol::Encoder,
     runtime::{forward::Ticket, front::Pass},
 };
 

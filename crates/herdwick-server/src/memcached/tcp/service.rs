@@ -16,7 +16,7 @@ use super::{
     upload_state::Upload,
 };
 use crate::{
-    memcached::protocol::{BatchEncoder, Large, Mark, OUTPUT_BYTES, PerRequest},
+    runtime::protocol::{BatchEncoder, Large, Mark, OUTPUT_BYTES, PerRequest},
     runtime::{
         cross_core::CrossCore,
         dump::Dump,

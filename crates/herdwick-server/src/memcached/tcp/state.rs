@@ -10,12 +10,16 @@ use super::{
     budget::Budget,
     buffer::{Pool, pool_bytes},
     gather::SpareReplies,
-    lots::{Lot, Lots, WorkerLots},
     owners::Owners,
 };
 use crate::{
-    context::Context, herd::lease::Host, memcached::protocol::RUN_REQUESTS,
-    runtime::partition::Uploader,
+    context::Context,
+    herd::lease::Host,
+    runtime::{
+        lots::{Lot, Lots, WorkerLots},
+        partition::Uploader,
+        protocol::RUN_REQUESTS,
+    },
 };
 
 /// Interval at which unused buffers are given back.

@@ -8,7 +8,7 @@ use herdwick_request::Clock;
 use super::gather::Topic;
 use crate::{
     context::Context,
-    memcached::protocol::Encoder,
+    runtime::protocol::Encoder,
     telemetry::{
         counters::{Snapshot, View},
         hot::KEYS_MAX,

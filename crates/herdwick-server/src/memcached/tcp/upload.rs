@@ -17,7 +17,7 @@ use super::{
     state::{AbortedUpload, Service},
     upload_state::{Upload, UploadPlace},
 };
-use crate::memcached::protocol::{BatchEncoder, Large};
+use crate::runtime::protocol::{BatchEncoder, Large};
 use crate::runtime::{
     cross_core::{Exhausted, PIECE_BYTES_MIN},
     forward::Ticket,

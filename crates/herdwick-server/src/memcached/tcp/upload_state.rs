@@ -3,7 +3,8 @@
 use herdwick_memcache::{Answer, Asked};
 use herdwick_request::{KeyHash, Op, Put, Request, Staged};
 
-use super::{lots::Lot, owners::Owners};
+use super::owners::Owners;
+use crate::runtime::lots::Lot;
 
 /// The line end behind a value in text.
 const LINE_END: &[u8] = b"\r\n";

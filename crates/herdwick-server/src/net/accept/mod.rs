@@ -1,7 +1,6 @@
 //! Accepts connections: the listeners, the thread that accepts and deals connections out to the
 //! workers, and the thread that completes TLS handshakes before the workers see a connection.
 
-mod listen;
 mod polling;
 mod tls;
 
@@ -19,14 +18,13 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 
-pub(crate) use listen::{ListenerInfo, Opened, StreamListener, open};
 pub(crate) use polling::WAKE;
 use polling::{EVENTS, RETRY};
 pub(crate) use tls::{Porch, greeter};
 
 use crate::{
     context::Context,
-    net::{stream::Stream, udp::UdpListener},
+    net::{listen::StreamListener, stream::Stream, udp::UdpListener},
     runtime::{parking::WakeupFd, readiness, stopping::Stopping, time::Timer},
 };
 

@@ -1,7 +1,6 @@
 //! Authentication: users and passwords in a file, as memcached's `-Y` or the file that
 //! MEMCACHED_SASL_PWDB names for its `-S`.
 
-mod error;
 mod sasl;
 mod scram;
 
@@ -18,12 +17,13 @@ use std::{
 
 use stringprep::saslprep;
 
-pub use error::AuthError;
-use error::LINE_BYTES_MAX;
 pub(crate) use sasl::{MECHANISMS, SaslExchange, SaslStep};
 use scram::{ITERATIONS, Keys, mac, same};
 
-use crate::settings::config::{Config, SaslUsers};
+use crate::settings::{
+    auth_error::{AuthError, LINE_BYTES_MAX},
+    config::{Config, SaslUsers},
+};
 
 /// Largest number of users of the text protocol (memcached's `MAX_ENTRIES`).
 const USERS_MAX: usize = 8;

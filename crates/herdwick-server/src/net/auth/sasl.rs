@@ -5,9 +5,9 @@ use stringprep::saslprep;
 
 use super::{
     Auth, Challenge,
-    error::LINE_BYTES_MAX,
     scram::{Challenged, ClientFirst},
 };
+use crate::settings::auth_error::LINE_BYTES_MAX;
 
 /// The mechanisms, as they are listed to clients, the strongest first.
 pub(crate) const MECHANISMS: &str = "SCRAM-SHA-256 PLAIN";

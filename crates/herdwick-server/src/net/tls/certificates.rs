@@ -23,7 +23,7 @@ use rustls::{
     version,
 };
 
-use super::{ClientCertificates, KeyFormat, Tls, TlsError};
+use crate::settings::tls::{ClientCertificates, KeyFormat, Tls, TlsError};
 
 /// Cached sessions for resumption; the oldest are dropped. About half a MiB.
 const SESSIONS: usize = 1024;

@@ -175,7 +175,7 @@ mod tests {
     use rcgen::{CertifiedKey, generate_simple_self_signed};
 
     use super::*;
-    use crate::net::tls::{ClientCertificates, KeyFormat, Tls};
+    use crate::settings::tls::{ClientCertificates, KeyFormat, Tls};
 
     /// Unfinished handshakes with peers that send nothing for now.
     struct Porch {

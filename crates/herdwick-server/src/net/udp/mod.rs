@@ -7,23 +7,12 @@
 //! (RFC 9000, section 8.1).
 
 mod exchange;
-mod network;
 mod socket;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub(crate) use exchange::{Sent, UdpExchange};
-pub use network::Network;
 pub(crate) use socket::UdpListener;
-
-/// memcached over UDP (memcached's `-U`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Udp {
-    /// The port, on each address that the server listens on; 0 takes a free one.
-    pub port: u16,
-    /// Networks with addresses that cannot be forged: they get complete replies, as loopback does.
-    pub trusted: Vec<Network>,
-}
 
 /// Counts of refused datagrams.
 #[derive(Debug, Default)]

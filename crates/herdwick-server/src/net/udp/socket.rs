@@ -9,7 +9,8 @@ use std::{
 
 use mio::{Interest, Registry, Token, net::UdpSocket};
 
-use super::{FRAME_BYTES, HEADER_BYTES, Refused, Udp, UdpExchange};
+use super::{FRAME_BYTES, HEADER_BYTES, Refused, UdpExchange};
+use crate::settings::network::Udp;
 
 /// Maximum length of a datagram in bytes.
 const DATAGRAM_BYTES: usize = 64 << 10;

@@ -26,7 +26,7 @@ use rustix::{
 };
 
 use super::{REFUSED, UnixSocket, closers};
-use crate::runtime::file_lock::PathLock;
+use crate::file_lock::PathLock;
 
 /// Most connections that are accepted when a listener is closed, to close each of them; the rest is
 /// closed with the listener.

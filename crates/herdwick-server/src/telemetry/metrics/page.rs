@@ -9,10 +9,10 @@ use prometheus::{
 
 use crate::{
     context::{Context, VERSION},
-    runtime::dump::Uri,
     telemetry::{
         counters::{Snapshot, View},
         stats::{self, Family, StatisticKind, families},
+        uri::Uri,
     },
 };
 

@@ -6,7 +6,7 @@ use super::{
     GENERAL, ITEMS, ITEMS_PREFIX, SLAB, SLAB_PREFIX, SLABS, Series, Statistic, StatisticKind, Unit,
     by_worker, families, workers::WORKER,
 };
-use crate::herd::{lease::LEASES, transports};
+use crate::{herd::transports, telemetry::leases::LEASES};
 
 /// A statistic, as documentation describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use crate::{
     context::Context,
     net::{
         auth::Auth,
-        tls::{self, Certificates, Tls},
+        tls::{self, Certificates},
     },
-    settings::listen::Listen,
+    settings::{listen::Listen, tls::Tls},
 };
 
 /// `stats settings`.

@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{
     context::Settings,
-    runtime::dump::Uri,
     telemetry::{
         counters::{Snapshot, View},
         hot::{self, HotKey},
+        uri::Uri,
     },
 };
 

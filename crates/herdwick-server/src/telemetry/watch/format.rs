@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr};
 use herdwick_request::{Mode, Status};
 
 use super::{Event, Found, What};
-use crate::runtime::dump::Uri;
+use crate::telemetry::uri::Uri;
 
 /// One line for a watcher: the event, the Unix time that its `now` counts from, and the line's
 /// number.

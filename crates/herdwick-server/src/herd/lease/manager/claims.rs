@@ -9,11 +9,11 @@ use herdwick_herd::{
 };
 
 use super::{
-    super::{LeaseId, LeaseKind, LeaseOrder, Terms, counters::count, shares::Owner},
+    super::{LeaseId, LeaseKind, LeaseOrder, Terms, shares::Owner},
     LeaseManager,
     unread::{UNREAD_HELD_MAX, is_unread},
 };
-use crate::net::stream::Stream;
+use crate::{net::stream::Stream, telemetry::leases::count};
 
 impl LeaseManager {
     pub(super) fn handle_claim(&mut self, id: LeaseId, claim: Claim, now: Duration) {

@@ -11,12 +11,10 @@ use std::{cmp::Reverse, collections::HashMap, io::ErrorKind, time::Duration};
 use mio::Token as Key;
 
 use super::{
-    super::{
-        ConnectionSlot, LeaseArrival, LeaseId, client::Client, counters::count, shares::Owner,
-    },
+    super::{ConnectionSlot, LeaseArrival, LeaseId, client::Client, shares::Owner},
     LeaseManager,
 };
-use crate::net::stream::Stream;
+use crate::{net::stream::Stream, telemetry::leases::count};
 
 /// Largest number of sockets that have claimed nothing yet.
 pub(super) const STRANGERS_MAX: usize = 64;

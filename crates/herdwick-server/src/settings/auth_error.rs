@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 /// Longest line of the file in bytes (memcached's `MAX_ENTRY_LEN`).
-pub(super) const LINE_BYTES_MAX: usize = 256;
+pub(crate) const LINE_BYTES_MAX: usize = 256;
 
 /// The users' file cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,15 @@
-//! IP networks in CIDR notation, as trusted sources of UDP requests.
+//! memcached over UDP: its port, and the networks that it trusts, in CIDR notation.
 
 use std::{fmt, net::IpAddr, str::FromStr};
+
+/// memcached over UDP (memcached's `-U`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Udp {
+    /// The port, on each address that the server listens on; 0 takes a free one.
+    pub port: u16,
+    /// Networks with addresses that cannot be forged: they get complete replies, as loopback does.
+    pub trusted: Vec<Network>,
+}
 
 /// An IP network: the addresses that share their first `bits` bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,13 +11,14 @@ use mio::net::TcpListener;
 
 use crate::{
     net::{
-        udp::{Udp, UdpListener},
+        udp::UdpListener,
         unix::{self, SocketFile},
     },
     settings::{
         config::Config,
         error::StartError,
         listen::{Address, Interface, Listen},
+        network::Udp,
     },
 };
 

@@ -55,7 +55,7 @@ counted! {
 
 impl LeaseCounters {
     /// Returns the counter of leases with this request path.
-    pub(super) fn by_path(&self, path: RequestPath) -> &AtomicU64 {
+    pub(crate) fn by_path(&self, path: RequestPath) -> &AtomicU64 {
         match path {
             RequestPath::UcWrite => &self.uc_write,
             RequestPath::RcWrite => &self.rc_write,
@@ -64,7 +64,7 @@ impl LeaseCounters {
     }
 
     /// Returns the counter of refusals for the same reason as `refusal`.
-    pub(super) fn refused(&self, refusal: Refusal) -> &AtomicU64 {
+    pub(crate) fn refused(&self, refusal: Refusal) -> &AtomicU64 {
         match refusal {
             Refusal::Token => &self.refused_token,
             Refusal::Full | Refusal::Memory => &self.refused_full,
@@ -73,6 +73,6 @@ impl LeaseCounters {
     }
 }
 
-pub(super) fn count(counter: &AtomicU64) {
+pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
