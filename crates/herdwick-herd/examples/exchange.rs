@@ -186,7 +186,7 @@ fn main() {
         }
         client.side.flush(&mut client.port, now);
         for _ in 0..passes {
-            server.round(now, CLOCK, &mut store);
+            server.side.round(&mut server.port, (now, CLOCK), &mut store);
         }
     }
     println!(

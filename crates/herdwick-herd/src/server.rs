@@ -16,14 +16,17 @@ pub use chunk::Chunk;
 pub use options::{REPLY_QPS_MAX, ServerOptions};
 pub use recv_queue::{UdQueue, WriteNotify};
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::{Completion, Port, PostError, Status};
 use herdwick_mem::Span;
 use herdwick_request::{Clock, Execute};
 
-use crate::{ServerCounters, wire::WORKERS_MAX};
+use crate::{
+    ServerCounters,
+    wire::{WORKERS_MAX, Window},
+};
 use batch::Batch;
 use chunk::Attached;
 pub use job::BATCH;
@@ -34,10 +37,14 @@ use reply_qp::ReplyQp;
 pub use roster::ClientId;
 use roster::Roster;
 
+/// Most passes of a round whose replies are sent together: they cover a full window of one client,
+/// or what one poll of many clients finds.
+const PASSES: usize = Window::MAX / BATCH;
+
 /// The server side of HERD at one worker.
 ///
 /// - mutators, at set-up and tear-down: [`ServerSide::attach`], [`ServerSide::detach`]
-/// - the poll loop calls [`ServerSide::pass`], and before it sleeps, with the port armed,
+/// - the poll loop calls [`ServerSide::round`], or [`ServerSide::pass`] if it drives the port, and before it sleeps, with the port armed,
 ///   [`ServerSide::has_news`]
 /// - getters: [`ServerSide::clients`], [`ServerSide::counters`]
 pub struct ServerSide {
@@ -226,6 +233,34 @@ impl ServerSide {
     /// nothing reads that memory and nothing is sent to that address.
     pub fn detach(&mut self, client: ClientId) -> Option<Chunk> {
         self.roster.remove(client).map(|attached| attached.chunk)
+    }
+
+    /// Runs one round of the poll loop: takes what has arrived, executes it, and has the port send
+    /// the replies. Returns the number of requests.
+    #[inline]
+    pub fn round<P: Port, E: Execute>(
+        &mut self,
+        port: &mut P,
+        (now, clock): (Duration, Clock),
+        exec: &mut E,
+    ) -> usize {
+        if self.clients() > 0 {
+            port.progress(now);
+        }
+        if !self.options.gso {
+            return self.pass(port, clock, exec);
+        }
+        // Datagrams wait in the port until the flush: several passes fill larger GSO batches.
+        let mut served = 0;
+        for _ in 0..PASSES {
+            let here = self.pass(port, clock, exec);
+            served += here;
+            if here < BATCH {
+                break;
+            }
+        }
+        port.flush(now);
+        served
     }
 
     /// One pass over the clients: takes up to [`BATCH`] requests, executes them, and posts their

@@ -140,7 +140,8 @@ impl<D: Device> Host<D> {
         let timed = !device.capabilities().lossless;
         move || {
             let now = if timed { watch.ns() } else { 0 };
-            end.round(Duration::from_nanos(now), CLOCK, &mut echo);
+            let now = Duration::from_nanos(now);
+            end.side.round(&mut end.port, (now, CLOCK), &mut echo);
         }
     }
 }

@@ -8,7 +8,6 @@ use herdwick_fabric::{
     QpId, QpSpec, QpState, RegionId, RegionSpec, Remote, Rkey, Scope, Source, Transport,
 };
 use herdwick_mem::Span;
-use herdwick_request::{Clock, Execute};
 
 use super::{MachineError, SetupError};
 use crate::{
@@ -24,9 +23,6 @@ const SEND_DEPTH: usize = if 2 * BATCH > SEND_DEPTH_MIN {
 } else {
     SEND_DEPTH_MIN
 };
-/// Most passes of a round whose replies are sent together: they cover a full window of one client,
-/// or what one poll of many clients finds.
-const PASSES: usize = Window::MAX / BATCH;
 /// The reply queue pairs only send.
 const REPLY_RECVS: usize = 0;
 /// Most RECVs of all clients' receive queues at a worker: full windows of sixty clients, or small
@@ -60,8 +56,6 @@ pub struct ServerEnd<P> {
     turn: usize,
     spin: Duration,
     datagram_header_bytes: usize,
-    /// The provider's `gso` (GSO).
-    gso: bool,
 }
 
 /// One client's resources at this worker, in a domain of its own: memory to write, and the queue
@@ -193,30 +187,7 @@ impl<P: Port> ServerEnd<P> {
             turn: 0,
             spin: terms.spin,
             datagram_header_bytes: capabilities.datagram_header_bytes,
-            gso: capabilities.gso,
         })
-    }
-
-    /// Runs one round of the poll loop: takes what has arrived, executes it, and has the port send
-    /// the replies. Returns the number of requests.
-    pub fn round<E: Execute>(&mut self, now: Duration, clock: Clock, exec: &mut E) -> usize {
-        let Self { port, side, .. } = self;
-        if side.clients() > 0 {
-            port.progress(now);
-        }
-        if !self.gso {
-            return side.pass(port, clock, exec);
-        }
-        let mut served = 0;
-        for _ in 0..PASSES {
-            let here = side.pass(port, clock, exec);
-            served += here;
-            if here < BATCH {
-                break;
-            }
-        }
-        port.flush(now);
-        served
     }
 
     /// Completion queue of the clients' queue pairs: arm it before sleeping.

@@ -310,7 +310,8 @@ impl<D: Device> Front for HerdFront<D> {
             start,
             counters: pass.counters,
         };
-        let served = server.round(pass.now, pass.clock, &mut counted);
+        let now = (pass.now, pass.clock);
+        let served = server.side.round(&mut server.port, now, &mut counted);
         if ordered || served > 0 {
             Activity::Busy
         } else {

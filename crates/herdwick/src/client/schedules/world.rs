@@ -444,7 +444,7 @@ impl Server {
         };
         for worker in &mut self.workers {
             if !chance.one_in(4) {
-                worker.round(now, clock, store);
+                worker.side.round(&mut worker.port, (now, clock), store);
             }
         }
         for link in &mut self.links {
