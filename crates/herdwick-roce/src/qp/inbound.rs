@@ -2,71 +2,16 @@
 
 use herdwick_fabric::{INLINE_RECEIVE, InlineData, Opcode, RegionId, Remote, Rkey, Status};
 
-use super::{Qp, Received};
+use super::{
+    Qp, Received,
+    message::{Message, Refusal},
+};
 use crate::{
     Drop, Memory,
-    packet::{Operation, Packet, Place, Psn24},
+    packet::{Operation, Packet, Place},
     regions::Right,
     shared::Shared,
 };
-
-/// The message being received.
-pub(crate) struct Inbound {
-    /// The expected PSN of the next packet.
-    pub(crate) expected: Psn24,
-    message: Message,
-}
-
-enum Message {
-    /// Between messages: the next packet has to start one.
-    Idle,
-    /// A SEND, with `taken` bytes stored in the buffer of the first RECV.
-    Send { taken: usize },
-    /// A WRITE, with `rest` of `total` bytes still to arrive.
-    Write {
-        region: RegionId,
-        offset: usize,
-        rest: usize,
-        total: usize,
-    },
-}
-
-/// The reason why a packet with the expected PSN is not executed.
-pub(crate) enum Refusal {
-    /// No RECV is posted.
-    NoRecv,
-    /// The message is longer than the buffer of its RECV.
-    TooLong,
-    /// Too many responses are queued; the requester has to retry.
-    Busy,
-    /// The region of the RECV's buffer was deregistered; the RECV has completed with an error.
-    Local,
-    /// A wrong length or order of packets.
-    Invalid(Drop),
-    /// A wrong rkey, range or right.
-    Access(Drop),
-}
-
-impl Default for Inbound {
-    fn default() -> Self {
-        Self {
-            expected: Psn24::new(0),
-            message: Message::Idle,
-        }
-    }
-}
-
-impl Inbound {
-    /// Returns whether no message is partly received.
-    pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.message, Message::Idle)
-    }
-
-    /// Drops a partly received message; its RECV takes the next one.
-    pub(crate) fn abandon(&mut self) {
-        self.message = Message::Idle;
-    }
-}
 
 impl Packet<'_> {
     /// Returns whether the packet starts a message.

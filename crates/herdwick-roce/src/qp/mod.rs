@@ -5,8 +5,10 @@ mod congestion;
 mod datagram;
 mod fragment;
 mod inbound;
+mod message;
 mod post;
 mod reliable;
+mod sends;
 mod target;
 mod unreliable;
 
@@ -28,13 +30,13 @@ use crate::{
 };
 
 pub use datagram::DATAGRAM_HEADER_BYTES;
-pub use post::{MESSAGE_BYTES_MAX, READ_BYTES_MAX};
+pub use sends::{MESSAGE_BYTES_MAX, READ_BYTES_MAX};
 
 pub(crate) use blame::Blame;
 pub(crate) use fragment::class;
-pub(crate) use inbound::Inbound;
-pub(crate) use post::Sends;
+pub(crate) use message::Inbound;
 pub(crate) use reliable::{Requester, Responder};
+pub(crate) use sends::{Ended, Sends};
 pub(crate) use target::Target;
 
 /// One queue pair.
@@ -241,12 +243,4 @@ impl Qp {
             self.finish_recv(cqs, &recv, Received::failed(Status::Flushed));
         }
     }
-}
-
-/// The result of a work request of the send queue.
-pub(crate) struct Ended {
-    pub(crate) wr_id: u64,
-    pub(crate) opcode: Opcode,
-    pub(crate) signaled: bool,
-    pub(crate) status: Status,
 }

@@ -6,8 +6,8 @@ use herdwick_fabric::{Payload, SendWr, Status};
 use super::{
     Ended, Qp,
     fragment::{Fragment, Whole, class},
-    inbound::Refusal,
-    post::{Body, Parts, Verb, Wqe},
+    message::Refusal,
+    sends::{Body, Parts, Verb, Wqe},
 };
 use crate::{
     Drop, Memory, Wire,

@@ -82,7 +82,7 @@ pub(crate) enum Lot {
 }
 
 /// One worker's lots, and its connections that wait for one, in order of arrival.
-pub(super) struct WorkerLots {
+pub(crate) struct WorkerLots {
     lots: Arc<Lots>,
     /// Own lots in use, for each partition.
     own_out: Vec<usize>,
@@ -98,7 +98,7 @@ pub(super) struct WorkerLots {
 
 /// The number of lots of a partition that have to be given back for waiting connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     count: usize,
     /// Lots among those that serve none: more are in use than there are.
     excess: usize,
@@ -109,7 +109,7 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// Returns whether giving back `lot` would help; then counts it as given back.
-    pub(super) fn take(&mut self, lot: Lot) -> bool {
+    pub(crate) fn take(&mut self, lot: Lot) -> bool {
         if self.count == 0 || lot == Lot::Own && self.own == 0 {
             return false;
         }
@@ -120,7 +120,7 @@ impl Wanted {
 }
 
 impl WorkerLots {
-    pub(super) fn new(lots: Arc<Lots>) -> Self {
+    pub(crate) fn new(lots: Arc<Lots>) -> Self {
         let count = lots.partitions.len();
         Self {
             own_out: vec![0; count],
@@ -135,7 +135,7 @@ impl WorkerLots {
 
     /// Takes a lot at partition `owner`. If none is free, or others wait, queues `place` and
     /// returns `None`.
-    pub(super) fn ask(&mut self, owner: usize, place: u32) -> Option<Lot> {
+    pub(crate) fn ask(&mut self, owner: usize, place: u32) -> Option<Lot> {
         let in_front = &self.lots.partitions[owner].waiting;
         if self.queues[owner].is_empty()
             && let Some(lot) = self.take(owner, in_front.load(Relaxed) == 0)
@@ -172,7 +172,7 @@ impl WorkerLots {
         Some(Lot::Shared)
     }
 
-    pub(super) fn give_back(&mut self, owner: usize, lot: Lot) {
+    pub(crate) fn give_back(&mut self, owner: usize, lot: Lot) {
         let partition = &self.lots.partitions[owner];
         self.out -= 1;
         match lot {
@@ -188,7 +188,7 @@ impl WorkerLots {
     /// Returns the next connection that gets a lot, and the lot. While other workers wait, too, a
     /// shared lot is taken only `in_turn`, so that the worker that gives one back does not always
     /// take it again.
-    pub(super) fn next(&mut self, in_turn: bool) -> Option<(u32, Lot)> {
+    pub(crate) fn next(&mut self, in_turn: bool) -> Option<(u32, Lot)> {
         if self.waiting == 0 {
             return None;
         }
@@ -208,7 +208,7 @@ impl WorkerLots {
     }
 
     /// Removes `place` from the queue of `owner`.
-    pub(super) fn forget(&mut self, owner: usize, place: u32) {
+    pub(crate) fn forget(&mut self, owner: usize, place: u32) {
         if self.queues[owner].remove(place) {
             self.left(owner);
         }
@@ -222,7 +222,7 @@ impl WorkerLots {
     }
 
     /// Returns whether a connection of any worker waits for a lot at `owner`.
-    pub(super) fn is_wanted(&self, owner: usize) -> bool {
+    pub(crate) fn is_wanted(&self, owner: usize) -> bool {
         self.lots.partitions[owner].waiting.load(Relaxed) > 0
     }
 
@@ -237,7 +237,7 @@ impl WorkerLots {
     }
 
     /// Returns whether a connection waits that a lot in use by this worker could serve.
-    pub(super) fn any_wanted(&self) -> bool {
+    pub(crate) fn any_wanted(&self) -> bool {
         let wanted = |owner: usize| {
             !self.queues[owner].is_empty() || self.lendable(owner) > 0 && self.is_wanted(owner)
         };
@@ -247,7 +247,7 @@ impl WorkerLots {
     /// Returns how many lots of each partition would help: one for each connection that waits here,
     /// else one for the other workers; and before those the lots that are in use beyond their
     /// number.
-    pub(super) fn wanted(&self) -> Vec<Wanted> {
+    pub(crate) fn wanted(&self) -> Vec<Wanted> {
         let wanted = |owner: usize| {
             let (waits, excess) = (self.queues[owner].len(), self.lots.excess(owner));
             let (served, own) = match waits {
@@ -265,7 +265,7 @@ impl WorkerLots {
 
     /// Wants nothing where giving back all of the lots of stalled connections would serve none: those
     /// of `lots`, named with their partitions, and those that other workers have found.
-    pub(super) fn limit(
+    pub(crate) fn limit(
         &mut self,
         wanted: &mut [Wanted],
         lots: impl Iterator<Item = (usize, Lot)>,
@@ -293,24 +293,24 @@ impl WorkerLots {
     }
 
     /// Records that none of this worker's connections is known to have stalled.
-    pub(super) fn none_stalled(&mut self) {
+    pub(crate) fn none_stalled(&mut self) {
         for owner in 0..self.stalled.len() {
             self.note_stalled(owner, 0);
         }
     }
 
     /// Returns the waiting connections by partition, the youngest first.
-    pub(super) fn youngest(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn youngest(&self) -> impl Iterator<Item = u32> {
         self.queues.iter().flat_map(WaitQueue::youngest)
     }
 
     /// Returns whether a connection of this worker waits.
-    pub(super) fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         self.waiting > 0
     }
 
     /// Returns whether lots of this worker are in use.
-    pub(super) fn is_out(&self) -> bool {
+    pub(crate) fn is_out(&self) -> bool {
         self.out > 0
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// A queue of places, each at most once.
 #[derive(Default)]
-pub(super) struct WaitQueue {
+pub(crate) struct WaitQueue {
     /// The places by the number of their arrival.
     order: BTreeMap<u64, u32>,
     /// The number of each place's arrival.
@@ -14,36 +14,36 @@ pub(super) struct WaitQueue {
 }
 
 impl WaitQueue {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
 
     /// Appends `place`, which must not be in the queue.
-    pub(super) fn push_back(&mut self, place: u32) {
+    pub(crate) fn push_back(&mut self, place: u32) {
         let before = self.arrivals.insert(place, self.next);
         debug_assert_eq!(before, None, "{place} is queued twice");
         self.order.insert(self.next, place);
         self.next += 1;
     }
 
-    pub(super) fn pop_front(&mut self) -> Option<u32> {
+    pub(crate) fn pop_front(&mut self) -> Option<u32> {
         let (_, place) = self.order.pop_first()?;
         self.arrivals.remove(&place);
         Some(place)
     }
 
     /// Removes `place`; returns whether it was in the queue.
-    pub(super) fn remove(&mut self, place: u32) -> bool {
+    pub(crate) fn remove(&mut self, place: u32) -> bool {
         let arrival = self.arrivals.remove(&place);
         arrival.is_some_and(|arrival| self.order.remove(&arrival).is_some())
     }
 
     /// Returns the places, the youngest first.
-    pub(super) fn youngest(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn youngest(&self) -> impl Iterator<Item = u32> {
         self.order.values().rev().copied()
     }
 }

@@ -4,7 +4,7 @@ use herdwick_fabric::Status;
 
 use super::super::{
     Qp,
-    post::{Body, Verb},
+    sends::{Body, Verb},
 };
 use crate::{
     Drop, Memory,

@@ -1,12 +1,14 @@
 //! RC: lost packets are sent again, and no request is executed twice.
 //!
-//! A requester and a responder, which share only their queue pair. [`request`] sends requests and
+//! A [`requester`] and a [`responder`], which share only their queue pair. [`request`] sends requests and
 //! runs the timer, [`answer`] processes the responses to them; [`serve`] executes the peer's
 //! requests, [`respond`] sends the responses.
 
 mod answer;
 mod request;
+mod requester;
 mod respond;
+mod responder;
 mod serve;
 
 use crate::{
@@ -17,8 +19,8 @@ use crate::{
 
 use super::Qp;
 
-pub(crate) use request::Requester;
-pub(crate) use respond::Responder;
+pub(crate) use requester::Requester;
+pub(crate) use responder::Responder;
 
 impl Qp {
     /// Processes a packet of an RC queue pair.

@@ -4,95 +4,24 @@ use core::time::Duration;
 
 use herdwick_fabric::Status;
 
-use super::super::{
-    Qp,
-    fragment::reth,
-    post::{Verb, Wqe},
+use super::{
+    super::{
+        Qp,
+        fragment::reth,
+        sends::{Verb, Wqe},
+    },
+    requester::{READ_PACKETS, Timer, WINDOW},
 };
 use crate::{
-    Memory, RNR_FOR_EVER, Retry, Wire,
-    packet::{
-        AtomicEth, Bth, BthFlags, Class, Head, ICRC_BYTES, Operation, PacketOp, Psn24, rnr_delay,
-    },
+    Memory, RNR_FOR_EVER, Wire,
+    packet::{AtomicEth, Bth, BthFlags, Class, Head, ICRC_BYTES, Operation, PacketOp, rnr_delay},
     shared::{Kind, Shared},
     slab,
 };
 
-/// Maximum unacknowledged packets of one queue pair: the most that a loss causes to be sent again.
-const WINDOW: i32 = 256;
 /// At least every 64th packet requests an acknowledgement: a quarter of the window.
 const ASK_EVERY: u32 = 64;
 const _: () = assert!(ASK_EVERY as i32 * 2 < WINDOW);
-/// A READ is requested in pieces of this many packets, counted from its first packet.
-const READ_PACKETS: u32 = 16;
-/// Initial window for response packets in flight; the minimum is one piece. Like a congestion
-/// window, it grows by a packet for each piece up to [`WINDOW`], and halves when responses are
-/// lost: only the requester can tell what its receive buffer holds.
-const READ_WINDOW_FIRST: i32 = 32;
-const READ_WINDOW_MIN: i32 = READ_PACKETS as i32;
-
-/// The requester. Its work requests are the entries of the send queue's ring, from the oldest
-/// unacknowledged one. `sends.next` is the next packet to send; it moves back when one is lost.
-pub(crate) struct Requester {
-    /// The oldest unacknowledged packet.
-    pub(super) oldest: Psn24,
-    /// One past the furthest packet ever sent.
-    pub(super) furthest: Psn24,
-    /// Index in the ring of the entry that `sends.next` belongs to.
-    pub(super) cursor: usize,
-    /// Pieces of READs, and atomics, sent since `sends.next` last moved back and not yet answered.
-    reading: usize,
-    /// Maximum response packets in flight.
-    read_window: i32,
-    /// Packets sent since the last one that requested an acknowledgement.
-    unasked: u32,
-    retries: u8,
-    not_ready_retries: u8,
-    timer: Timer,
-    /// Waiting, after an RNR NAK, for the peer to post a RECV.
-    resting: bool,
-    /// `sends.next` has moved back for a gap that further responses may report again.
-    recovering: bool,
-    /// After a timeout: only the oldest packet is sent until a response arrives.
-    probing: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Timer {
-    /// No packet is outstanding.
-    Off,
-    /// A packet was sent while posting, when the time was unknown; the next round sets the timer.
-    Unarmed,
-    At(Duration),
-}
-
-impl Requester {
-    pub(crate) fn new(first: Psn24, retry: &Retry) -> Self {
-        Self {
-            oldest: first,
-            furthest: first,
-            cursor: 0,
-            reading: 0,
-            read_window: READ_WINDOW_FIRST,
-            unasked: 0,
-            retries: retry.count,
-            not_ready_retries: retry.rnr_count,
-            timer: Timer::Off,
-            resting: false,
-            recovering: false,
-            probing: false,
-        }
-    }
-
-    pub(super) fn is_unarmed(&self) -> bool {
-        self.timer == Timer::Unarmed
-    }
-
-    fn read_less(&mut self) {
-        self.read_window = (self.read_window / 2).max(READ_WINDOW_MIN);
-    }
-}
-
 impl Wqe {
     /// Returns how many packets the request for packet `index` covers: the rest of its piece for a
     /// READ, else one.

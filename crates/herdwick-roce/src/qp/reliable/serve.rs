@@ -3,8 +3,8 @@
 use herdwick_fabric::{RegionId, Remote, Rkey, Status};
 
 use super::{
-    super::{Qp, inbound::Refusal, post::WORD},
-    respond::{Kept, Response},
+    super::{Qp, message::Refusal, sends::WORD},
+    responder::{Kept, Response},
 };
 use crate::{
     Drop, Memory, Wire,
