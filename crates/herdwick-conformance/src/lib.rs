@@ -26,10 +26,12 @@
 //! stream, or use [`far`].
 //!
 //! [`seeded`] is a whole provider inside one process, under virtual time, with every fault drawn
-//! from a seed: the place to test a protocol against loss, reordering and dead peers.
+//! from a seed: the place to test a protocol against loss, reordering and dead peers. [`document`]
+//! reads the tables in which pages draw layouts, for the tests that compare them with the code.
 #![forbid(unsafe_code)]
 
 mod behaviours;
+pub mod document;
 pub mod far;
 mod party;
 pub mod shared;

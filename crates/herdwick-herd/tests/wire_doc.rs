@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use herdwick_conformance::document::{self, code_table, field_table};
 use herdwick_fabric::{Endpoint, Remote, Rkey};
 use herdwick_herd::{
     Announce, ServerCounters,
@@ -14,40 +15,13 @@ use herdwick_herd::{
 
 const WIRE_MD: &str = include_str!("../../../docs/wire.md");
 
-/// Returns the text between the two markers of `section`.
-fn drawn(section: &str) -> &'static str {
-    let (begin, end) = (
-        format!("<!-- {section} -->\n\n"),
-        format!("\n<!-- end of {section} -->"),
-    );
-    let (_, rest) = WIRE_MD
-        .split_once(&begin)
-        .unwrap_or_else(|| panic!("docs/wire.md has no {begin}"));
-    let (table, _) = rest
-        .split_once(&end)
-        .unwrap_or_else(|| panic!("docs/wire.md has no {end}"));
-    table
-}
-
 fn assert_drawn(section: &str, expected: &str) {
-    assert!(
-        drawn(section) == expected,
-        "docs/wire.md, {section}, should read:\n{expected}"
-    );
+    document::assert_drawn(WIRE_MD, section, expected);
 }
 
 fn table(fields: &[Field]) -> String {
-    let mut out = String::from("| name | offset | bytes | meaning |\n|---|---:|---:|---|\n");
-    for field in fields {
-        let Field {
-            name,
-            offset,
-            bytes,
-            meaning,
-        } = field;
-        writeln!(out, "| {name} | {offset} | {bytes} | {meaning} |").unwrap();
-    }
-    out
+    let fields = fields.iter();
+    field_table(fields.map(|field| (field.name, field.offset, field.bytes, field.meaning)))
 }
 
 /// One row a word, one cell a byte, in the order of `xxd`.
@@ -71,12 +45,10 @@ fn byte_map(fields: &[Field]) -> String {
 }
 
 fn codes<T: std::fmt::Debug>(all: impl Iterator<Item = (u8, T)>) -> String {
-    let mut out = String::from("| name | code |\n|---|---:|\n");
-    for (code, name) in all {
-        let name = spaced(&format!("{name:?}"));
-        writeln!(out, "| {name} | {code} |").unwrap();
-    }
-    out
+    code_table(
+        "name",
+        all.map(|(code, name)| (spaced(&format!("{name:?}")), code)),
+    )
 }
 
 /// `NotFound` becomes `NOT_FOUND`.
@@ -129,13 +101,12 @@ fn operation_and_status_codes_match_wire_md() {
 
 /// Name, first byte and end of each row of `section`.
 fn rows(section: &str) -> Vec<(&'static str, usize, usize)> {
-    let rows = drawn(section).lines().skip(2);
-    let split = |row: &'static str| {
-        let cells: Vec<_> = row.split('|').map(str::trim).collect();
-        let at: usize = cells[2].parse().unwrap();
-        (cells[1], at, at + cells[3].parse::<usize>().unwrap())
-    };
-    rows.map(split).collect()
+    let rows = document::rows(WIRE_MD, section).into_iter();
+    let fields = rows.map(|cells| {
+        let at: usize = cells[1].parse().unwrap();
+        (cells[0], at, at + cells[2].parse::<usize>().unwrap())
+    });
+    fields.collect()
 }
 
 /// Compares `bytes` with the rows of `section` and each with its number. Returns how many bytes the
@@ -177,9 +148,9 @@ fn lease_frame_header_and_kinds_match_wire_md() {
         ("GO", Go.to_frame()),
         ("REFUSAL", Refusal::Full.to_frame()),
     ];
-    let mut kinds = String::from("| name | code |\n|---|---:|\n");
+    let mut kinds = Vec::new();
     for (name, frame) in frames {
-        writeln!(kinds, "| {name} | {} |", frame[4]).unwrap();
+        kinds.push((name.to_owned(), frame[4]));
         let numbers = [
             ("magic", u64::from_le_bytes(*b"HWL\0\0\0\0\0")),
             ("version", 0),
@@ -189,7 +160,7 @@ fn lease_frame_header_and_kinds_match_wire_md() {
         ];
         assert_eq!(assert_laid_out("frame", &frame, &numbers), HEADER_BYTES);
     }
-    assert_drawn("kinds", &kinds);
+    assert_drawn("kinds", &code_table("name", kinds));
 }
 
 #[test]
@@ -212,13 +183,15 @@ fn refusal_codes_match_wire_md() {
 #[test]
 fn what_is_dropped_has_the_names_of_its_counters() {
     let known = ServerCounters::default();
-    let rows = drawn("drops").lines().skip(2);
-    let named = rows.map(|row| row.split('|').nth(1).unwrap().trim());
-    for name in named {
+    for row in document::rows(WIRE_MD, "drops") {
+        let name = row[0];
         assert!(known.iter().any(|(counter, _)| counter == name), "{name}");
     }
     let longest = format!("more than {} bytes", grouped(REQUEST_BYTES_MAX));
-    assert!(drawn("drops").contains(&longest), "{longest}");
+    assert!(
+        document::section(WIRE_MD, "drops").contains(&longest),
+        "{longest}"
+    );
 }
 
 /// Returns a number below a million with a comma between thousands.

@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use herdwick_conformance::document;
 use herdwick_fabric::{
     Access, Armed, Device, Endpoint, Local, Payload, PdTicket, Port, QpId, RegionId, RegionSpec,
     Scope, SendOp, Sharing, Transport,
@@ -28,21 +29,17 @@ struct Table {
 
 /// Returns the table between the two markers of `section`; its rows must leave no gap.
 fn drawn(section: &str) -> Table {
-    let begin = format!("<!-- {section} -->");
-    let (_, rest) = WIRE_MD.split_once(&begin).expect(section);
-    let (body, _) = rest.split_once("<!-- end of").expect(section);
     let mut table = Table {
         fields: HashMap::new(),
         bits: HashMap::new(),
         bytes: 0,
     };
-    for row in body.lines().filter(|row| row.starts_with("| ")).skip(1) {
-        let cells: Vec<_> = row.trim_matches('|').splitn(4, " | ").collect();
-        let (offset, bytes): (usize, usize) =
-            (cells[1].parse().unwrap(), cells[2].parse().unwrap());
-        assert_eq!(offset, table.bytes, "{section}: {row}");
+    for cells in document::rows(WIRE_MD, section) {
+        let number = |at: usize| cells[at].parse::<usize>().unwrap();
+        let (offset, bytes) = (number(1), number(2));
+        assert_eq!(offset, table.bytes, "{section}: {cells:?}");
         table.bytes += bytes;
-        table.fields.insert(cells[0].trim(), offset..table.bytes);
+        table.fields.insert(cells[0], offset..table.bytes);
         table.bits.extend(bits(cells[3]));
     }
     assert!(table.bytes > 0, "{section} is empty");
