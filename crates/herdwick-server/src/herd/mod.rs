@@ -16,19 +16,19 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Armed, Device, OpenError, Port, Released};
+use herdwick_fabric::{Armed, Counter, Device, OpenError, Port, Released};
 use herdwick_herd::{
-    ServerEnd, ServerTerms, SetupError,
+    ServerCounters, ServerEnd, ServerTerms, SetupError,
     hello::{Refusal, WorkerAccept, WorkerGrant},
 };
+use herdwick_providers::Fabric;
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
     herd::lease::{LeaseAnswer, LeaseId, LeaseOrder, Terms, WorkerEnd},
     runtime::front::{Activity, Front, Pass, Tokens},
 };
-use counted::Counted;
-pub(crate) use counted::FrontCounters;
+use counted::{Counted, FrontCounters};
 use held::HeldLeases;
 
 /// The parameters of a front.
@@ -284,6 +284,18 @@ fn counts<P: Port>(server: &ServerEnd<P>) -> Vec<(&'static str, u64)> {
     counts.extend(server.port.drops());
     counts.extend(server.port.connection_counts());
     counts
+}
+
+/// Returns every counter that a front of any provider may report, in the order of [`Front::counts`],
+/// which is that of `stats`: those of its ends, the first provider's, its own, then what the other
+/// providers' have beyond these.
+pub(crate) fn counters() -> Vec<&'static Counter> {
+    let [first, others @ ..] = Fabric::ALL;
+    let shared = ServerCounters::COUNTERS.iter().chain(first.counters());
+    let fronts = shared.chain(FrontCounters::COUNTERS);
+    fronts
+        .chain(others.into_iter().flat_map(Fabric::counters))
+        .collect()
 }
 
 impl<D: Device> Front for HerdFront<D> {

@@ -2,16 +2,15 @@
 
 use std::{io, time::Duration};
 
-use herdwick_fabric::{Counter, Device, OpenError};
+use herdwick_fabric::{Device, OpenError};
 use herdwick_herd::{
-    ServerCounters, ServerEnd, ServerTerms, SetupError, hello::WORKERS_MAX as LEASE_WORKERS_MAX,
-    wire::Window,
+    ServerEnd, ServerTerms, SetupError, hello::WORKERS_MAX as LEASE_WORKERS_MAX, wire::Window,
 };
 use herdwick_providers::{AnyDevice, AnyPort, Fabric, ListenError, ListenHost, Visit, Wanted};
 
 use crate::{
     herd::{
-        FrontCounters, HerdConfig, HerdFront,
+        HerdConfig, HerdFront,
         lease::{LeaseKind, Offered},
     },
     runtime::{front::Front, time::unix_time},
@@ -179,17 +178,6 @@ impl Visit for MakeFront {
             Box::new(HerdFront::new(fabric.name(), device, config)?)
         })
     }
-}
-
-/// Returns every counter that a front may report, in the order of `stats`: those of all fronts, the
-/// first provider's, those of a front's own, then the other providers'.
-pub(crate) fn counters() -> Vec<&'static Counter> {
-    let [first, others @ ..] = Fabric::ALL;
-    let shared = ServerCounters::COUNTERS.iter().chain(first.counters());
-    let fronts = shared.chain(FrontCounters::COUNTERS);
-    fronts
-        .chain(others.into_iter().flat_map(Fabric::counters))
-        .collect()
 }
 
 /// Returns the bytes of memory that a lease of `window` holds at all `workers` together: everything

@@ -6,7 +6,7 @@ use super::{
     GENERAL, ITEMS, ITEMS_PREFIX, SLAB, SLAB_PREFIX, SLABS, Series, Statistic, StatisticKind, Unit,
     by_worker, families, workers::WORKER,
 };
-use crate::{herd::transports, telemetry::leases::LEASES};
+use crate::{herd, telemetry::leases::LEASES};
 
 /// A statistic, as documentation describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ fn table<R>(
 
 /// Describes the counters of the transports.
 fn of_transports() -> impl Iterator<Item = Description> {
-    transports::counters().into_iter().map(|counter| {
+    herd::counters().into_iter().map(|counter| {
         let series = by_worker(counter.name).map_or_else(
             || format!("{}{{reason=\"{}\"}}", families::DROPS.name, counter.name),
             |family| family.name.to_owned(),
