@@ -186,7 +186,9 @@ fn main() {
         }
         client.side.flush(&mut client.port, now);
         for _ in 0..passes {
-            server.side.round(&mut server.port, (now, CLOCK), &mut store);
+            server
+                .side
+                .round(&mut server.port, (now, CLOCK), &mut store);
         }
     }
     println!(

@@ -144,6 +144,7 @@ impl<T> Consumer<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
+        // The last `Arc` has synchronised with both ends; acquire is for loom, which does not know.
         let (mut head, tail) = (
             self.head.load(Ordering::Acquire),
             self.tail.load(Ordering::Acquire),

@@ -100,6 +100,7 @@ impl AttendedPort {
     )]
     fn attend(&self, socket: &OwnedFd) {
         let start = Instant::now();
+        // Pairs with the release in `Attended::drop`.
         while !self.over.load(Ordering::Acquire) {
             // What rings from here on is seen by the pass, or ends the rest behind it.
             // Nothing to read is the usual case.

@@ -31,6 +31,7 @@ pub enum GsoSupport {
 /// # Errors
 /// UDP sockets cannot be made, or do not deliver what is sent.
 pub fn probe() -> io::Result<Probe> {
+    // Enough to tell a batch from single datagrams; small enough for any socket buffer.
     const DATAGRAMS: usize = 8;
     const BYTES: usize = 64;
     let any = (Ipv4Addr::LOCALHOST, 0).into();

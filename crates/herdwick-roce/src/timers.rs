@@ -11,6 +11,7 @@ pub(crate) struct Timers {
     places: Vec<u32>,
 }
 
+/// The position of an index that has no timer.
 const ABSENT: u32 = u32::MAX;
 
 impl Timers {

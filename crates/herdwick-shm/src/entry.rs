@@ -2,6 +2,7 @@
 
 use herdwick_fabric::{Access, Rkey};
 
+/// The bits of `rights` in docs/wire.md: above the rkey, below the serial number.
 const RIGHT_READ: u64 = 1 << 32;
 const RIGHT_WRITE: u64 = 1 << 33;
 const RIGHT_ATOMIC: u64 = 1 << 34;

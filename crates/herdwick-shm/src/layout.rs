@@ -193,6 +193,7 @@ impl RingPlace {
     }
 }
 
+/// Name and version, so that an endpoint of another provider or layout is refused.
 const ENDPOINT_MAGIC: [u8; 3] = *b"hs\x01";
 /// Magic and small fields, token, qpn, ring offset.
 const ENDPOINT_BYTES: usize = 4 * WORD;

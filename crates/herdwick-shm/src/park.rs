@@ -31,6 +31,7 @@ impl Arming {
     }
 
     pub(crate) fn show(self, words: &impl Words, index: usize) {
+        // Not enough by itself: `settle` follows before the last check.
         words.store_release(index, self.0);
     }
 }

@@ -280,6 +280,7 @@ impl Pd {
     }
 
     pub(crate) fn give_line(&mut self, line: usize) {
+        // 0 is no queue pair: the peer finds the end of this one at its next check of the word.
         self.mine.store_release(qp_word(line), 0);
         self.lines_taken &= !(1 << line);
     }
@@ -355,6 +356,7 @@ impl Pd {
     ) -> Result<usize, Shortage> {
         let limit = Shortage::Limit("datagram senders of the protection domain", SENDERS);
         let index = self.senders.add(qpn, outbounds).ok_or(limit)?;
+        // Before any message that carries the index: its receiver looks the number up here.
         self.mine.store_release(sender_word(index), qpn.0.into());
         Ok(index)
     }

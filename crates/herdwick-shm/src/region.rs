@@ -46,6 +46,7 @@ impl Opened {
         peer: Qpn,
     ) -> Option<(&Span, usize)> {
         let entry = rkey.0 as usize % REGIONS;
+        // Pairs with the release by which the owner publishes an entry after its other words.
         let word = pd.theirs.load_acquire(region_word(entry));
         if word != self.word {
             *self = Self::check(pd, entry, word)?;
@@ -70,6 +71,7 @@ impl Opened {
     /// meanwhile was the region's.
     #[inline]
     pub(crate) fn is_current(&self, pd: &Pd, rkey: Rkey) -> bool {
+        // What was copied was loaded before this check, as in a sequence lock.
         fence(Ordering::Acquire);
         pd.theirs.load(region_word(rkey.0 as usize)) == self.word
     }

@@ -25,6 +25,7 @@ const BUCKETS_PER_SLOT: usize = 8;
 /// number, mutations in the upper half.
 pub(super) struct Keys(Box<[u32]>);
 
+/// One of each in a number of [`Keys`]; a window holds far fewer than either half counts to.
 const READ: u32 = 1;
 const MUTATION: u32 = 1 << 16;
 

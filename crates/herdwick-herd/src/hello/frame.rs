@@ -175,6 +175,7 @@ pub enum Refusal {
 }
 
 impl Claim {
+    /// Token (16), window (4), reply_bytes_max (4).
     const BODY: usize = 24;
     /// Bytes of the frame.
     pub const FRAME_BYTES: usize = HEADER_BYTES + Self::BODY;

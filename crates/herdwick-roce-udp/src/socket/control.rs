@@ -7,6 +7,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Bytes of the header of a control message.
 const HEADER: usize = 16;
 const _: () = assert!(size_of::<libc::cmsghdr>() == HEADER);
 

@@ -140,6 +140,7 @@ impl Socket {
 
     /// Marks sent packets ECT(0): the transport reacts to congestion marks.
     pub(crate) fn mark_ecn_capable(&self) -> io::Result<()> {
+        // The low two bits of the traffic class (RFC 3168).
         const ECT_0: u8 = 2;
         sockopt::set_ip_tos(&self.fd, ECT_0)?;
         if self.local.is_ipv6() {

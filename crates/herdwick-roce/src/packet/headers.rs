@@ -27,6 +27,8 @@ pub const PKEY: u16 = 0xffff;
 /// The membership bit of a partition key; two keys match if the other fifteen bits do.
 const PKEY_MEMBER: u16 = 0x8000;
 
+/// Flags of the BTH: of its second byte (solicited event, migration request, version of the transport
+/// header), and of the words of the destination (BECN) and of the PSN.
 const SOLICITED: u8 = 0x80;
 const MIGRATION: u8 = 0x40;
 const VERSION: u8 = 0x0f;

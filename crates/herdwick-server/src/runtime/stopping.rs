@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use crate::runtime::parking::WakeupFd;
 
-/// The state of the shutdown, shared by all threads.
+/// The state of the shutdown, shared by all threads. Sequentially consistent throughout: it changes
+/// a few times in a process, so nothing weaker need be argued for.
 pub(crate) struct Stopping {
     asked: AtomicBool,
     /// Workers that have not finished their connections.

@@ -146,6 +146,7 @@ impl Closing {
     }
 
     pub(crate) fn ask(&self) {
+        // Pairs with the acquire in the manager's loop, which looks after each wakeup.
         self.stop.store(true, Ordering::Release);
         // Fails only when a wakeup is already pending.
         let _ = self.waker.wake();

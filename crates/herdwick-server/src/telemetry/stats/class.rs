@@ -13,6 +13,7 @@ fn used_chunks(v: &View<'_>) -> u64 {
     v.sum.store.bytes / CHUNK_BYTES
 }
 
+/// The log aligns items to this, so it stands for memcached's chunk.
 const CHUNK_BYTES: u64 = 8;
 
 table! {
