@@ -82,6 +82,8 @@ fn claimant(address: &str) -> (TcpStream, Vec<u8>) {
     (stream, claim.to_frame())
 }
 
+/// Reads one frame. The handshake's machine does not serve here: it sends nothing that is out of order
+/// or names queue pairs elsewhere.
 fn frame(stream: &mut TcpStream) -> (Kind, Vec<u8>) {
     let mut head = [0; HEADER_BYTES];
     stream.read_exact(&mut head).unwrap();
