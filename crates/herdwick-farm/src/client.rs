@@ -39,7 +39,7 @@ pub enum Lost {
     /// A queue pair failed.
     #[error("the connection to the FaRM-KV server failed ({0:?}): connect again")]
     Failed(Status),
-    /// No reply came until the deadline.
+    /// Neither a reply nor a READ came until the deadline.
     #[error("the FaRM-KV server did not answer: see that it runs, and connect again")]
     Silent,
 }
@@ -253,6 +253,9 @@ impl ClientSide {
         sink: &mut impl FnMut(u64, Answer<'_>),
     ) -> usize {
         let mut ended = self.lookups(port, sink);
+        if self.reader.has_fallen_silent(self.messages.deadline, now) {
+            self.lose(Lost::Silent);
+        }
         self.completions(port);
         ended += self.take_replies(sink);
         self.ask_unsure(port, now);

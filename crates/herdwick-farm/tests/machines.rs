@@ -463,6 +463,28 @@ fn a_server_that_does_not_answer_is_lost_at_the_deadline() {
     assert_eq!(kept, [Kept::Lost(Lost::Silent)]);
 }
 
+/// A server that answers no READ is lost at the deadline too, also for a client that only GETs.
+#[test]
+fn a_server_that_answers_no_read_is_lost_at_the_deadline() {
+    let client = ClientTerms {
+        deadline: Duration::from_millis(1),
+        ..ClientTerms::default()
+    };
+    let mut world = Seeded::new(1, &terms(MODES[0]), 1, &client);
+    let (client, _) = &mut world.clients[0];
+    client.side.get(&key(1), 5).unwrap();
+    let (mut kept, mut now) = (Vec::new(), Duration::ZERO);
+    // Nothing moves the network: the server has stopped.
+    while kept.is_empty() && now < Duration::from_millis(2) {
+        now += Duration::from_micros(10);
+        client.side.post(&mut client.port);
+        let sink = &mut |_, answer: Answer<'_>| kept.push(keep(answer));
+        client.side.poll(&mut client.port, now, sink);
+    }
+    assert_eq!(kept, [Kept::Lost(Lost::Silent)]);
+    assert!(now > Duration::from_millis(1));
+}
+
 /// The READs of most GETs are not posted yet when the deadline passes.
 #[test]
 fn a_server_that_is_lost_ends_gets_that_wait_to_be_posted() {

@@ -122,6 +122,11 @@ impl Calls {
         self.generation = Some(generation);
     }
 
+    /// Returns how long the server may be silent.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     pub(crate) fn failed(&self) -> Option<Failure> {
         self.failed
     }

@@ -130,7 +130,7 @@ impl Client {
     #[must_use]
     pub fn failed(&self) -> Option<Failure> {
         let read = self.reader.failed().map(Failure::Link);
-        read.or_else(|| self.calls.failed())
+        self.calls.failed().or(read)
     }
 
     /// READs another table from now on.
@@ -269,6 +269,9 @@ impl Client {
             answers += 1;
             sink(cursor.user, answer);
         });
+        if reader.has_fallen_silent(calls.timeout(), now) {
+            calls.fail(Failure::Silent);
+        }
         if let Some(status) = reader.failed() {
             calls.fail(Failure::Link(status));
         }

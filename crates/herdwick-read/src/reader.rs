@@ -1,6 +1,6 @@
 //! The machine: a window of lookups, their READs, and what becomes of them.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::{
@@ -40,6 +40,10 @@ pub struct Reader<L> {
     pace: Pace,
     copy: Vec<u8>,
     failed: Option<Status>,
+    /// Whether a step has completed since [`Reader::has_fallen_silent`] looked last.
+    heard: bool,
+    /// Since when none has, while lookups are in flight.
+    silent_since: Option<Duration>,
     counters: ReadCounters,
 }
 
@@ -119,6 +123,8 @@ impl<L> Reader<L> {
             pace: Pace::new(options, has.rd_atomic_max),
             copy: vec![0; stride],
             failed: None,
+            heard: false,
+            silent_since: None,
             counters: ReadCounters::default(),
         })
     }
@@ -176,6 +182,23 @@ impl<L> Reader<L> {
     #[cold]
     pub fn give_up(&mut self, status: Status) {
         self.failed = self.failed.or(Some(status));
+    }
+
+    /// Returns whether no step has completed for longer than `deadline` though lookups are in flight; then
+    /// the queue pair is given up. A fabric that retries by itself fails it earlier. To be called after
+    /// [`Reader::poll`].
+    #[inline]
+    pub fn has_fallen_silent(&mut self, deadline: Duration, now: Duration) -> bool {
+        if std::mem::take(&mut self.heard) || self.in_flight() == 0 {
+            self.silent_since = None;
+            return false;
+        }
+        let since = *self.silent_since.get_or_insert(now);
+        let silent = now.saturating_sub(since) > deadline;
+        if silent {
+            self.give_up(Status::RetryExceeded);
+        }
+        silent
     }
 
     /// Begins a lookup; [`Reader::post`] posts its READs.
@@ -336,6 +359,7 @@ impl<L> Reader<L> {
             return;
         };
         slot.posted = false;
+        self.heard = true;
         self.pace.release(&slot.step);
         let bytes = &mut self.copy[..slot.step.room()];
         self.inbox

@@ -292,6 +292,44 @@ fn without_its_check_a_judge_takes_mixed_values() {
     assert!(wrong > 0);
 }
 
+/// A peer that answers nothing is given up at the deadline, and one that answers slowly is not.
+#[test]
+fn a_peer_that_falls_silent_is_given_up_at_the_deadline() {
+    let deadline = Duration::from_micros(50);
+    let mut world = World::calm();
+    world.store(1, 0, 7);
+    // As long as steps complete, lookups may take longer than the deadline in all.
+    for _ in 0..1000 {
+        // The window may be full.
+        let _ = world.begin(1);
+        world.pass();
+        assert!(!world.reader.has_fallen_silent(deadline, world.now));
+    }
+    world.finish();
+    assert!(!world.reader.has_fallen_silent(deadline, world.now));
+    // Idleness is no silence.
+    let idle = world.now + 10 * deadline;
+    assert!(!world.reader.has_fallen_silent(deadline, idle));
+
+    world.begin(1).unwrap();
+    world.reader.post(&mut world.port);
+    let silent = |world: &mut World, after| world.reader.has_fallen_silent(deadline, idle + after);
+    assert!(!silent(&mut world, Duration::ZERO));
+    assert!(!silent(&mut world, deadline));
+    assert!(silent(&mut world, deadline + Duration::from_nanos(1)));
+    let mut ends = Vec::new();
+    let World {
+        reader,
+        port,
+        judge,
+        ..
+    } = &mut world;
+    reader.poll(port, judge, &mut |_, outcome| {
+        ends.push(outcome == Outcome::Failed(Status::RetryExceeded));
+    });
+    assert_eq!(ends, [true]);
+}
+
 #[test]
 fn missing_and_found_are_told_apart_and_counted() {
     let mut world = World::calm();

@@ -1,7 +1,7 @@
 //! Servers that are killed and started again, clients that die at any step, and clients that do not
 //! follow the table.
 
-use herdwick_pilaf::{ClientOptions, Refused, ServerOptions};
+use herdwick_pilaf::{ClientOptions, Failure, Refused, ServerOptions};
 use herdwick_request::HashKey;
 
 use crate::fixture::{Kept, join, key, seeded, server_options};
@@ -111,6 +111,29 @@ fn a_client_that_does_not_follow_two_moves_is_dropped_and_others_are_served() {
     assert_eq!(world.get(0, &key(0)), Kept::Value(b"x".to_vec()));
     world.clients[1].1.client.get(&key(0), 5).unwrap();
     assert_eq!(world.answer(), Kept::Failed);
+}
+
+/// A server that stops answers no READ: a client that only GETs ends too.
+#[test]
+fn a_client_that_only_gets_ends_when_its_server_falls_silent() {
+    let (_, mut world) = seeded(4, 1, server_options(64));
+    assert_eq!(world.put(0, &key(1), b"x"), Kept::Done);
+    let (_, end) = &mut world.clients[0];
+    end.client.get(&key(1), 5).unwrap();
+    let (mut ended, mut now) = (None, world.now);
+    // Nothing moves the network.
+    for _ in 0..1_000_000 {
+        now += std::time::Duration::from_millis(1);
+        end.client.post(&mut end.port, now);
+        end.client.poll(&mut end.port, now, &mut |_, answer| {
+            ended = Some(Kept::of(answer))
+        });
+        if ended.is_some() {
+            break;
+        }
+    }
+    assert_eq!(ended, Some(Kept::Failed));
+    assert_eq!(end.client.failed(), Some(Failure::Silent));
 }
 
 /// One bucket more is all that the table may grow by, and with some hash keys not every key finds a
