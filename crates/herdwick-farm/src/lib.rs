@@ -26,7 +26,7 @@ pub use message::{CONTROL_FIELDS, Operation, ReplyCode, WINDOW_MAX};
 pub use probe::{Extent, Probe, Verdict, View};
 pub use server::{ClientId, ServerCounters, ServerSide};
 pub use setup::{
-    Accept, ClientEnd, ClientTerms, Grant, Resources, ServerEnd, ServerTerms, SetupError,
-    TermsError,
+    Accept, CLIENTS_MAX, ClientEnd, ClientTerms, Grant, Resources, ServerEnd, ServerTerms,
+    SetupError, TermsError,
 };
 pub use table::{CHAIN_MAX, PutError, Table, TableCounts};

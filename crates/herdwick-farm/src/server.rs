@@ -127,6 +127,11 @@ impl ServerSide {
         self.clients.iter().flatten().count()
     }
 
+    /// Returns the number of clients that there may be.
+    pub(crate) fn clients_max(&self) -> usize {
+        self.clients.len()
+    }
+
     /// Returns a client whose queue pair has failed, to be detached.
     #[must_use]
     pub fn lost_client(&self) -> Option<ClientId> {

@@ -44,6 +44,9 @@ pub enum TermsError {
     /// As many clients are in service as there may be.
     #[error("the server has no room for another client")]
     Clients,
+    /// A server cannot have this many clients.
+    #[error("at most {0} clients: say 1 to {CLIENTS_MAX}")]
+    ClientsMax(usize),
 }
 
 impl From<TermsError> for SetupError {
@@ -52,6 +55,9 @@ impl From<TermsError> for SetupError {
     }
 }
 
+/// Most clients of a server.
+pub const CLIENTS_MAX: usize = 4096;
+
 /// Options of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerTerms {
@@ -59,7 +65,7 @@ pub struct ServerTerms {
     pub table: Terms,
     /// The key that locates items.
     pub hash_key: HashKey,
-    /// Most clients at a time.
+    /// Most clients at a time, 1 to [`CLIENTS_MAX`].
     pub clients_max: usize,
     /// Messages of each client on their way, 1 to [`WINDOW_MAX`].
     pub window: usize,
@@ -74,6 +80,8 @@ pub struct ServerEnd<P> {
     memory: SharedMemory,
     cq: CqId,
     window: usize,
+    /// Grants without an admission.
+    granted: Vec<PdId>,
     admitted: Vec<(ClientId, Resources)>,
 }
 
@@ -161,6 +169,9 @@ impl<P: Port> ServerEnd<P> {
             Geometry::new(terms.table).map_err(TermsError::from)?,
             terms.clients_max,
         );
+        if !(1..=CLIENTS_MAX).contains(&clients) {
+            return Err(TermsError::ClientsMax(clients).into());
+        }
         let window = window(terms.window)?;
         let has = device.capabilities();
         if !has.read || !has.rc {
@@ -185,11 +196,14 @@ impl<P: Port> ServerEnd<P> {
             memory,
             cq,
             window,
+            granted: Vec::new(),
             admitted: Vec::new(),
         })
     }
 
-    /// Makes a client's objects, in a domain of its own, and says what the client needs to know.
+    /// Makes a client's objects, in a domain of its own, and says what the client needs to know. The
+    /// client holds a place until [`ServerEnd::admit`], and from then on until [`ServerEnd::detach`]; one
+    /// that is gone before it was admitted gives it back by [`ServerEnd::withdraw`].
     ///
     /// # Errors
     /// [`SetupError`]; nothing is kept.
@@ -197,6 +211,9 @@ impl<P: Port> ServerEnd<P> {
         &mut self,
         device: &D,
     ) -> Result<(Resources, Grant), SetupError> {
+        if self.granted.len() + self.admitted.len() >= self.side.clients_max() {
+            return Err(TermsError::Clients.into());
+        }
         let geometry = self.side.table().geometry();
         let room = PdRoom {
             writable: Ring::requests(geometry, self.window).bytes(),
@@ -206,10 +223,50 @@ impl<P: Port> ServerEnd<P> {
         };
         let pd = device.create_pd_for(&mut self.port, &room)?;
         let granted = self.resources(device, pd);
-        if granted.is_err() {
-            device.destroy_pd(&mut self.port, pd)?;
+        match &granted {
+            Ok(_) => self.granted.push(pd),
+            Err(_) => device.destroy_pd(&mut self.port, pd)?,
         }
         granted
+    }
+
+    /// Gives back what a client was granted that was not admitted, as one that died before. Does nothing
+    /// for one that was.
+    ///
+    /// # Errors
+    /// [`SetupError`], of the provider; everything that can be given back is.
+    pub fn withdraw<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        resources: Resources,
+    ) -> Result<(), SetupError> {
+        if !self.take_grant(resources.pd) {
+            return Ok(());
+        }
+        self.destroy(device, resources)
+    }
+
+    /// Takes a grant off the list; returns whether it was on it.
+    fn take_grant(&mut self, pd: PdId) -> bool {
+        let place = self.granted.iter().position(|granted| *granted == pd);
+        place.map(|place| self.granted.swap_remove(place)).is_some()
+    }
+
+    /// Destroys a client's objects, all that can be; returns the first error.
+    fn destroy<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        resources: Resources,
+    ) -> Result<(), SetupError> {
+        let port = &mut self.port;
+        let results = [
+            device.destroy_qp(port, resources.messages),
+            device.destroy_qp(port, resources.reads),
+            device.free_region(port, resources.table),
+            // What is left goes with the domain.
+            device.destroy_pd(port, resources.pd),
+        ];
+        Ok(results.into_iter().collect::<Result<(), _>>()?)
     }
 
     fn resources<D: Device<Port = P>>(
@@ -249,17 +306,21 @@ impl<P: Port> ServerEnd<P> {
     /// Takes a client into service.
     ///
     /// # Errors
-    /// [`SetupError`]; the client's objects are freed.
+    /// [`SetupError`]; the client's objects are freed. [`ControlError::Unknown`]: the grant was withdrawn,
+    /// or admitted before.
     pub fn admit<D: Device<Port = P>>(
         &mut self,
         device: &D,
         resources: Resources,
         peer: &Accept,
     ) -> Result<ClientId, SetupError> {
+        if !self.take_grant(resources.pd) {
+            return Err(ControlError::Unknown("grant").into());
+        }
         let admitted = self.connect(device, resources, peer);
         match &admitted {
             Ok(client) => self.admitted.push((*client, resources)),
-            Err(_) => device.destroy_pd(&mut self.port, resources.pd)?,
+            Err(_) => self.destroy(device, resources)?,
         }
         admitted
     }
@@ -290,7 +351,7 @@ impl<P: Port> ServerEnd<P> {
     /// Ends a client: its ring, its queue pairs and its way to the table are given back.
     ///
     /// # Errors
-    /// [`SetupError`], of the provider.
+    /// [`SetupError`], of the provider; everything that can be given back is.
     pub fn detach<D: Device<Port = P>>(
         &mut self,
         device: &D,
@@ -302,10 +363,7 @@ impl<P: Port> ServerEnd<P> {
         };
         self.side.detach(client);
         let (_, resources) = self.admitted.swap_remove(place);
-        device.destroy_qp(&mut self.port, resources.messages)?;
-        device.destroy_qp(&mut self.port, resources.reads)?;
-        device.free_region(&mut self.port, resources.table)?;
-        Ok(device.destroy_pd(&mut self.port, resources.pd)?)
+        self.destroy(device, resources)
     }
 }
 

@@ -463,6 +463,50 @@ fn a_server_that_does_not_answer_is_lost_at_the_deadline() {
     assert_eq!(kept, [Kept::Lost(Lost::Silent)]);
 }
 
+/// A client that dies between its grant and its admission leaves nothing held, however often.
+#[test]
+fn grants_that_are_withdrawn_leave_their_places() {
+    let mut world = Seeded::new(3, &terms(MODES[0]), 1, &ClientTerms::default());
+    let here = world.network.device();
+    let Seeded { device, server, .. } = &mut world;
+    for _ in 0..20 {
+        let granted = [server.grant(device).unwrap(), server.grant(device).unwrap()];
+        assert!(server.grant(device).is_err(), "three clients may be there");
+        for (resources, _) in granted {
+            server.withdraw(device, resources).unwrap();
+            // Twice is once.
+            server.withdraw(device, resources).unwrap();
+        }
+    }
+    // A grant that was withdrawn is not admitted, and those in service stay.
+    let (resources, grant) = server.grant(device).unwrap();
+    let (_, accept) = ClientEnd::open(&here, &ClientTerms::default(), grant).unwrap();
+    server.withdraw(device, resources).unwrap();
+    assert!(server.admit(device, resources, &accept).is_err());
+    assert_eq!(server.side.clients(), 1);
+    let more = [(); 2].map(|()| connect((device, server), &here, &ClientTerms::default()));
+    world.clients.extend(more);
+    world.put(2, 1, b"x", 0).unwrap();
+    assert_eq!(world.wait(), Kept::Done);
+    // An admitted client is not withdrawn.
+    let (_, id) = world.clients.pop().unwrap();
+    world.server.detach(&world.device, id).unwrap();
+    assert_eq!(world.server.side.clients(), 2);
+}
+
+#[test]
+fn servers_have_a_bounded_number_of_clients() {
+    for clients_max in [0, 4097, usize::MAX] {
+        let network = SeededNetwork::new(1);
+        let terms = ServerTerms {
+            clients_max,
+            ..terms(MODES[0])
+        };
+        let error = ServerEnd::open(&network.device(), &terms).unwrap_err();
+        assert!(error.to_string().contains("1 to 4096"), "{error}");
+    }
+}
+
 /// A server that answers no READ is lost at the deadline too, also for a client that only GETs.
 #[test]
 fn a_server_that_answers_no_read_is_lost_at_the_deadline() {

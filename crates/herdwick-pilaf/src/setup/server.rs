@@ -50,6 +50,38 @@ pub struct ServerEnd<D: Device> {
     clients: Vec<Attached>,
     /// Passes since a PUT has waited for a client to leave the old table.
     lagged: u32,
+    /// Passes until the table may try to grow again, and how many it will be after the next failure.
+    retry: Retry,
+}
+
+/// Growth that failed is tried again later, after twice as many passes each time: what was short may be
+/// there again, but an attempt copies the table.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    left: u32,
+    next: u32,
+}
+
+/// Passes after the first failure, and at most.
+const RETRY_PASSES: u32 = 1 << 12;
+const RETRY_PASSES_MAX: u32 = 1 << 30;
+
+impl Retry {
+    const FIRST: Self = Self {
+        left: 0,
+        next: RETRY_PASSES,
+    };
+
+    fn failed(&mut self) {
+        self.left = self.next;
+        self.next = (2 * self.next).min(RETRY_PASSES_MAX);
+    }
+
+    /// Counts a pass; returns whether it is time.
+    fn is_due(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -131,6 +163,7 @@ impl<D: Device> ServerEnd<D> {
             extents,
             clients: Vec::with_capacity(clients),
             lagged: 0,
+            retry: Retry::FIRST,
         })
     }
 
@@ -189,7 +222,12 @@ impl<D: Device> ServerEnd<D> {
         };
         self.server.attach(port, id, objects)?;
         self.clients.push(attached);
-        Ok((id, self.grant(id)?))
+        let grant = self.grant(id);
+        if grant.is_err() {
+            self.server.detach(id);
+            self.clients.retain(|client| client.id != id);
+        }
+        Ok((id, grant?))
     }
 
     fn grant(&self, id: ClientId) -> Result<Grant, SetupError> {
@@ -257,6 +295,10 @@ impl<D: Device> ServerEnd<D> {
     }
 
     fn wants_growth(&mut self) -> bool {
+        let below_max = self.server.store.buckets() < self.options.buckets_max;
+        if !self.server.may_grow && below_max {
+            self.server.may_grow = self.retry.is_due();
+        }
         let Server { store, .. } = &self.server;
         let loaded = store.buckets() * u64::from(self.options.load_percent) / 100;
         let wanted = self.server.starved || store.keys() as u64 >= loaded;
@@ -281,8 +323,14 @@ impl<D: Device> ServerEnd<D> {
         let buckets = self.server.store.buckets();
         let larger = (2 * buckets).min(self.options.buckets_max);
         self.server.starved = false;
-        // If there is no memory for it, PUTs of new keys are refused from now on.
-        self.server.may_grow = larger > buckets && self.move_to(larger).is_ok();
+        // While there is no memory for it, PUTs of new keys are refused.
+        let grown = larger > buckets && self.move_to(larger).is_ok();
+        self.server.may_grow = grown;
+        if grown {
+            self.retry = Retry::FIRST;
+        } else {
+            self.retry.failed();
+        }
     }
 
     /// Moves the table to a memory of `buckets` buckets. After an error clients READ it where it was.

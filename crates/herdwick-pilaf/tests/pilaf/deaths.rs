@@ -136,6 +136,51 @@ fn a_client_that_only_gets_ends_when_its_server_falls_silent() {
     assert_eq!(end.client.failed(), Some(Failure::Silent));
 }
 
+/// A table that could not grow tries again: here the keys that had no place in it are deleted.
+#[test]
+fn growth_that_failed_is_tried_again() {
+    let mut grown_later = 0;
+    for seed in 110..120 {
+        let options = ServerOptions {
+            buckets_max: 17,
+            load_percent: 90,
+            hash_key: HashKey([seed, 4]),
+            ..server_options(16)
+        };
+        let (_, mut world) = seeded(seed, 1, options);
+        for n in 0..20 {
+            world.put(0, &key(n), b"x");
+        }
+        if world.server.server().store().buckets() == 17 {
+            continue;
+        }
+        for n in 0..20 {
+            world.clients[0].1.client.delete(&key(n), 0).unwrap();
+            world.answer();
+        }
+        // Other keys, as many as the smaller table has no place for.
+        for round in 0..200 {
+            for n in 0..20 {
+                world.put(0, &key(100 + n), b"y");
+            }
+            for _ in 0..100 {
+                world.pass();
+            }
+            if world.server.server().store().buckets() == 17 {
+                grown_later += 1;
+                break;
+            }
+            if round % 10 == 9 {
+                for n in 0..20 {
+                    world.clients[0].1.client.delete(&key(100 + n), 0).unwrap();
+                    world.answer();
+                }
+            }
+        }
+    }
+    assert!(grown_later > 0);
+}
+
 /// One bucket more is all that the table may grow by, and with some hash keys not every key finds a
 /// place there.
 #[test]
