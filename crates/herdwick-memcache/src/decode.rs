@@ -1,11 +1,17 @@
 //! The decoder of a connection's stream: detects the protocol, finds lines, bounds what is
 //! buffered.
 
+use std::cell::Cell;
+
 use crate::{
-    Admits, Decoded, Keys, Refusal, binary, classic,
-    find::find,
-    line::{ANNOUNCED_BYTES, Line},
-    meta::{self, KeyRoom},
+    Admits, Decoded, Keys, Refusal,
+    awaited::Awaited,
+    binary,
+    block::{ANNOUNCED_BYTES, Limits},
+    classic,
+    find::{find, find_either},
+    line::Line,
+    meta::{self, KEY_AT, KeyRoom},
 };
 
 /// Maximum length in bytes of a command line other than `get` and `gets`.
@@ -24,15 +30,18 @@ const INDENT_MAX: usize = 100;
 ///
 /// Pass [`decode`](Self::decode) all bytes that have arrived and are not used yet. The decoder
 /// remembers how far it has searched for a line end, so a line that arrives in small pieces costs
-/// linear work, and one that was [held](Decoded::Held) is not searched again. A caller that moves
-/// back in the stream calls [`check_again`](Self::check_again).
+/// linear work, and one that was [held](Decoded::Held) is not searched again; and a command whose data
+/// block is incomplete, which is decoded once. A caller that moves back in the stream calls
+/// [`check_again`](Self::check_again).
 #[derive(Debug)]
 pub struct Decoder {
-    value_bytes_max: usize,
-    /// Values beyond this size are announced instead of awaited.
-    announced_bytes_min: usize,
+    limits: Limits,
     language: Option<Language>,
     scanned: usize,
+    /// Offset of the end of the key of a meta command, once it is found; else 0.
+    key_end: usize,
+    /// The command at the front of the input, if its data block has not arrived.
+    awaited: Option<Box<Awaited>>,
 }
 
 /// The framing of a stream.
@@ -47,10 +56,14 @@ impl Decoder {
     #[must_use]
     pub fn new(value_bytes_max: usize) -> Self {
         Self {
-            value_bytes_max,
-            announced_bytes_min: usize::MAX,
+            limits: Limits {
+                value_bytes_max,
+                announced_bytes_min: usize::MAX,
+            },
             language: None,
             scanned: 0,
+            key_end: 0,
+            awaited: None,
         }
     }
 
@@ -58,14 +71,16 @@ impl Decoder {
     /// as [`ANNOUNCED_BYTES`] of the value have arrived.
     #[must_use]
     pub fn announcing(self, bytes: usize) -> Self {
-        Self {
+        let limits = Limits {
             announced_bytes_min: bytes.max(ANNOUNCED_BYTES),
-            ..self
-        }
+            ..self.limits
+        };
+        Self { limits, ..self }
     }
 
     /// Decodes the command at the front of `input`, if it is among those that `admits` names. A key
-    /// in base64 is decoded into `keys`, which must have room for one.
+    /// in base64 is decoded into `keys`, which must have room for one, and again when the command's data
+    /// block has arrived.
     #[inline]
     pub fn decode<'a>(
         &mut self,
@@ -76,7 +91,7 @@ impl Decoder {
         match self.language {
             Some(Language::Lines) => self.line(input, keys, admits),
             Some(Language::Packets) => {
-                let limits = (self.value_bytes_max, self.announced_bytes_min);
+                let limits = (self.limits.value_bytes_max, self.limits.announced_bytes_min);
                 binary::decode(input, limits, admits)
             }
             None => self.first(input, keys, admits),
@@ -87,7 +102,10 @@ impl Decoder {
     /// stream than the last one.
     #[inline]
     pub fn check_again(&mut self) {
-        self.scanned = 0;
+        (self.scanned, self.key_end) = (0, 0);
+        if self.awaited.is_some() {
+            self.awaited = None;
+        }
     }
 
     #[cold]
@@ -105,25 +123,58 @@ impl Decoder {
 
     #[inline]
     fn line<'a>(&mut self, input: &'a [u8], keys: &'a KeyRoom, admits: Admits) -> Decoded<'a> {
-        let Some(end) = find(b'\n', &input[self.scanned..]) else {
+        if self.awaited.is_some() {
+            return self.go_on(input, keys, admits);
+        }
+        let Some(end) = self.line_end(input) else {
             self.scanned = input.len();
             return endless(input);
         };
-        let end = self.scanned + end;
-        self.scanned = 0;
         let line = Line {
             text: trim(&input[..end]),
             input,
             data_at: end + 1,
-            value_bytes_max: self.value_bytes_max,
-            announced_bytes_min: self.announced_bytes_min,
+            key_end: self.key_end,
+            limits: self.limits,
             keys,
             admits,
+            awaited: Cell::new(None),
         };
         let decoded = decode(&line);
         if matches!(decoded, Decoded::Held) {
             // The line end is found at once when the line is decoded.
             self.scanned = end;
+        } else {
+            (self.scanned, self.key_end) = (0, 0);
+        }
+        self.awaited = line.awaited.into_inner();
+        decoded
+    }
+
+    /// Returns the offset of the line end, as far as it is in `input`. Of a meta command it finds the
+    /// end of the key on the way, so that the key is not searched for it again.
+    #[inline]
+    fn line_end(&mut self, input: &[u8]) -> Option<usize> {
+        if let ([b'm', _, b' ', ..], 0) = (input, self.key_end) {
+            let from = self.scanned.max(KEY_AT);
+            self.key_end = from + find_either([b' ', b'\n'], &input[from..])?;
+            self.scanned = self.key_end;
+        }
+        let end = find(b'\n', &input[self.scanned..])?;
+        Some(self.scanned + end)
+    }
+
+    /// Goes on with the command whose data block had not arrived.
+    #[cold]
+    fn go_on<'a>(&mut self, input: &'a [u8], keys: &'a KeyRoom, admits: Admits) -> Decoded<'a> {
+        let Some(awaited) = self.awaited.take() else {
+            return Decoded::Close;
+        };
+        let decoded = awaited.go_on(input, keys, self.limits, admits);
+        if matches!(decoded, Decoded::Held | Decoded::NeedMore { .. }) {
+            self.awaited = Some(awaited);
+        } else {
+            (self.scanned, self.key_end) = (0, 0);
         }
         decoded
     }
@@ -132,6 +183,8 @@ impl Decoder {
 /// Decodes a line and the data block behind it.
 #[inline]
 fn decode<'a>(line: &Line<'a>) -> Decoded<'a> {
+    #[cfg(test)]
+    crate::counting::line();
     if line.data_at < LINE_BYTES_MIN {
         return line.refuse(Refusal::Format);
     }

@@ -1,6 +1,6 @@
 //! Search for a byte where it is expected to be near.
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 /// Bytes that are searched in place, in words; behind them memchr is faster, which takes some 70
 /// instructions to begin.
@@ -12,6 +12,14 @@ const HIGH_BITS: u64 = LOW_BITS << 7;
 /// Returns the offset of the first `byte` of `text`, as `memchr` does.
 #[inline]
 pub(crate) fn find(byte: u8, text: &[u8]) -> Option<usize> {
+    let found = find_first(byte, text);
+    #[cfg(test)]
+    crate::counting::scan(text, found);
+    found
+}
+
+#[inline]
+fn find_first(byte: u8, text: &[u8]) -> Option<usize> {
     let (words, rest) = text.as_chunks::<WORD>();
     for (n, word) in words.iter().take(NEAR_BYTES / WORD).enumerate() {
         if let Some(at) = find_in_word(byte, *word) {
@@ -26,6 +34,33 @@ pub(crate) fn find(byte: u8, text: &[u8]) -> Option<usize> {
         Some(last) => find_in_word(byte, *last).map(|at| text.len() - WORD + at),
         None => rest.iter().position(|&other| other == byte),
     }
+}
+
+/// Returns the offset of the first of either byte in `text`, as `memchr2` does.
+#[inline]
+pub(crate) fn find_either(bytes: [u8; 2], text: &[u8]) -> Option<usize> {
+    let found = find_first_of(bytes, text);
+    #[cfg(test)]
+    crate::counting::scan(text, found);
+    found
+}
+
+#[inline]
+fn find_first_of([one, other]: [u8; 2], text: &[u8]) -> Option<usize> {
+    let (words, rest) = text.as_chunks::<WORD>();
+    for (n, word) in words.iter().take(NEAR_BYTES / WORD).enumerate() {
+        let ends = [one, other].map(|byte| find_in_word(byte, *word).unwrap_or(WORD));
+        let end = ends[0].min(ends[1]);
+        if end < WORD {
+            return Some(n * WORD + end);
+        }
+    }
+    if words.len() > NEAR_BYTES / WORD {
+        return memchr2(one, other, &text[NEAR_BYTES..]).map(|at| NEAR_BYTES + at);
+    }
+    let last = text.len() - rest.len();
+    let at = rest.iter().position(|byte| [one, other].contains(byte));
+    at.map(|at| last + at)
 }
 
 /// Returns the offset of the first `byte` of a word.
@@ -55,7 +90,9 @@ mod tests {
                 .map(|&(bit, other)| if bit < 8 { byte ^ 1 << bit } else { other })
                 .collect();
             for start in 0..text.len() {
-                prop_assert_eq!(find(byte, &text[start..]), memchr(byte, &text[start..]));
+                let (text, other) = (&text[start..], byte.wrapping_add(1));
+                prop_assert_eq!(find(byte, text), memchr(byte, text));
+                prop_assert_eq!(find_either([byte, other], text), memchr2(byte, other, text));
             }
         }
     }

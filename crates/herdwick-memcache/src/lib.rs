@@ -9,9 +9,13 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod awaited;
 pub mod binary;
+mod block;
 mod classic;
 mod command;
+#[cfg(test)]
+mod counting;
 mod decode;
 mod find;
 mod line;
@@ -23,9 +27,10 @@ pub mod text;
 mod words;
 
 pub use answer::Answer;
+pub use block::ANNOUNCED_BYTES;
 pub use command::{Admits, Asked, Command, Decoded, FlushAll, Get, Refused};
 pub use decode::{Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 pub use herdwick_request::KEY_BYTES_MAX;
-pub use line::{ANNOUNCED_BYTES, is_noreply};
+pub use line::is_noreply;
 pub use refusal::Refusal;
 pub use words::{Extent, Keys};

@@ -1,10 +1,14 @@
 //! A command line and the data block behind it, as classic and meta commands share them.
 
-use crate::{Admits, Asked, Command, Decoded, Keys, Refusal, Refused, meta::KeyRoom};
+use std::cell::Cell;
 
-/// Bytes of a value that must arrive before it is announced, so that a command line alone reserves
-/// nothing.
-pub const ANNOUNCED_BYTES: usize = 8 << 10;
+use crate::{
+    Admits, Asked, Command, Decoded, Keys, Refusal, Refused,
+    awaited::Awaited,
+    block::{Block, Limits, announced, block, unended},
+    meta::KeyRoom,
+};
+
 /// Maximum number of words of a line that memcached reads, except for the keys of a `get`.
 pub(crate) const WORDS_MAX: usize = 23;
 
@@ -19,31 +23,14 @@ pub(crate) struct Line<'a> {
     pub(crate) text: &'a [u8],
     pub(crate) input: &'a [u8],
     pub(crate) data_at: usize,
-    pub(crate) value_bytes_max: usize,
-    pub(crate) announced_bytes_min: usize,
+    /// Offset of the end of the key, if the search for the line's end has passed it; else 0.
+    pub(crate) key_end: usize,
+    pub(crate) limits: Limits,
     /// Room for a key in base64.
     pub(crate) keys: &'a KeyRoom,
     pub(crate) admits: Admits,
-}
-
-/// Returns the bytes of the stream that a block of `bytes` bytes takes, with its line end.
-pub(crate) fn whole_block(bytes: usize) -> u64 {
-    bytes as u64 + 2
-}
-
-/// The data block behind a line.
-pub(crate) enum Block<'a> {
-    /// The complete block, and the offset of its end.
-    Whole(&'a [u8], usize),
-    /// The block has no line end at its length: nothing is stored, and the input is used up to this
-    /// offset.
-    Unended(usize),
-    /// The block is incomplete: decode again when the input has this many bytes.
-    Short(usize),
-    /// The block is large, and enough of it has arrived to be announced.
-    Announced,
-    /// The block is larger than the server accepts: drop this many bytes of the stream.
-    Oversized(u64),
+    /// The command, if its block has not arrived.
+    pub(crate) awaited: Cell<Option<Box<Awaited>>>,
 }
 
 impl<'a> Line<'a> {
@@ -74,16 +61,6 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Returns the refusal of a command with a data block that ends at `used`, but not in a line end.
-    pub(crate) fn unended(&self, noreply: bool, used: usize) -> Decoded<'a> {
-        let refusal = Refusal::DataChunk;
-        Decoded::Refused {
-            refused: Refused::Line { refusal, noreply },
-            used,
-            swallow: 0,
-        }
-    }
-
     /// Returns a command that is no request.
     pub(crate) fn command(&self, command: Command<'a>) -> Decoded<'a> {
         Decoded::Command {
@@ -103,38 +80,37 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// Returns a request with a block of `value_len` bytes that follows. It is not one of others: a
-    /// connection that uploads executes no other.
-    pub(crate) fn announce(&self, asked: Asked<'a>, value_len: usize) -> Decoded<'a> {
-        if self.admits != Admits::All {
-            return Decoded::Held;
-        }
-        Decoded::Announced {
-            asked,
-            used: self.data_at,
-            value_len,
-            has_line_end: true,
-        }
+    /// Returns a storage command, which `asked` makes of its value, with its block of `bytes` bytes;
+    /// [`Block::Oversized`] if the server does not accept it. A command whose block has not arrived
+    /// is [awaited](Awaited).
+    pub(crate) fn stores(
+        &self,
+        bytes: usize,
+        asked: impl Fn(&'a [u8]) -> Asked<'a>,
+    ) -> Result<Decoded<'a>, u64> {
+        Ok(match block(self.input, self.data_at, bytes, self.limits) {
+            Block::Whole(value, used) => Decoded::Request {
+                asked: asked(value),
+                used,
+                swallow: 0,
+            },
+            Block::Unended(used) => unended(asked(&[]).answer.is_silent(), used),
+            Block::Short(at) => {
+                self.keep(&asked(&[]), bytes);
+                Decoded::NeedMore { at }
+            }
+            // It is not one of others: a connection that uploads executes no other.
+            Block::Announced if self.admits != Admits::All => {
+                self.keep(&asked(&[]), bytes);
+                Decoded::Held
+            }
+            Block::Announced => announced(asked(&[]), self.data_at, bytes),
+            Block::Oversized(swallow) => return Err(swallow),
+        })
     }
 
-    /// Returns the block of `bytes` bytes behind the line.
-    pub(crate) fn block(&self, bytes: usize) -> Block<'a> {
-        if bytes > self.value_bytes_max {
-            return Block::Oversized(whole_block(bytes));
-        }
-        let at = self.data_at + bytes + 2;
-        match self.input.get(self.data_at..at) {
-            None if bytes > self.announced_bytes_min => {
-                let enough = self.data_at + ANNOUNCED_BYTES;
-                if self.input.len() < enough {
-                    Block::Short(enough)
-                } else {
-                    Block::Announced
-                }
-            }
-            None => Block::Short(at),
-            Some([value @ .., b'\r', b'\n']) => Block::Whole(value, at),
-            Some(_) => Block::Unended(at),
-        }
+    fn keep(&self, asked: &Asked<'_>, bytes: usize) {
+        let block = (self.data_at, bytes);
+        self.awaited.set(Awaited::new(asked, self.input, block));
     }
 }

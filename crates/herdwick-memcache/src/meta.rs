@@ -19,7 +19,8 @@ pub use reply::{Echo, MISS, NOTHING, OUT_OF_MEMORY, Shown, Status};
 use self::{answer::MetaKind, flags::Flags};
 use crate::{
     Admits, Answer, Asked, Command, Decoded, KEY_BYTES_MAX, Keys, Refusal,
-    line::{self, Block, Line, whole_block},
+    block::whole_block,
+    line::{self, Line},
     number,
 };
 
@@ -27,6 +28,9 @@ use crate::{
 const WORDS_MAX: usize = 20;
 /// Words before the flags: the command and its key.
 const BEFORE_FLAGS: usize = 2;
+
+/// Offset of the key of a command, behind `m`, a letter and a space.
+pub(crate) const KEY_AT: usize = 3;
 
 /// A key, and whether the client sent it in base64.
 #[derive(Clone, Copy)]
@@ -100,7 +104,7 @@ fn delete<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
 /// Decodes the words of a command of a key and flags.
 #[inline]
 fn key_and_flags<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<(Key<'a>, Flags<'a>)> {
-    let (text, rest) = key(words)?;
+    let (text, rest) = key(line, words)?;
     let (key, flags) = flags(line, text, rest, BEFORE_FLAGS)?;
     flags.check_opaque()?;
     Ok((key, flags))
@@ -109,7 +113,7 @@ fn key_and_flags<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<(Key<'a>, Flags<'
 /// Decodes `ma`. memcached executes it before it checks the opaque, so the reply refuses an opaque
 /// that is too long.
 fn arith<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
-    let (text, rest) = key(words)?;
+    let (text, rest) = key(line, words)?;
     let (key, flags) = flags(line, text, rest, BEFORE_FLAGS)
         .map_err(|_| of_words(rest, Refusal::FlagInvalidOrDuplicate))?;
     let decrement = match flags.mode {
@@ -132,7 +136,7 @@ fn arith<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
 
 /// Decodes `me`. Words that cannot be flags are refused here, too; unknown flags are ignored.
 fn debug<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
-    let (text, rest) = key(words)?;
+    let (text, rest) = key(line, words)?;
     if text.len() > KEY_BYTES_MAX || of_words(rest, Refusal::FlagInvalid) == Refusal::Format {
         return Err(Refusal::Format);
     }
@@ -156,7 +160,13 @@ fn debug<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
 }
 
 /// Splits off the key from the words behind it.
-fn key(mut words: Keys<'_>) -> Read<(&[u8], Keys<'_>)> {
+fn key<'a>(line: &Line<'a>, mut words: Keys<'a>) -> Read<(&'a [u8], Keys<'a>)> {
+    // Its end is known, unless more than one space precedes it or its line came in pieces.
+    let known = line.text.get(KEY_AT..line.key_end.min(line.text.len()));
+    if let Some(key) = known.filter(|key| !key.is_empty()) {
+        let rest = line.text.get(line.key_end + 1..).unwrap_or_default();
+        return Ok((key, Keys::new(rest)));
+    }
     let key = words.next().ok_or(Refusal::Format)?;
     Ok((key, words))
 }
@@ -206,7 +216,7 @@ fn of_words(rest: Keys<'_>, refusal: Refusal) -> Refusal {
 /// Decodes `ms KEY BYTES FLAG*` and its block. A refused command drops its block, if the length is
 /// valid.
 fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
-    let (text, bytes, rest) = match set_line(words) {
+    let (text, bytes, rest) = match set_line(line, words) {
         Ok(read) => read,
         Err(refusal) => return line.refuse(refusal),
     };
@@ -215,10 +225,8 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
         Ok(read) => read,
         Err(refusal) => return refuse(refusal),
     };
-    let block = line.block(bytes);
-    if !matches!(block, Block::Oversized(_))
-        && let Err(refusal) = flags.check_opaque()
-    {
+    let is_accepted = bytes <= line.limits.value_bytes_max;
+    if is_accepted && let Err(refusal) = flags.check_opaque() {
         return refuse(refusal);
     }
     let stores = |value| {
@@ -229,24 +237,14 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
             &flags,
         )
     };
-    match block {
-        Block::Whole(value, used) => Decoded::Request {
-            asked: stores(value),
-            used,
-            swallow: 0,
-        },
-        Block::Unended(used) => line.unended(false, used),
-        Block::Short(at) => Decoded::NeedMore { at },
-        Block::Announced => line.announce(stores(&[]), bytes),
-        Block::Oversized(swallow) => {
-            let removal = Op::Delete(Delete::default());
-            Decoded::Request {
-                asked: asked(key, removal, MetaKind::TooLarge, &flags),
-                used: line.data_at,
-                swallow,
-            }
+    line.stores(bytes, stores).unwrap_or_else(|swallow| {
+        let removal = Op::Delete(Delete::default());
+        Decoded::Request {
+            asked: asked(key, removal, MetaKind::TooLarge, &flags),
+            used: line.data_at,
+            swallow,
         }
-    }
+    })
 }
 
 fn put<'a>(mode: Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
@@ -265,8 +263,8 @@ fn put<'a>(mode: Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
 }
 
 /// Decodes key and length of the block; also returns the words behind them.
-fn set_line(words: Keys<'_>) -> Read<(&[u8], usize, Keys<'_>)> {
-    let (text, mut rest) = key(words)?;
+fn set_line<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<(&'a [u8], usize, Keys<'a>)> {
+    let (text, mut rest) = key(line, words)?;
     let bytes = rest.next().and_then(number::block).ok_or(Refusal::Format)?;
     Ok((text, bytes, rest))
 }

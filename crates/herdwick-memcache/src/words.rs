@@ -5,7 +5,7 @@ use crate::find::find;
 /// A run of bytes of the input that a command was decoded from, counted from the command's first
 /// byte. It borrows nothing, so it can be kept while the input moves. A line is shorter than 2^32
 /// bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     at: u32,
     end: u32,
@@ -18,6 +18,16 @@ impl Extent {
             at: at as u32,
             end: line.len() as u32,
         }
+    }
+
+    /// Returns where `part` is in `input`; `None` if it is not a part of it.
+    pub(crate) fn within(input: &[u8], part: &[u8]) -> Option<Self> {
+        let at = (part.as_ptr() as usize).checked_sub(input.as_ptr() as usize)?;
+        let end = at.checked_add(part.len())?;
+        (end <= input.len()).then_some(Self {
+            at: at as u32,
+            end: end as u32,
+        })
     }
 
     /// Returns the bytes, of the input from the command's first byte on; none if it ends before

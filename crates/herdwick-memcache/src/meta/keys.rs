@@ -39,6 +39,17 @@ impl KeyRoom {
         Some(&decoded.bytes[..decoded.len])
     }
 
+    /// Takes a key that was decoded before; `None` if there is no room left.
+    pub(crate) fn keep(&self, key: &[u8]) -> Option<&[u8]> {
+        let place = self.places.get(self.used.get())?;
+        let mut bytes = [0; DECODED_BYTES_MAX];
+        herdwick_mem::copy(bytes.get_mut(..key.len())?, key);
+        self.used.set(self.used.get() + 1);
+        let len = key.len();
+        let decoded = place.get_or_init(|| DecodedKey { bytes, len });
+        Some(&decoded.bytes[..decoded.len])
+    }
+
     /// Removes the keys.
     pub fn clear(&mut self) {
         for place in &mut self.places[..self.used.get()] {
