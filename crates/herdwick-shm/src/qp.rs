@@ -67,7 +67,7 @@ impl Peer {
 impl Qp {
     /// Returns memory and offset of the `len` bytes at `addr` of the peer's region under `rkey`;
     /// `None` if rkey, range, right or scope is wrong.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reach(
         &mut self,
         pd: &Pd,

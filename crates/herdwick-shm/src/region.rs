@@ -36,7 +36,7 @@ impl Opened {
 
     /// Returns memory and offset of the `len` bytes at `addr` of the region under `rkey`, for a queue
     /// pair connected with `peer`. `None` if rkey, range, right or scope is wrong.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reach(
         &mut self,
         pd: &Pd,

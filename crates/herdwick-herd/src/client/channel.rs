@@ -76,8 +76,6 @@ pub(super) struct Slot {
     /// Sequence of the slot's request, or of its next one if the slot is free.
     pub(super) sequence: Sequence,
     pub(super) overflow_len: u16,
-    /// Bucket of the request's key.
-    pub(super) bucket: u16,
     pub(super) attempts: u8,
     pub(super) is_read: bool,
     pub(super) state: SlotState,
@@ -122,7 +120,6 @@ impl Channel {
             deadline: 0,
             sequence: Sequence::default().plus(slot),
             overflow_len: 0,
-            bucket: 0,
             attempts: 0,
             is_read: true,
             state: SlotState::Free,
@@ -204,12 +201,11 @@ impl Channel {
         }
         slot.token = token;
         slot.overflow_len = overflow_len as u16;
-        slot.bucket = bucket;
         slot.attempts = 0;
         slot.is_read = is_read;
         slot.deadline = u64::MAX;
         slot.state = SlotState::Queued;
-        self.keys.add(bucket, is_read);
+        self.keys.take_slot(index, bucket, is_read);
         self.in_flight += 1;
         self.enqueue(index);
         Ok(())
@@ -261,8 +257,8 @@ impl Channel {
     pub(super) fn vacate(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         slot.state = SlotState::Free;
-        let (bucket, is_read) = (slot.bucket, slot.is_read);
-        self.keys.remove(bucket, is_read);
+        let is_read = slot.is_read;
+        let bucket = self.keys.leave_slot(index, is_read);
         self.in_flight -= 1;
         if !self.held.is_empty() && self.keys.may_conflict(bucket, is_read) {
             self.resume(self.lines[index].hash(), is_read, 0);

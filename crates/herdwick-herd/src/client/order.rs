@@ -21,39 +21,81 @@ use crate::wire::{
 /// one eighth; the slots are then compared one by one.
 const BUCKETS_PER_SLOT: usize = 8;
 
-/// Counts unfinished requests by some bits of their keys' hashes: reads in the lower half of each
-/// number, mutations in the upper half.
-pub(super) struct Keys(Box<[u32]>);
+/// Unfinished requests by some bits of their keys' hashes.
+pub(super) struct Keys {
+    /// How many there are in each bucket: reads in the lower half of each number, mutations in the
+    /// upper half.
+    counts: Box<[u32]>,
+    /// The bucket of the request in each slot, [`FREE`] without one; searched many at a time.
+    of_slots: Box<[[u16; ROW]]>,
+}
 
 /// One of each in a number of [`Keys`]; a window holds far fewer than either half counts to.
 const READ: u32 = 1;
 const MUTATION: u32 = 1 << 16;
+/// Slots that are searched at a time: two vectors.
+const ROW: usize = 16;
+/// No bucket.
+const FREE: u16 = u16::MAX;
 
 impl Keys {
     pub(super) fn new(window: usize) -> Self {
-        Self(vec![0; window * BUCKETS_PER_SLOT].into())
+        Self {
+            counts: vec![0; window * BUCKETS_PER_SLOT].into(),
+            of_slots: vec![[FREE; ROW]; window.div_ceil(ROW)].into(),
+        }
     }
 
     #[inline]
     pub(super) fn bucket(&self, hash: KeyHash) -> u16 {
-        hash.0 as u16 & (self.0.len() - 1) as u16
+        hash.0 as u16 & (self.counts.len() - 1) as u16
+    }
+
+    /// Adds the request that takes a slot.
+    #[inline]
+    pub(super) fn take_slot(&mut self, slot: usize, bucket: u16, is_read: bool) {
+        self.of_slots[slot / ROW][slot % ROW] = bucket;
+        self.add(bucket, is_read);
+    }
+
+    /// Removes the request that leaves a slot, and returns its bucket.
+    #[inline]
+    pub(super) fn leave_slot(&mut self, slot: usize, is_read: bool) -> u16 {
+        let place = &mut self.of_slots[slot / ROW][slot % ROW];
+        let bucket = std::mem::replace(place, FREE);
+        self.remove(bucket, is_read);
+        bucket
+    }
+
+    /// Returns the slots that have a request of this bucket.
+    fn slots_of(&self, bucket: u16) -> impl Iterator<Item = usize> {
+        let has = move |row: &[u16; ROW]| row.iter().fold(false, |any, b| any | (*b == bucket));
+        let rows = self
+            .of_slots
+            .iter()
+            .enumerate()
+            .filter(move |(_, row)| has(row));
+        rows.flat_map(move |(number, row)| {
+            let same = row.iter().enumerate().filter(move |(_, b)| **b == bucket);
+            same.map(move |(at, _)| number * ROW + at)
+        })
     }
 
     /// Whether a request of this bucket, and another that is counted, may have to be kept in order.
     #[inline]
     pub(super) fn may_conflict(&self, bucket: u16, is_read: bool) -> bool {
         let least = if is_read { MUTATION } else { READ };
-        self.0[usize::from(bucket)] >= least
+        self.counts[usize::from(bucket)] >= least
     }
 
     #[inline]
-    pub(super) fn add(&mut self, bucket: u16, is_read: bool) {
-        self.0[usize::from(bucket)] += if is_read { READ } else { MUTATION };
+    fn add(&mut self, bucket: u16, is_read: bool) {
+        self.counts[usize::from(bucket)] += if is_read { READ } else { MUTATION };
     }
 
     #[inline]
-    pub(super) fn remove(&mut self, bucket: u16, is_read: bool) {
-        self.0[usize::from(bucket)] -= if is_read { READ } else { MUTATION };
+    fn remove(&mut self, bucket: u16, is_read: bool) {
+        self.counts[usize::from(bucket)] -= if is_read { READ } else { MUTATION };
     }
 }
 
@@ -160,12 +202,8 @@ impl Channel {
     /// Counts the requests that a request for the key of `hash` has to wait for.
     #[cold]
     pub(super) fn conflicts(&self, bucket: u16, hash: KeyHash, is_read: bool) -> u16 {
-        let slots = self.slots.iter().zip(&self.lines);
-        let sent = slots.filter(|(slot, line)| {
-            slot.bucket == bucket
-                && slot.state != SlotState::Free
-                && line.hash() == hash
-                && !(is_read && slot.is_read)
+        let sent = self.keys.slots_of(bucket).filter(|slot| {
+            self.lines[*slot].hash() == hash && !(is_read && self.slots[*slot].is_read)
         });
         let held = self.held.queue.iter();
         let held = held.filter(|held| held.hash == hash && !(is_read && held.is_read));
@@ -220,13 +258,15 @@ impl Channel {
     fn send_held(&mut self, index: usize) {
         self.resumed = true;
         let waiting = self.held.remove(index);
+        let bucket = self.keys.bucket(waiting.hash);
+        self.keys.remove(bucket, waiting.is_read);
         let to = self.next_free();
+        self.keys.take_slot(to, bucket, waiting.is_read);
         let slot = &mut self.slots[to];
         let stamp = Stamp::new(self.spec.epoch, slot.sequence);
         slot.token = waiting.token;
         slot.deadline = waiting.deadline;
         slot.overflow_len = waiting.overflow_len;
-        slot.bucket = self.keys.bucket(waiting.hash);
         slot.attempts = 0;
         slot.is_read = waiting.is_read;
         slot.state = SlotState::Queued;
@@ -242,6 +282,6 @@ impl Channel {
 
 // The counters of a bucket have 16 bits each for a window's slots, and a bucket's index has 16.
 const _: () = {
-    assert!(crate::wire::Window::MAX * BUCKETS_PER_SLOT <= 1 << 16);
+    assert!(crate::wire::Window::MAX * BUCKETS_PER_SLOT <= FREE as usize);
     assert!(OVERFLOW_BYTES <= u16::MAX as usize);
 };

@@ -166,15 +166,15 @@ impl Channel {
         options: &ClientOptions,
         posted: bool,
     ) {
+        let deadline = now.saturating_add(nanos(options.deadline));
+        let retry_at = now.saturating_add(nanos(options.retry_after));
         for index in &self.pending[entries] {
             let slot = &mut self.slots[usize::from(*index)];
             if slot.state == SlotState::Queued {
-                slot.deadline = slot
-                    .deadline
-                    .min(now.saturating_add(nanos(options.deadline)));
+                slot.deadline = slot.deadline.min(deadline);
                 if posted {
                     slot.state = SlotState::InFlight;
-                    slot.retry_at = now.saturating_add(nanos(options.retry_after));
+                    slot.retry_at = retry_at;
                 }
             }
         }

@@ -38,8 +38,8 @@ impl Channel {
         slot.retry_at = retry_at;
         slot.state = SlotState::Abandoned;
         // It conflicts with no request, as a read of an unused key would not.
-        (slot.bucket, slot.is_read) = (0, true);
-        self.keys.add(0, true);
+        slot.is_read = true;
+        self.keys.take_slot(index, 0, true);
         self.in_flight += 1;
         self.enqueue(index);
     }
