@@ -562,8 +562,7 @@ fn a_server_that_is_lost_ends_gets_that_wait_to_be_posted() {
 /// A client is killed at each event of a few PUTs and a GET. All that it held is given back: the limits
 /// of the server's port are exact.
 ///
-/// It finds this bug when it is planted: `ServerEnd::detach` leaves the client's registration of the
-/// table.
+/// It finds this bug when it is planted: `ServerEnd::detach` leaves the client's protection domain.
 #[test]
 fn a_client_killed_at_any_step_leaves_nothing() {
     let mut survived = 0;

@@ -8,11 +8,8 @@
 //! - a connection's place, reused: one that closes while it waits for a lot, and whose place remains
 //!   in the queue for it (`lots.forget` in `upload::abort`). The connection that has the place next
 //!   takes the lot and does not give it back.
-//! - a connection's place, reused: replies on their way from other workers that are not compared
-//!   with the generation of the connection (`TcpFront::arrive`), and so reach the one that has the
-//!   place next.
-//! - a limit that moves: a reservation that begins under a lower limit than it was admitted under,
-//!   and for which the window is not widened (`Store::widen`). Its value is refused.
+//! - a limit that moves: the head, which follows a lower limit, carries no reservation that is in its
+//!   way (`may_move` in `Store::narrow`). Values on their way are refused.
 //!
 //! The server cuts a client that pauses for a second while others wait for its room. On a busy host
 //! the clients of a test pause for as long: such a client may be cut, and no other.
@@ -20,10 +17,9 @@
 mod common;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     io::{ErrorKind, Read, Write},
     net::TcpStream,
-    thread,
 };
 
 use common::{
@@ -326,43 +322,6 @@ impl Client {
     }
 }
 
-/// A connection that leaves while replies of other workers are on their way to it: it has sent both
-/// a command whose reply it does not read, and one that every worker answers. Its worker finds out
-/// when it writes to the socket.
-fn leave(server: &Server, dice: &mut Dice) {
-    let mut stream = connect(server);
-    let get = "get large large large\r\n".repeat(1 + dice.roll(4));
-    let order = [
-        "stats\r\n",
-        DUMP,
-        "stats reset\r\n",
-        "stats detail dump\r\n",
-    ][dice.roll(4)];
-    stream.write_all((get + order).as_bytes()).unwrap();
-    let mut first = [0; 1];
-    if dice.roll(2) == 0 {
-        stream.read_exact(&mut first).unwrap();
-    }
-    for _ in 0..dice.roll(400) {
-        std::hint::spin_loop();
-    }
-    // With replies that it has not read, the socket is reset.
-    drop(stream);
-}
-
-const DUMP: &str = "lru_crawler mgdump all\r\n";
-
-/// Requests a list of all keys; returns whether each is there once.
-fn is_listed_once(server: &Server, keys: usize) -> bool {
-    let said = String::from_utf8(server.say(&[DUMP.as_bytes()])).unwrap();
-    let listed: Vec<&str> = said
-        .lines()
-        .filter(|line| line.starts_with("mg "))
-        .collect();
-    let distinct: BTreeSet<&str> = listed.iter().copied().collect();
-    said.ends_with("EN\r\n") && listed.len() == keys && distinct.len() == keys
-}
-
 /// The number of schedules: a few, or `HERDWICK_SCHEDULES`.
 #[expect(clippy::disallowed_methods, reason = "a test has no arguments")]
 fn seeds() -> u64 {
@@ -395,39 +354,5 @@ fn uploads_end_well_while_the_memory_limit_moves() {
             }
             schedule.settle();
         }
-    }
-}
-
-/// Connections leave while replies are on their way to them, and others have their places at once,
-/// which wait for replies of other workers, too.
-#[test]
-fn replies_to_a_client_that_left_reach_no_other() {
-    const KEYS: usize = 500;
-    for seed in 1..=seeds() {
-        println!("seed {seed}");
-        let server = with(Config {
-            memory_bytes: 32 << 20,
-            workers: Some(3),
-            ..Config::local()
-        });
-        let mut sets: Vec<u8> = (1..KEYS)
-            .flat_map(|n| format!("set key-{n} 0 0 1 noreply\r\nx\r\n").into_bytes())
-            .collect();
-        sets.extend(b"set large 0 0 300000 noreply\r\n");
-        sets.extend(value(1, 300_000));
-        sets.extend(b"\r\n");
-        server.say(&[&sets]);
-        thread::scope(|scope| {
-            for thread in 0..3 {
-                let server = &server;
-                scope.spawn(move || {
-                    let mut dice = Dice(seed * 0x9e37_79b9 + thread);
-                    for _ in 0..40 {
-                        (0..dice.roll(6)).for_each(|_| leave(server, &mut dice));
-                        assert!(is_listed_once(server, KEYS));
-                    }
-                });
-            }
-        });
     }
 }

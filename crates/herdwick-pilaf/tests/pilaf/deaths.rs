@@ -37,7 +37,7 @@ fn a_server_that_dies_ends_every_request_and_another_one_goes_on() {
     assert_eq!(world.get(0, &key(1)), Kept::Value(b"after".to_vec()));
 }
 
-/// It finds this bug when it is planted: `ServerEnd::remove` leaves the client's queue pair for READs.
+/// It finds this bug when it is planted: `ServerEnd::remove` leaves the client's protection domain.
 #[test]
 fn a_client_killed_at_any_step_leaves_nothing_held() {
     for steps in (0..120).step_by(3) {
