@@ -192,9 +192,9 @@ fn trace_file_is_replayed_on_every_cache() {
         .collect();
     let models = ["lru", "s3-fifo", "sieve", "belady"];
     let expected = [
-        &["memcached", "herdwick"][..],
+        &["memcached", "herdwick", "segments"][..],
         &models,
-        &["herdwick"],
+        &["herdwick", "segments"],
         &models,
     ]
     .concat();

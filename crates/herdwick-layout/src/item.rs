@@ -60,8 +60,35 @@ pub mod bit {
     /// One use.
     pub const USE: u8 = 8;
     const TWICE: u8 = 2 * USE;
+    /// As [`USES`], in a store of segments: 0 to [`COUNT_MAX`], in units of [`USE`].
+    pub const COUNT: u8 = COUNT_MAX * USE;
+    /// The greatest count of uses in a store of segments.
+    pub const COUNT_MAX: u8 = 15;
+    /// What a use adds to the count in a store of segments. A new item has a count of 1.
+    pub const COUNTED: u8 = 2;
     /// A reservation: its version names it, and the checksum covers header and key only.
     pub const STAGED: u8 = 128;
+
+    /// Returns the count of uses, in a store of segments.
+    #[inline]
+    #[must_use]
+    pub fn count(bits: u8) -> u8 {
+        (bits & COUNT) / USE
+    }
+
+    /// Returns the bits with another count of uses, at most [`COUNT_MAX`].
+    #[inline]
+    #[must_use]
+    pub fn with_count(bits: u8, count: u8) -> u8 {
+        (bits & !COUNT) | (count * USE)
+    }
+
+    /// Returns the bits after one more use, in a store of segments; the count saturates.
+    #[inline]
+    #[must_use]
+    pub fn counted(bits: u8) -> u8 {
+        with_count(bits, (count(bits) + COUNTED).min(COUNT_MAX))
+    }
 
     /// Returns the bits after one more use; the count saturates at 2.
     #[inline]

@@ -335,7 +335,7 @@ mod tests {
         sync::{Arc, Mutex},
     };
 
-    use crate::{Store, StoreConfig};
+    use crate::{Store, StoreConfig, StoreKind};
     use herdwick_layout::item::{HEADER, checksum};
     use herdwick_request::{Clock, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second};
 
@@ -367,6 +367,7 @@ mod tests {
             memory_bytes,
             item_bytes_max: memory_bytes / 5,
             hash_key: HASH_KEY,
+            kind: StoreKind::Log,
         })
         .unwrap()
     }
@@ -448,6 +449,7 @@ mod tests {
             memory_bytes: 8 << 20,
             item_bytes_max: 10_000,
             hash_key: HASH_KEY,
+            kind: StoreKind::Log,
         })
         .unwrap();
         let value = [b'v'; 1_000];
@@ -594,6 +596,7 @@ mod tests {
             memory_bytes: 24 << 10,
             item_bytes_max: 1 << 10,
             hash_key: HASH_KEY,
+            kind: StoreKind::Log,
         };
         let len = Store::file_bytes(&config).unwrap();
         let (file, image) = (nameless_file("log", len), nameless_file("image", len));

@@ -4,11 +4,11 @@
 //! `index` the memory.
 //!
 //! ```
-//! use herdwick_mica::{Store, StoreConfig};
+//! use herdwick_mica::{Store, StoreConfig, StoreKind};
 //! use herdwick_request::{Clock, Execute, Get, HashKey, Op, Put, Reply, Request, Second};
 //!
 //! let hash_key = HashKey([1, 2]);
-//! let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 64 << 10, hash_key };
+//! let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 64 << 10, hash_key, kind: StoreKind::Log };
 //! let mut store = Store::new(&config)?;
 //! let put = Op::Put(Put { value: b"hello", ..Put::default() });
 //! let batch = [put, Op::Get(Get::default())]
@@ -88,6 +88,7 @@ mod ops;
 mod recover;
 mod room;
 mod scan;
+mod segments;
 mod shape;
 mod staged;
 mod store;
@@ -96,4 +97,4 @@ mod superblock;
 pub use counters::Counters;
 pub use eviction_log::Evicted;
 pub use recover::{LAYOUT, Recovered};
-pub use store::{Hashes, Store, StoreConfig, StoreError};
+pub use store::{Hashes, Store, StoreConfig, StoreError, StoreKind};

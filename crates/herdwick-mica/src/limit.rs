@@ -53,12 +53,18 @@ impl Store {
         if self.lossless || self.items.sums {
             return 0;
         }
+        if self.segmented() {
+            return self.unused_segments_max();
+        }
         self.log.len().saturating_sub(self.largest() * ITEMS_MIN)
     }
 
     /// Leaves `bytes` of the memory unused from now on, but at most [`Self::unused_max`]; 0 lifts
     /// the limit. [`Self::adjust`] carries it out.
     pub fn leave_unused(&mut self, bytes: usize) {
+        if self.segmented() {
+            return self.withhold(bytes);
+        }
         let unused = bytes.min(self.unused_max()) / ALIGN * ALIGN;
         self.window = self.log.len() - unused;
         self.begin_compaction();
@@ -84,6 +90,9 @@ impl Store {
     /// returns memory to the system. Used items among those are kept, as when room is made for a
     /// new one. Returns whether there is more to do.
     pub fn adjust(&mut self) -> bool {
+        if self.segmented() {
+            return self.adjust_segments();
+        }
         let goal = self.goal();
         if goal == self.log.window {
             // Without a limit nothing is returned: the tail will write there.

@@ -2,7 +2,7 @@
 //! [`Status::OutOfMemory`].
 
 use herdwick_layout::item::{ALIGN, footprint};
-use herdwick_request::{Mode, Op, Reply, Request, Status};
+use herdwick_request::{Mode, Op, Put, Reply, Request, Status};
 
 use crate::{
     evict::{Keep, Oldest},
@@ -37,10 +37,9 @@ impl Store {
         }
         let hit = self.seek(request).ok();
         let value_len = hit.map_or(0, |hit| self.items.header(hit.at).value_len());
+        let joins = |put: &Put<'_>| matches!(put.mode, Mode::Append | Mode::Prepend);
         let stored = match &request.op {
-            Op::Put(put) if matches!(put.mode, Mode::Append | Mode::Prepend) => {
-                value_len + put.value.len()
-            }
+            Op::Put(put) if joins(put) => value_len + put.value.len(),
             Op::Put(put) => put.value.len(),
             Op::Arith(_) => value_len.max(DIGITS),
             Op::Get(get) if get.vivify.is_some() => 0,
@@ -53,7 +52,9 @@ impl Store {
         let old = hit.map_or(0, |hit| self.items.header(hit.at).footprint());
         let len = footprint(request.key.len(), stored);
         let has_slot = hit.is_some() || self.index.has_way(request.hash);
-        if len == old || (has_slot && self.make_room(old, len)) {
+        // A joined value is written beside the old one, which is read meanwhile.
+        let in_place = len == old && !matches!(&request.op, Op::Put(put) if joins(put));
+        if in_place || (has_slot && self.make_room(old, len)) {
             return None;
         }
         if let Op::Put(put) = &request.op {
@@ -65,6 +66,9 @@ impl Store {
     /// Returns whether an item of `len` bytes can replace one of `old` bytes without evicting
     /// another. Cleans up to [`LAST_CHECK`] items for it.
     pub(crate) fn make_room(&mut self, old: usize, len: usize) -> bool {
+        if self.segmented() {
+            return self.make_segment_room(old, len);
+        }
         let most = len * LAST_CHECK_RATE + self.largest();
         let end = self.log.head().passed() + most as u64;
         for _ in 0..LAST_CHECK {

@@ -39,10 +39,18 @@ impl Store {
     /// Returns the bytes of file that [`Self::in_file`] takes, a multiple of 4096.
     ///
     /// # Errors
-    /// [`StoreError::TooSmall`].
+    /// [`StoreError::TooSmall`], [`StoreError::NotInFile`].
     pub fn file_bytes(config: &StoreConfig) -> Result<u64, StoreError> {
-        let shape = Shape::of(config)?;
+        let shape = Self::file_shape(config)?;
         Ok(book_bytes(&shape) + (shape.log_bytes as u64).next_multiple_of(PAGE))
+    }
+
+    fn file_shape(config: &StoreConfig) -> Result<Shape, StoreError> {
+        let shape = Shape::of(config)?;
+        if shape.segments > 0 {
+            return Err(StoreError::NotInFile);
+        }
+        Ok(shape)
     }
 
     /// Opens a store with its log in `file` from `offset` on, a multiple of 4096. With `keep`, the
@@ -59,7 +67,7 @@ impl Store {
         offset: u64,
         keep: bool,
     ) -> Result<(Self, Option<Recovered>), StoreError> {
-        let shape = Shape::of(config)?;
+        let shape = Self::file_shape(config)?;
         let refused = shape.refused();
         let superblock = Superblock::in_file(file, offset, shape.log_bytes).map_err(&refused)?;
         let bytes =

@@ -37,8 +37,11 @@ impl Store {
         match old {
             Some(hit) if self.items.header(hit.at).footprint() == len => {
                 let mut header = self.header(request.key, value.len(), fresh);
-                header.bits |= bit::used(self.items.header(hit.at).bits) & bit::USES;
+                let old = self.items.header(hit.at).bits;
+                let uses = self.count_use(hit.at, old) & self.use_bits();
+                header.bits = (header.bits & !self.use_bits()) | uses;
                 self.items.overwrite(hit.at, header, value);
+                self.defer(hit.at, fresh.deadline);
                 hit.at
             }
             _ => self.store_anew(request, old, value, fresh),
@@ -56,10 +59,14 @@ impl Store {
         let header = self.header(request.key, value.len(), fresh);
         let len = header.footprint();
         let place = old.map(|hit| self.unlink(hit));
-        self.take_in(len);
-        self.run_ahead(len, self.log.tail());
-        self.let_go(len, None);
-        let at = self.claim(request.hash, place, len);
+        if self.segmented() {
+            self.make_way(fresh.deadline, len);
+        } else {
+            self.take_in(len);
+            self.run_ahead(len, self.log.tail());
+            self.let_go(len, None);
+        }
+        let at = self.claim(request.hash, place, &header);
         self.items.write(at, header, request.key, value);
         self.log.commit();
         at
@@ -72,7 +79,10 @@ impl Store {
         old: Hit,
         (front, back): (&[u8], &[u8]),
         fresh: &Fresh,
-    ) -> Offset {
+    ) -> Option<Offset> {
+        if self.segmented() {
+            return self.store_around_in_segments(request, old, (front, back), fresh);
+        }
         let run = self.items.value_run(old.at);
         let header = self.header(request.key, front.len() + run.len + back.len(), fresh);
         let len = header.footprint();
@@ -82,22 +92,85 @@ impl Store {
         // the young end, which could overwrite it; only the new item may, in `write_around`.
         let place = self.unlink(old);
         let tail = self.log.tail();
-        let at = self.claim(request.hash, Some(place), len);
+        let at = self.claim(request.hash, Some(place), &header);
         self.items
             .write_around(at, header, request.key, (front, run, back));
         self.log.commit();
         self.run_ahead(len, tail);
-        at
+        Some(at)
+    }
+
+    /// [`Self::store_around`] in segments. Room is made while the old item is live, and is kept so;
+    /// `None` if there was none to keep it.
+    fn store_around_in_segments(
+        &mut self,
+        request: &Request<'_>,
+        old: Hit,
+        (front, back): (&[u8], &[u8]),
+        fresh: &Fresh,
+    ) -> Option<Offset> {
+        let value_len = front.len() + self.items.header(old.at).value_len() + back.len();
+        self.protected = Some(old.at);
+        self.make_way(fresh.deadline, footprint(request.key.len(), value_len));
+        self.protected = None;
+        let old = self.seek(request).ok()?;
+        let run = self.items.value_run(old.at);
+        let header = self.header(request.key, value_len, fresh);
+        // Its segment may be free from here on: the new item may lie over the old one.
+        let place = self.unlink(old);
+        let at = self.claim(request.hash, Some(place), &header);
+        self.items
+            .write_around(at, header, request.key, (front, run, back));
+        Some(at)
     }
 
     /// Removes an item from the index and the counters, and marks it dead in the log. Its room is
     /// reclaimed when the head reaches it. Returns its place, now free.
     pub(crate) fn unlink(&mut self, hit: Hit) -> Place {
         self.index.remove(hit.place);
-        self.items.bury(hit.at);
+        let len = self.items.header(hit.at).footprint();
+        self.bury(hit.at, len);
         self.counters.items -= 1;
-        self.counters.bytes -= self.items.header(hit.at).footprint() as u64;
+        self.counters.bytes -= len as u64;
         hit.place
+    }
+
+    /// Marks an item of `len` bytes dead where it lies.
+    pub(crate) fn bury(&mut self, at: Offset, len: usize) {
+        if self.segmented() {
+            self.segments.release(at, len);
+        } else {
+            self.items.bury(at);
+        }
+    }
+
+    /// Counts a use of an item. Returns its new bits.
+    #[inline]
+    pub(crate) fn count_use(&mut self, at: Offset, bits: u8) -> u8 {
+        if !self.segmented() {
+            return bit::used(bits);
+        }
+        let counted = bit::counted(bits);
+        if counted != bits {
+            self.segments.used(at);
+        }
+        counted
+    }
+
+    fn use_bits(&self) -> u8 {
+        if self.segmented() {
+            bit::COUNT
+        } else {
+            bit::USES
+        }
+    }
+
+    /// Records that an item has a new deadline.
+    #[inline]
+    pub(crate) fn defer(&mut self, at: Offset, deadline: Deadline) {
+        if self.segmented() {
+            self.segments.defer(at, deadline);
+        }
     }
 
     #[inline]
@@ -109,7 +182,11 @@ impl Store {
         self.counters.total_items += 1;
         Header {
             key_len: key.len() as u8,
-            bits: fresh.bits,
+            bits: if self.segmented() {
+                bit::with_count(fresh.bits, 1)
+            } else {
+                fresh.bits
+            },
             generation: self.generation.into(),
             crc: 0.into(),
             deadline: fresh.deadline.0.into(),
@@ -122,11 +199,16 @@ impl Store {
     /// Reserves `len` bytes at the young end, evicting items to make room, and points an index
     /// entry there: the one at `place`, or a new one. The caller writes the item at once. The
     /// previous contents stay readable until then.
-    fn claim(&mut self, hash: KeyHash, place: Option<Place>, len: usize) -> Offset {
-        while self.log.free() < self.log.needs(len) {
-            self.release_oldest(Keep::None);
-        }
-        let at = self.log.reserve(&mut self.items, len);
+    fn claim(&mut self, hash: KeyHash, place: Option<Place>, header: &Header) -> Offset {
+        let len = header.footprint();
+        let at = if self.segmented() {
+            self.take(header)
+        } else {
+            while self.log.free() < self.log.needs(len) {
+                self.release_oldest(Keep::None);
+            }
+            self.log.reserve(&mut self.items, len)
+        };
         self.counters.items += 1;
         self.counters.bytes += len as u64;
         match place {
@@ -137,11 +219,16 @@ impl Store {
     }
 
     pub(crate) fn insert(&mut self, hash: KeyHash, at: Offset) {
-        let log = &self.log;
-        if let Some(loser) = self.index.insert(hash, at, |at| log.age(at)) {
+        let (log, segments) = (&self.log, &self.segments);
+        let age = |at| match segments.count() {
+            0 => log.age(at),
+            _ => segments.age(at),
+        };
+        if let Some(loser) = self.index.insert(hash, at, age) {
             self.counters.index_evictions += u64::from(!self.gone(loser));
+            let len = self.items.header(loser).footprint();
             self.count_dropped(loser);
-            self.items.bury(loser);
+            self.bury(loser, len);
         }
     }
 }

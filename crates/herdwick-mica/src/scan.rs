@@ -61,7 +61,7 @@ impl Store {
 mod tests {
     use std::collections::BTreeSet;
 
-    use crate::{Store, StoreConfig};
+    use crate::{Store, StoreConfig, StoreKind};
     use herdwick_request::{Clock, Execute, HashKey, Op, Put, Reply, Request, Second};
 
     const HASH_KEY: HashKey = HashKey([1, 2]);
@@ -95,6 +95,7 @@ mod tests {
             memory_bytes: 1 << 20,
             item_bytes_max: 1 << 16,
             hash_key: HASH_KEY,
+            kind: StoreKind::Log,
         })
         .unwrap();
         let mut expected = BTreeSet::new();
@@ -123,6 +124,7 @@ mod tests {
             memory_bytes: 1 << 20,
             item_bytes_max: 1 << 16,
             hash_key: HASH_KEY,
+            kind: StoreKind::Log,
         })
         .unwrap();
         for n in 0..3000 {

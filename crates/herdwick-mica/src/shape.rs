@@ -8,26 +8,43 @@ use herdwick_layout::{
 };
 
 use crate::{
-    StoreConfig, StoreError,
+    StoreConfig, StoreError, StoreKind,
+    segments::HEAD,
     superblock::{STRIDE, Superblock},
 };
 
 /// The index takes one part in this many of the memory. With items of 80 bytes (16-byte keys,
 /// 32-byte values), four fifths of its slots are used when the log is full.
 const INDEX_SHARE: usize = 9;
-/// The largest item may take one part in this many of the log: then room can always be made for it
-/// and for what it skips at the physical end.
+/// The largest item may take one part in this many of the log or of the segments: then room can
+/// always be made for it and for what it skips.
 const ITEM_SHARE: usize = 4;
+
+/// A store of segments has about this many, unless they would be smaller or larger than ...
+const SEGMENTS: usize = 256;
+/// ... these bytes.
+const SEGMENT_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 20;
+/// The step in which the memory that is needed is searched for.
+const PAGE: usize = 4 << 10;
+/// The least number of segments.
+const SEGMENTS_MIN: usize = 24;
 
 pub(crate) struct Shape {
     pub(crate) buckets: usize,
+    /// Bytes of the log; 0 if there are segments.
     pub(crate) log_bytes: usize,
+    /// The number of segments, and the bytes of each.
+    pub(crate) segments: usize,
+    pub(crate) segment_bytes: usize,
     memory_bytes: usize,
 }
 
 impl Shape {
     /// Computes the sizes that fit the memory.
     pub(crate) fn of(config: &StoreConfig) -> Result<Self, StoreError> {
+        if config.kind == StoreKind::Segments {
+            return Self::of_segments(config);
+        }
         let StoreConfig {
             memory_bytes,
             item_bytes_max,
@@ -53,8 +70,56 @@ impl Shape {
         Ok(Self {
             buckets,
             log_bytes,
+            segments: 0,
+            segment_bytes: 1,
             memory_bytes,
         })
+    }
+
+    fn of_segments(config: &StoreConfig) -> Result<Self, StoreError> {
+        let (memory_bytes, item_bytes_max) = (config.memory_bytes, config.item_bytes_max);
+        Self::divided(memory_bytes, item_bytes_max).ok_or_else(|| {
+            // Between too little and enough, to the next page.
+            let (mut least, mut most) = (0, item_bytes_max / PAGE + SEGMENTS_MIN);
+            while Self::divided(most * PAGE, item_bytes_max).is_none() {
+                most *= 2;
+            }
+            while most - least > 1 {
+                let middle = usize::midpoint(least, most);
+                match Self::divided(middle * PAGE, item_bytes_max) {
+                    Some(_) => most = middle,
+                    None => least = middle,
+                }
+            }
+            StoreError::TooSmall {
+                memory_bytes,
+                item_bytes_max,
+                needed: most * PAGE,
+            }
+        })
+    }
+
+    /// Divides the memory into index and segments; `None` if those do not hold the largest item.
+    fn divided(memory_bytes: usize, item_bytes_max: usize) -> Option<Self> {
+        let buckets = (memory_bytes / INDEX_SHARE / BUCKET).min(BUCKETS_MAX);
+        let rest = memory_bytes - buckets * BUCKET;
+        let (least, most) = SEGMENT_BYTES.into_inner();
+        let segment_bytes = (rest / SEGMENTS).clamp(least, most).next_power_of_two();
+        let segments = rest / (segment_bytes + HEAD);
+        let largest = item_bytes_max.div_ceil(segment_bytes);
+        let fits = buckets > 0 && segments >= SEGMENTS_MIN && largest <= segments / ITEM_SHARE;
+        fits.then_some(Self {
+            buckets,
+            log_bytes: 0,
+            segments,
+            segment_bytes,
+            memory_bytes,
+        })
+    }
+
+    /// Returns the bytes of memory for items.
+    pub(crate) fn item_bytes(&self) -> usize {
+        self.log_bytes + self.segments * self.segment_bytes
     }
 
     /// Returns the conversion of a kernel error to a [`StoreError`].
@@ -79,6 +144,7 @@ mod tests {
                 memory_bytes,
                 item_bytes_max,
                 hash_key: HashKey([0; 2]),
+                kind: StoreKind::Log,
             };
             let Err(StoreError::TooSmall { needed, .. }) = Shape::of(&config(1)) else {
                 panic!("a byte holds {item_bytes_max}");

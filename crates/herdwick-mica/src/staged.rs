@@ -131,13 +131,18 @@ impl Store {
     /// carried out a higher one.
     #[must_use]
     pub fn staged_max(&self) -> usize {
-        self.reserved_max(self.window) / self.largest().max(1)
+        let most = if self.segmented() {
+            self.segments.usable() / RESERVED.1 * RESERVED.0
+        } else {
+            self.reserved_max(self.window)
+        };
+        most / self.largest().max(1)
     }
 
     /// Returns the bytes that may be reserved: [`RESERVED`], and under a limit on the memory no more
     /// than leaves room for the largest items.
     fn reserved_max(&self, window: usize) -> usize {
-        let part = self.log.len() / RESERVED.1 * RESERVED.0;
+        let part = self.items.len() / RESERVED.1 * RESERVED.0;
         if window == self.log.len() {
             return part;
         }
@@ -171,11 +176,15 @@ impl Store {
         if let Some(status) = refusal {
             return self.staging.add(Location::Refused(status), 0, value_len);
         }
-        self.widen(reserved);
-        self.take_in(len);
-        self.run_ahead(len, self.log.tail());
-        self.let_go(len, None);
-        let at = self.log.reserve(&mut self.items, len);
+        let at = if self.segmented() {
+            self.take_staged(len)
+        } else {
+            self.widen(reserved);
+            self.take_in(len);
+            self.run_ahead(len, self.log.tail());
+            self.let_go(len, None);
+            self.log.reserve(&mut self.items, len)
+        };
         let id = self.staging.add(Location::At(at), len, value_len);
         let header = Header {
             key_len: key.len() as u8,
@@ -224,7 +233,42 @@ impl Store {
 
     /// Ends a reservation without storing the value. Its room is reclaimed like a deleted item's.
     pub fn abort(&mut self, staged: Staged) {
-        self.staging.take(Id(staged.id()));
+        if let Some(reservation) = self.staging.take(Id(staged.id()))
+            && let Location::At(at) = reservation.place
+        {
+            self.drop_staged(at, reservation.footprint);
+        }
+    }
+
+    /// Gives up the room of a reservation that has ended.
+    fn drop_staged(&mut self, at: Offset, len: usize) {
+        if self.segmented() {
+            self.segments.drop_staged(at, len);
+        }
+    }
+
+    /// Returns the bytes that the reservation at `at` takes, and those that have arrived with its
+    /// header and key; `None` if it has ended or moved.
+    pub(crate) fn staged_at(&mut self, at: Offset) -> Option<(usize, usize)> {
+        let header = *self.items.header(at);
+        let reservation = self.staging.live_at(&header, at)?;
+        let front = HEADER + usize::from(header.key_len);
+        Some((reservation.footprint, front + reservation.came))
+    }
+
+    /// Records that the reservation at `at` was moved, or has to be refused.
+    pub(crate) fn move_staged(&mut self, at: Offset, to: Option<Offset>) {
+        let header = *self.items.header(at);
+        let Some(reservation) = self.staging.live_at(&header, at) else {
+            return;
+        };
+        match to {
+            Some(to) => reservation.place = Location::At(to),
+            None => {
+                let id = reservation.id;
+                self.staging.refuse(id);
+            }
+        }
     }
 
     /// Executes a put of a staged value.
@@ -244,14 +288,16 @@ impl Store {
                 self.drop_old(request, put);
                 return Reply::bare(status);
             }
-            Location::At(at) if reservation.came == reservation.value_len => at,
-            Location::At(_) | Location::Aside(_) => return Reply::bare(Status::BadKey),
+            Location::At(at) => at,
+            Location::Aside(_) => return Reply::bare(Status::BadKey),
         };
-        if !self.items.is(at, request.key) {
+        let len = reservation.footprint;
+        if reservation.came < reservation.value_len || !self.items.is(at, request.key) {
+            self.drop_staged(at, len);
             return Reply::bare(Status::BadKey);
         }
         // A value staged before the horizon but stored now must not count as flushed, so it moves.
-        if matches!(put.mode, Mode::Append | Mode::Prepend) || self.log.is_beyond_horizon(at) {
+        if matches!(put.mode, Mode::Append | Mode::Prepend) || self.is_beyond_horizon(at) {
             return self.put_elsewhere(clock, request, put, at);
         }
         let (old, judged) = match self.seek(request) {
@@ -261,9 +307,13 @@ impl Store {
         };
         let fresh = match judged {
             Ok(fresh) => fresh,
-            Err(refusal) => return refusal,
+            Err(refusal) => {
+                self.drop_staged(at, len);
+                return refusal;
+            }
         };
         if self.lossless && old.is_none() && !self.index.has_way(request.hash) {
+            self.drop_staged(at, len);
             return Reply::bare(Status::OutOfMemory);
         }
         self.publish(request, old, at, &fresh);
@@ -279,6 +329,7 @@ impl Store {
         at: Offset,
     ) -> Reply<'_> {
         let value = self.items.value(at).to_vec();
+        self.drop_staged(at, self.items.header(at).footprint());
         let put = Put {
             value: &value,
             staged: None,
@@ -299,6 +350,9 @@ impl Store {
         self.counters.bytes += header.footprint() as u64;
         let place = old.map(|hit| self.unlink(hit));
         self.items.publish(at, header);
+        if self.segmented() {
+            self.settle_staged(at);
+        }
         match place {
             Some(place) => self.index.point(place, request.hash, at),
             None => self.insert(request.hash, at),
@@ -382,7 +436,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::StoreConfig;
+    use crate::{StoreConfig, StoreKind};
     use herdwick_request::{Execute, HashKey, KeyHash, Op};
 
     const HASH_KEY: HashKey = HashKey([3, 4]);
@@ -398,6 +452,7 @@ mod tests {
             memory_bytes: 256 << 10,
             item_bytes_max: ITEM_BYTES_MAX,
             hash_key: HASH_KEY,
+            kind: StoreKind::Log,
         })
         .unwrap()
     }

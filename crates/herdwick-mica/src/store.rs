@@ -18,6 +18,7 @@ use crate::{
     index::{Index, Place},
     items::Items,
     log::Log,
+    segments::{Copies, Segments, Walk},
     shape::Shape,
     staged::Staging,
 };
@@ -35,6 +36,18 @@ pub struct StoreConfig {
     pub item_bytes_max: usize,
     /// Key of the hash that requests carry.
     pub hash_key: HashKey,
+    /// What places the items.
+    pub kind: StoreKind,
+}
+
+/// What decides where items lie and which are evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreKind {
+    /// A circular log: the oldest items are evicted, unless they were used.
+    #[default]
+    Log,
+    /// Segments: those with the fewest uses a byte are evicted.
+    Segments,
 }
 
 /// Why a store cannot be created.
@@ -53,6 +66,9 @@ pub enum StoreError {
         /// The memory that is sufficient.
         needed: usize,
     },
+    /// A store of segments cannot lie in a file.
+    #[error("a store of segments keeps no items in a file")]
+    NotInFile,
     /// The kernel refused the memory.
     #[error("the kernel refused {memory_bytes} bytes of memory: {source}")]
     Refused {
@@ -67,8 +83,18 @@ pub enum StoreError {
 pub struct Store {
     pub(crate) index: Index,
     pub(crate) items: Items,
-    /// Where items lie.
+    /// Where items lie; of no length if they lie in segments.
     pub(crate) log: Log,
+    /// Where items lie; none if they lie in the log.
+    pub(crate) segments: Segments,
+    /// The segment that is being cleaned.
+    pub(crate) cleaner: Option<Walk>,
+    /// Segments that were cleaned since enough were free.
+    pub(crate) futile: u32,
+    /// What cleaning may copy.
+    pub(crate) copies: Copies,
+    /// An item that the current request reads after it has made room: it is copied, not evicted.
+    pub(crate) protected: Option<Offset>,
     pub(crate) lookahead: Lookahead,
     /// Allowance for second chances at the old end.
     pub(crate) chances: Chances,
@@ -194,7 +220,7 @@ impl Store {
     /// [`StoreError`].
     pub fn new(config: &StoreConfig) -> Result<Self, StoreError> {
         let shape = Shape::of(config)?;
-        let bytes = Arena::zeroed(shape.log_bytes).map_err(shape.refused())?;
+        let bytes = Arena::zeroed(shape.item_bytes()).map_err(shape.refused())?;
         let log = Log::new(shape.log_bytes).map_err(shape.refused())?;
         Self::over(config, &shape, Items::new(bytes, false), log)
     }
@@ -212,6 +238,11 @@ impl Store {
             compact_until: 0,
             items,
             log,
+            segments: Segments::new(shape.segments, shape.segment_bytes),
+            cleaner: None,
+            futile: 0,
+            copies: Copies::default(),
+            protected: None,
             lookahead: Lookahead::default(),
             chances: Chances::default(),
             ahead: 0,
@@ -252,8 +283,11 @@ impl Store {
     /// empty.
     #[must_use]
     pub fn age(&self, now: Second) -> u32 {
-        let oldest = self.log.next(&self.items, self.log.head());
-        oldest.map_or(0, |(at, _)| {
+        let oldest = match self.log.next(&self.items, self.log.head()) {
+            Some((at, _)) => Some(at),
+            None => self.segments.oldest(),
+        };
+        oldest.map_or(0, |at| {
             let used = self.items.header(at).last_access();
             now.0.saturating_sub(used.0)
         })
@@ -281,6 +315,7 @@ impl Store {
 
     fn next_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
+        self.segments.next_generation(self.generation == 0);
         if self.generation == 0 {
             // The number has wrapped: items from 65,536 flushes ago would become valid again.
             self.log.end_generations();
@@ -432,7 +467,13 @@ impl Store {
     /// Returns whether a flush came after the item was stored.
     #[inline]
     fn flushed(&self, at: Offset) -> bool {
-        self.items.header(at).generation.get() != self.generation || self.log.is_beyond_horizon(at)
+        self.items.header(at).generation.get() != self.generation || self.is_beyond_horizon(at)
+    }
+
+    /// Returns whether the item at `at` is flushed by its position.
+    #[inline]
+    pub(crate) fn is_beyond_horizon(&self, at: Offset) -> bool {
+        self.log.is_beyond_horizon(at) || self.segments.is_beyond_horizon(at)
     }
 
     #[inline]

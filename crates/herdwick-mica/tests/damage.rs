@@ -6,13 +6,14 @@ mod common;
 use std::{collections::HashMap, fs::File, os::unix::fs::FileExt};
 
 use common::{Answer, HASH_KEY, nameless_file};
-use herdwick_mica::{Recovered, Store, StoreConfig};
+use herdwick_mica::{Recovered, Store, StoreConfig, StoreKind};
 use herdwick_request::{Clock, Delete, Execute, Get, Op, Put, Reply, Request, Second};
 
 const CONFIG: StoreConfig = StoreConfig {
     memory_bytes: 96 << 10,
     item_bytes_max: 12 << 10,
     hash_key: HASH_KEY,
+    kind: StoreKind::Log,
 };
 /// The byte range of the log in the file: the superblock takes less than a page.
 const LOG: std::ops::Range<u64> = 4096..4096 + (80 << 10);
@@ -201,6 +202,7 @@ fn touched_and_stale_items_are_recovered() {
         memory_bytes: 4 << 20,
         item_bytes_max: 200 << 10,
         hash_key: HASH_KEY,
+        kind: StoreKind::Log,
     };
     let file = nameless_file(Store::file_bytes(&config).unwrap());
     let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
@@ -255,6 +257,7 @@ fn touch_updates_the_checksum_without_reading_the_value() {
         memory_bytes: 4 << 20,
         item_bytes_max: 200 << 10,
         hash_key: HASH_KEY,
+        kind: StoreKind::Log,
     };
     let file = nameless_file(Store::file_bytes(&config).unwrap());
     let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();

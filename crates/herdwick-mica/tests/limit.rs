@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Answer, HASH_KEY};
-use herdwick_mica::{Store, StoreConfig};
+use herdwick_mica::{Store, StoreConfig, StoreKind};
 use herdwick_request::{
     Clock, Delete, Execute, Get, Op, Put, Reply, Request, Second, Staged, Status,
 };
@@ -20,6 +20,7 @@ fn store() -> Store {
         memory_bytes: MEMORY_BYTES,
         item_bytes_max: ITEM_BYTES_MAX,
         hash_key: HASH_KEY,
+        kind: StoreKind::Log,
     })
     .unwrap()
 }
@@ -222,6 +223,7 @@ fn small_sets_give_up_no_upload_under_a_limit() {
             memory_bytes: 16 << 20,
             item_bytes_max: ITEM_BYTES_MAX,
             hash_key: HASH_KEY,
+            kind: StoreKind::Log,
         })
         .unwrap();
         leave_room_for(&mut store, largest);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Answer, HASH_KEY};
-use herdwick_mica::{Store, StoreConfig};
+use herdwick_mica::{Store, StoreConfig, StoreKind};
 use herdwick_request::{Clock, Execute, Op, Put, Reply, Request, Second, Status};
 
 const ITEM_BYTES_MAX: usize = 256 << 10;
@@ -38,6 +38,7 @@ fn refused_put_copies_a_few_large_items_at_most() {
         memory_bytes: 32 << 20,
         item_bytes_max: ITEM_BYTES_MAX,
         hash_key: HASH_KEY,
+        kind: StoreKind::Log,
     })
     .unwrap();
     store.evict_nothing();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Answer, HASH_KEY};
-use herdwick_mica::{Store, StoreConfig};
+use herdwick_mica::{Store, StoreConfig, StoreKind};
 use herdwick_request::{Clock, Execute, Op, Put, Reply, Request, Second, Status};
 
 const MEMORY_BYTES: usize = 24 << 20;
@@ -54,6 +54,7 @@ fn store_stays_within_its_memory_and_frees_it() {
         memory_bytes: MEMORY_BYTES,
         item_bytes_max: 1 << 20,
         hash_key: HASH_KEY,
+        kind: StoreKind::Log,
     };
     let mut store = Store::new(&config).unwrap();
     for sizes in [&[8, 32][..], &[100_000, 3], &[1000]] {

@@ -32,6 +32,7 @@ mod telemetry;
 
 pub use herd::{lease::check_lease_directory, transports::FabricStatus};
 pub use herdwick_herd::RequestPath;
+pub use herdwick_mica::StoreKind;
 pub use herdwick_providers::ListenOptions;
 pub use memory::{
     file::{Cold, Restart},

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
 use herdwick_providers::{DeviceSelector, ROCE_PORT, Verbs, VerbsOptions};
-use herdwick_server::{PORT, Pin, Protocol, RequestPath};
+use herdwick_server::{PORT, Pin, Protocol, RequestPath, StoreKind};
 
 use crate::units;
 
@@ -14,6 +14,22 @@ use super::{
     listen::{self, Interface},
     log::LogFormat,
 };
+
+/// The value of `--store`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum StoreChoice {
+    Log,
+    Segments,
+}
+
+impl StoreChoice {
+    pub(super) fn kind(self) -> StoreKind {
+        match self {
+            Self::Log => StoreKind::Log,
+            Self::Segments => StoreKind::Segments,
+        }
+    }
+}
 
 /// Serve memcached clients. The flags are memcached's.
 ///
@@ -103,6 +119,10 @@ pub(crate) struct ServeArgs {
     /// for
     #[arg(short = 'M', long = "disable-evictions")]
     pub(super) no_evictions: bool,
+    /// What places the items in memory and evicts: log (the oldest go, unless they are used), or
+    /// segments (those with the fewest uses a byte go), which is new, and not with -e
+    #[arg(long, value_name = "KIND", default_value = "log")]
+    pub(super) store: StoreChoice,
     /// Protocols to accept: auto (text and binary), ascii, or binary, which excludes Herdwick's own
     /// clients [default: auto; with -S: binary]
     #[arg(short = 'B', long = "protocol", value_name = "NAME", value_parser = protocol)]

@@ -318,6 +318,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         udp: udp(args),
         tls: args.tls.then(|| tls_settings(args)).transpose()?,
         lossless: args.no_evictions,
+        store: args.store.kind(),
         memory_file: args.memory_file.as_deref().map(absolute),
         shutdown: args
             .enable_shutdown

@@ -77,6 +77,37 @@ fn items_larger_than_memory_allows_are_refused() {
     }
 }
 
+/// Stores twice the memory: a key that is read all the time stays, and whatever is left is whole.
+#[test]
+fn segments_serve_more_than_memory_holds() {
+    let server = Serve::start("-p 0 -m 16 -t 1 --store segments");
+    let value = |n: usize| {
+        char::from(b'a' + n as u8 % 26)
+            .to_string()
+            .repeat(400 << 10)
+    };
+    assert_eq!(server.ask("set hot 0 0 3\r\nhot\r\n"), "STORED\r\n");
+    for n in 0..80 {
+        let (value, len) = (value(n), 400 << 10);
+        let said = server.ask(&format!("set k{n} 0 0 {len}\r\n{value}\r\nget hot\r\n"));
+        assert_eq!(said, "STORED\r\nVALUE hot 0 3\r\nhot\r\nEND\r\n", "{n}");
+    }
+    let left = (0..80).filter(|&n| {
+        let said = server.ask(&format!("get k{n}\r\n"));
+        let whole = format!("VALUE k{n} 0 {}\r\n{}\r\nEND\r\n", 400 << 10, value(n));
+        assert!(
+            said == "END\r\n" || said == whole,
+            "k{n}: {} bytes",
+            said.len()
+        );
+        said == whole
+    });
+    let left = left.count();
+    assert!((8..80).contains(&left), "{left}");
+    let evicted = format!("STAT evictions {}\r\n", 80 - left);
+    assert!(server.ask("stats\r\n").contains(&evicted), "{left}");
+}
+
 #[test]
 fn more_than_32_workers_disable_leases() {
     let server = Serve::saying("-p 0 -m 256 -t 33 --verbs off");

@@ -1,6 +1,6 @@
 //! `incr` and `decr` (the meta command `ma`), with memcached's rules for width and expiry.
 
-use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_layout::bucket::Offset;
 use herdwick_request::{Arith, Clock, Item, Reply, Request, Status};
 
 use super::differs;
@@ -46,6 +46,7 @@ impl Store {
         // just replaced: the new deadline has no effect.
         if let (Some(exptime), true) = (arith.touch, fits) {
             self.items.touch(at, clock.deadline(exptime));
+            self.defer(at, clock.deadline(exptime));
         }
         let item = Item {
             deadline: before,
@@ -85,10 +86,11 @@ impl Store {
         let (to, padding) = self.items.value_mut(hit.at).split_at_mut(digits.len());
         to.copy_from_slice(digits);
         padding.fill(b' ');
+        let bits = self.count_use(hit.at, old.bits);
         let header = self.items.header_mut(hit.at);
         header.version.set(version);
         header.last_access.set(now.0);
-        header.bits = bit::used(header.bits);
+        header.bits = bits;
         self.items.seal(hit.at);
         Some(hit.at)
     }

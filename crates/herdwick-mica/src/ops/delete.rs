@@ -33,6 +33,9 @@ impl Store {
         }
         if delete.invalidate {
             let version = delete.version.unwrap_or_else(|| self.next_version());
+            if let Some(exptime) = delete.exptime {
+                self.defer(at, clock.deadline(exptime));
+            }
             self.items.amend(at, |header| {
                 if let Some(exptime) = delete.exptime {
                     header.deadline.set(clock.deadline(exptime).0);

@@ -39,21 +39,21 @@ impl Store {
         let won = wins(clock, get, &before);
         if let Some(exptime) = get.touch {
             self.items.touch(at, clock.deadline(exptime));
+            self.defer(at, clock.deadline(exptime));
         }
-        let header = self.items.header_mut(at);
         let mut bits = before.bits;
         if won {
             bits |= bit::WIN_SENT;
         }
         if !get.quiet_access {
-            bits = bit::used(bits | bit::FETCHED);
+            bits = self.count_use(at, bits | bit::FETCHED);
             if before.last_access() != now {
-                header.last_access.set(now.0);
+                self.items.header_mut(at).last_access.set(now.0);
             }
         }
         // Store only on a change: a dirty line has to be written back to memory.
         if bits != before.bits {
-            header.bits = bits;
+            self.items.header_mut(at).bits = bits;
         }
         let mut item = self.item(at);
         item.deadline = before.deadline();

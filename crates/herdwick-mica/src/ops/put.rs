@@ -29,8 +29,8 @@ impl Store {
             Ok(hit) => match put.mode {
                 Mode::Set | Mode::Replace => self.put_over(clock, request, put, hit),
                 Mode::Add => Reply::bare(Status::NotStored),
-                Mode::Append => self.join(request, put, hit, (&[], put.value)),
-                Mode::Prepend => self.join(request, put, hit, (put.value, &[])),
+                Mode::Append => self.join(clock, request, put, hit, (&[], put.value)),
+                Mode::Prepend => self.join(clock, request, put, hit, (put.value, &[])),
             },
             Err(absent) => self.put_new(clock, request, put, absent),
         }
@@ -136,6 +136,7 @@ impl Store {
     /// Executes Append or Prepend on a present item: flags and deadline stay.
     fn join(
         &mut self,
+        clock: &Clock,
         request: &Request<'_>,
         put: &Put<'_>,
         hit: Hit,
@@ -154,7 +155,10 @@ impl Store {
             bits: 0,
             version: put.version,
         };
-        let at = self.store_around(request, hit, (front, back), &fresh);
-        Reply::with(Status::Done, self.item(at))
+        match self.store_around(request, hit, (front, back), &fresh) {
+            Some(at) => Reply::with(Status::Done, self.item(at)),
+            // It was evicted for the room that the longer one takes.
+            None => self.put_new(clock, request, put, Absent::default()),
+        }
     }
 }

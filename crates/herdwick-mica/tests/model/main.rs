@@ -10,7 +10,7 @@ use std::fs::File;
 
 use common::{Answer, HASH_KEY, nameless_file};
 use herdwick_layout::item::footprint;
-use herdwick_mica::{Store, StoreConfig};
+use herdwick_mica::{Store, StoreConfig, StoreKind};
 use herdwick_request::{
     Arith, Clock, Delete, EXPTIME_PAST, Execute, Get, Mode, Op, Put, Reply, Request, Second, Status,
 };
@@ -69,14 +69,39 @@ impl std::fmt::Debug for StepOp {
 }
 
 /// A kind of store and of work on it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Plan {
+    kind: StoreKind,
     memory_bytes: usize,
     item_bytes_max: usize,
     keys: u16,
     value_bytes: usize,
     /// Whether anything expires or is flushed.
     mortal: bool,
+}
+
+impl Plan {
+    /// Returns the plan for a store of segments: with enough memory for some, and more keys.
+    const fn of_segments(self) -> Self {
+        Self {
+            kind: StoreKind::Segments,
+            memory_bytes: if self.memory_bytes < 160 << 10 {
+                self.memory_bytes + (152 << 10)
+            } else {
+                self.memory_bytes
+            },
+            keys: if self.memory_bytes < ROOMY.memory_bytes {
+                self.keys * 16
+            } else {
+                self.keys
+            },
+            ..self
+        }
+    }
+
+    fn on_each(self) -> impl Strategy<Value = Self> {
+        prop_oneof![Just(self), Just(self.of_segments())]
+    }
 }
 
 /// The store beside the model, in step.
@@ -95,6 +120,8 @@ struct Pair {
     lost: u64,
     /// The maximum bytes that the model's items would take in a log.
     peak: usize,
+    /// The bytes that reservations take beside them, at most.
+    reserved: usize,
 }
 
 impl Pair {
@@ -103,6 +130,7 @@ impl Pair {
             memory_bytes: plan.memory_bytes,
             item_bytes_max: plan.item_bytes_max,
             hash_key: HASH_KEY,
+            kind: plan.kind,
         };
         Self {
             store: Store::new(&config).unwrap(),
@@ -114,6 +142,7 @@ impl Pair {
             refusals: 0,
             lost: 0,
             peak: 0,
+            reserved: 0,
         }
     }
 
@@ -127,6 +156,14 @@ impl Pair {
             store,
             file: Some(file),
             ..pair
+        }
+    }
+
+    /// Creates a pair, with its log in a file if it `lasts` and is a log.
+    fn of(plan: &Plan, lasts: bool) -> Self {
+        match plan.kind {
+            StoreKind::Log if lasts => Self::lasting(plan),
+            _ => Self::new(plan),
         }
     }
 
@@ -245,9 +282,16 @@ impl Pair {
             _ => 64 + key.len(),
         };
         let room = self.config.memory_bytes * 8 / 9 * 3 / 4;
-        let spare = 3 * self.config.item_bytes_max;
+        // Segments are 4 KiB here: a few are spare, and a few are being filled. For an item of many
+        // of them, free ones have to be adjacent.
+        let largest = self.config.item_bytes_max;
+        let spare = match self.config.kind {
+            StoreKind::Log => 3 * largest,
+            StoreKind::Segments if largest > 4 << 10 => 6 * largest + (12 << 12),
+            StoreKind::Segments => 3 * largest + (12 << 12),
+        };
         prop_assert!(
-            self.model.bytes() + stored + spare > room,
+            self.model.bytes() + self.reserved + stored + spare > room,
             "{}",
             self.model.bytes()
         );
@@ -381,8 +425,12 @@ fn put(mortal: bool, value_bytes: usize) -> impl Strategy<Value = StepOp> {
         1 => Just(Mode::Append),
         1 => Just(Mode::Prepend),
     ];
+    // Among values of many segments, small ones.
+    let most = move |part: usize| (value_bytes / part).max(1);
+    let small = if value_bytes > 20_000 { 16 } else { 1 };
+    let len = prop_oneof![0..most(1), 0..most(small)];
     let value = prop_oneof![
-        3 => (0..value_bytes, any::<u8>()).prop_map(|(len, seed)| pattern(len, seed)),
+        3 => (len, any::<u8>()).prop_map(|(len, seed)| pattern(len, seed)),
         1 => any::<u64>().prop_map(|n| (n % 1000).to_string().into_bytes()),
     ];
     let rest = (any::<u32>(), exptime(mortal), any::<bool>());
@@ -444,6 +492,12 @@ fn arith(mortal: bool) -> impl Strategy<Value = StepOp> {
     )
 }
 
+/// Returns a plan for one kind of store, with steps of it.
+fn planned(plan: Plan, count: usize) -> impl Strategy<Value = (Plan, Vec<Step>)> {
+    let with_steps = move |plan| (Just(plan), steps(plan, count));
+    plan.on_each().prop_flat_map(with_steps)
+}
+
 fn steps(plan: Plan, count: usize) -> impl Strategy<Value = Vec<Step>> {
     let op = prop_oneof![
         3 => get(plan.mortal),
@@ -468,6 +522,7 @@ fn steps(plan: Plan, count: usize) -> impl Strategy<Value = Vec<Step>> {
 
 /// A store less than half full, with churn.
 const ROOMY: Plan = Plan {
+    kind: StoreKind::Log,
     memory_bytes: 64 << 10,
     item_bytes_max: 4 << 10,
     keys: 100,
@@ -477,6 +532,7 @@ const ROOMY: Plan = Plan {
 
 /// A log that holds a few dozen items and laps all the time.
 const TIGHT: Plan = Plan {
+    kind: StoreKind::Log,
     memory_bytes: 8 << 10,
     item_bytes_max: 1 << 10,
     keys: 200,
@@ -486,6 +542,7 @@ const TIGHT: Plan = Plan {
 
 /// Far more items than fit, for a store that evicts nothing.
 const FULL: Plan = Plan {
+    kind: StoreKind::Log,
     memory_bytes: 32 << 10,
     item_bytes_max: 1 << 10,
     keys: 200,
@@ -495,6 +552,7 @@ const FULL: Plan = Plan {
 
 /// A log that laps a few times, larger than what a step towards a limit takes.
 const LIMITED: Plan = Plan {
+    kind: StoreKind::Log,
     memory_bytes: 2 << 20,
     item_bytes_max: 16 << 10,
     keys: 1000,
@@ -502,8 +560,28 @@ const LIMITED: Plan = Plan {
     mortal: false,
 };
 
+/// As [`FULL`], with items of up to six segments.
+const FULL_OF_RUNS: Plan = Plan {
+    kind: StoreKind::Segments,
+    memory_bytes: 1 << 20,
+    item_bytes_max: 24 << 10,
+    keys: 400,
+    value_bytes: 23 << 10,
+    mortal: false,
+};
+
+/// As [`LIMITED`], with items of up to six segments.
+const LIMITED_WITH_RUNS: Plan = Plan {
+    kind: StoreKind::Segments,
+    item_bytes_max: 48 << 10,
+    keys: 400,
+    value_bytes: 47 << 10,
+    ..LIMITED
+};
+
 /// Values of up to a megabyte.
 const LARGE: Plan = Plan {
+    kind: StoreKind::Log,
     memory_bytes: 6 << 20,
     item_bytes_max: 1 << 20,
     keys: 12,
@@ -561,21 +639,72 @@ fn padded_number_in_a_long_value_keeps_its_length() {
     assert_eq!(pair.lost, 0);
 }
 
+/// Fills a store that evicts nothing, and restarts it if it is to last.
+fn evict_nothing(plan: &Plan, steps: &[Step], restart: bool) -> Result<(), TestCaseError> {
+    let restart = restart && plan.kind == StoreKind::Log;
+    let mut pair = Pair::of(plan, restart);
+    pair.store.evict_nothing();
+    for steps in steps.chunks(500) {
+        pair.work(steps)?;
+        pair.audit()?;
+        if restart {
+            pair.restart()?;
+            pair.store.evict_nothing();
+        }
+    }
+    prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
+    prop_assert!(pair.refusals > 0 || steps.len() < 2000);
+    Ok(())
+}
+
+/// Limits, each with the number of steps towards it that are taken before the next requests.
+fn limits(plan: Plan) -> impl Strategy<Value = Vec<(usize, usize)>> {
+    vec((0..plan.memory_bytes * 2, 0usize..8), 20)
+}
+
+fn move_limit(
+    plan: &Plan,
+    steps: &[Step],
+    limits: Vec<(usize, usize)>,
+) -> Result<(), TestCaseError> {
+    let mut pair = Pair::new(plan);
+    for (some, (unused, turns)) in steps.chunks(150).zip(limits) {
+        pair.store.leave_unused(unused);
+        // Requests come between the steps towards a limit, and before it is reached.
+        for few in some.chunks(10).take(turns) {
+            pair.store.adjust();
+            pair.work(few)?;
+        }
+        pair.work(some)?;
+        pair.audit()?;
+        let unused = unused.min(pair.store.unused_max());
+        while pair.store.adjust() {}
+        let used = pair.store.counters().bytes as usize;
+        prop_assert!(used <= plan.memory_bytes - unused, "{} of {}", used, unused);
+    }
+    pair.store.leave_unused(0);
+    pair.work(steps)?;
+    pair.audit()?;
+    prop_assert_eq!(pair.lost, pair.store.counters().evictions);
+    prop_assert_eq!(pair.store.counters().returns_failed, 0);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(Config { cases: 12, ..Config::default() })]
 
     #[test]
-    fn half_full_store_has_no_misses(steps in steps(ROOMY, 3000)) {
-        let mut pair = Pair::new(&ROOMY);
+    fn half_full_store_has_no_misses((plan, steps) in planned(ROOMY, 3000)) {
+        let mut pair = Pair::new(&plan);
         pair.work(&steps)?;
         pair.audit()?;
-        prop_assert!(pair.peak < ROOMY.memory_bytes / 2, "{} is no test of half full", pair.peak);
+        prop_assert!(pair.peak < plan.memory_bytes / 2, "{} is no test of half full", pair.peak);
         prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
     }
 
     #[test]
-    fn every_miss_is_a_counted_eviction_and_vice_versa(steps in steps(TIGHT, 3000)) {
-        let mut pair = Pair::new(&TIGHT);
+    fn every_miss_is_a_counted_eviction_and_vice_versa((plan, steps) in planned(TIGHT, 3000)) {
+        let mut pair = Pair::new(&plan);
         pair.work(&steps)?;
         pair.audit()?;
         let counters = pair.store.counters();
@@ -608,53 +737,38 @@ proptest! {
 
     #[test]
     fn lossless_store_loses_nothing_and_refuses_when_full(
-        steps in steps(FULL, 3000),
+        (plan, steps) in planned(FULL, 3000),
         restart in any::<bool>(),
     ) {
-        let mut pair = Pair::lasting(&FULL);
-        pair.store.evict_nothing();
-        for steps in steps.chunks(500) {
-            pair.work(steps)?;
-            pair.audit()?;
-            if restart {
-                pair.restart()?;
-                pair.store.evict_nothing();
-            }
-        }
-        prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
-        prop_assert!(pair.refusals > 0 || steps.len() < 2000);
+        evict_nothing(&plan, &steps, restart)?;
+    }
+
+    #[test]
+    fn lossless_store_makes_room_for_runs_of_segments(
+        steps in steps(FULL_OF_RUNS, 1000),
+    ) {
+        evict_nothing(&FULL_OF_RUNS, &steps, false)?;
     }
 
     #[test]
     fn a_limit_that_moves_loses_nothing_but_what_is_evicted(
-        steps in steps(LIMITED, 3000),
-        limits in vec((0..LIMITED.memory_bytes * 2, 0usize..8), 20),
+        (plan, steps) in planned(LIMITED, 3000),
+        limits in limits(LIMITED),
     ) {
-        let mut pair = Pair::new(&LIMITED);
-        for (steps, (unused, turns)) in steps.chunks(150).zip(limits) {
-            pair.store.leave_unused(unused);
-            // Requests come between the steps towards a limit, and before it is reached.
-            for steps in steps.chunks(10).take(turns) {
-                pair.store.adjust();
-                pair.work(steps)?;
-            }
-            pair.work(steps)?;
-            pair.audit()?;
-            let unused = unused.min(pair.store.unused_max());
-            while pair.store.adjust() {}
-            let used = pair.store.counters().bytes as usize;
-            prop_assert!(used <= LIMITED.memory_bytes - unused, "{} of {}", used, unused);
-        }
-        pair.store.leave_unused(0);
-        pair.work(&steps)?;
-        pair.audit()?;
-        prop_assert_eq!(pair.lost, pair.store.counters().evictions);
-        prop_assert_eq!(pair.store.counters().returns_failed, 0);
+        move_limit(&plan, &steps, limits)?;
     }
 
     #[test]
-    fn large_values_are_returned_whole(steps in steps(LARGE, 150)) {
-        let mut pair = Pair::new(&LARGE);
+    fn a_limit_that_moves_leaves_room_for_runs_of_segments(
+        steps in steps(LIMITED_WITH_RUNS, 1500),
+        limits in limits(LIMITED_WITH_RUNS),
+    ) {
+        move_limit(&LIMITED_WITH_RUNS, &steps, limits)?;
+    }
+
+    #[test]
+    fn large_values_are_returned_whole((plan, steps) in planned(LARGE, 150)) {
+        let mut pair = Pair::new(&plan);
         pair.work(&steps)?;
         pair.audit()?;
         prop_assert_eq!(pair.lost, pair.store.counters().evictions);
@@ -662,9 +776,9 @@ proptest! {
 
     #[test]
     fn expired_and_flushed_items_are_gone_at_their_second(
-        steps in steps(Plan { mortal: true, ..TIGHT }, 3000),
+        (plan, steps) in planned(Plan { mortal: true, ..TIGHT }, 3000),
     ) {
-        let mut pair = Pair::new(&TIGHT);
+        let mut pair = Pair::new(&plan);
         pair.work(&steps)?;
         pair.audit()?;
         prop_assert!(pair.lost <= pair.store.counters().evictions);

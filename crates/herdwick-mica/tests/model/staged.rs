@@ -1,14 +1,18 @@
 //! Property tests of staged puts among other requests: completed or aborted at any point.
 
 use herdwick_layout::item::footprint;
+use herdwick_mica::StoreKind;
 use herdwick_request::{Mode, Op, Put, Reply, Second, Staged, Status};
 use proptest::{
     collection::vec,
-    prelude::{Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest},
+    prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest},
     test_runner::{Config, TestCaseError},
 };
 
-use super::{LIMITED, PROBE, Pair, Plan, ROOMY, Step, StepOp, TIGHT, key, put, request, steps};
+use super::{
+    FULL_OF_RUNS, LIMITED, LIMITED_WITH_RUNS, PROBE, Pair, Plan, ROOMY, Step, StepOp, TIGHT, key,
+    put, request, steps,
+};
 use crate::common::Answer;
 
 /// Maximum number of concurrent staged puts.
@@ -46,6 +50,12 @@ struct Uploads {
     refused: usize,
     /// An aborted put: its handle has no effect any more.
     ghost: Option<Staged>,
+}
+
+/// Returns a plan for one kind of store, with acts of it.
+fn played(plan: Plan, count: usize) -> impl Strategy<Value = (Plan, Vec<Act>)> {
+    plan.on_each()
+        .prop_flat_map(move |plan| (Just(plan), acts(plan, count)))
 }
 
 fn acts(plan: Plan, count: usize) -> impl Strategy<Value = Vec<Act>> {
@@ -129,6 +139,9 @@ impl Uploads {
     /// Takes a step towards the limit. Nothing is evicted by it if all that is live fits, beside the
     /// room that carrying the reservations takes.
     fn adjust(&self, pair: &mut Pair, unused: usize) -> Result<bool, TestCaseError> {
+        if pair.config.kind == StoreKind::Segments {
+            return Ok(pair.store.adjust());
+        }
         let largest = footprint(0, LIMITED.item_bytes_max);
         let log = pair.store.unused_max() + 4 * largest;
         let window = log - unused.min(pair.store.unused_max());
@@ -214,10 +227,10 @@ const BRIMMING: Plan = Plan {
 };
 
 /// More and larger uploads at a time: most are of the largest value, and most stay.
-fn longer((n, act): (usize, &Act)) -> Option<(usize, Act)> {
+fn longer(plan: &Plan, (n, act): (usize, &Act)) -> Option<(usize, Act)> {
     match act {
         Act::Begin(slot, key, StepOp::Put(_, put)) if n % 4 > 0 => {
-            let value = super::pattern(LIMITED.item_bytes_max - 64, n as u8);
+            let value = super::pattern(plan.item_bytes_max - 64, n as u8);
             Some((n, Act::Begin(*slot, *key, StepOp::Put(value, *put))))
         }
         Act::Finish(_) | Act::Abort(_) if n % 3 > 0 => None,
@@ -225,24 +238,60 @@ fn longer((n, act): (usize, &Act)) -> Option<(usize, Act)> {
     }
 }
 
+fn evict_nothing(plan: &Plan, acts: &[Act]) -> Result<(), TestCaseError> {
+    let mut pair = Pair::new(plan);
+    pair.store.evict_nothing();
+    pair.reserved = UPLOADS * plan.item_bytes_max;
+    let uploads = all(&mut pair, acts)?;
+    prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
+    prop_assert!(uploads.finished > 0 || acts.len() < 250);
+    Ok(())
+}
+
+fn move_limit(
+    plan: &Plan,
+    acts: &[Act],
+    limits: &[(usize, bool)],
+    every: usize,
+) -> Result<(), TestCaseError> {
+    let mut pair = Pair::new(plan);
+    let mut uploads = Uploads::default();
+    let mut unused = 0;
+    let mut limits = limits.iter().cycle();
+    let longer = |act| longer(plan, act);
+    for (n, act) in acts.iter().enumerate().filter_map(longer) {
+        if n.is_multiple_of(every)
+            && let Some(&(next, whole)) = limits.next()
+        {
+            unused = next;
+            uploads.act(&mut pair, &Act::Limit(unused, whole))?;
+        }
+        uploads.act(&mut pair, &act)?;
+        uploads.adjust(&mut pair, unused)?;
+    }
+    pair.audit()?;
+    prop_assert_eq!(pair.lost, pair.store.counters().evictions);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(Config { cases: 24, ..Config::default() })]
 
     #[test]
     fn staged_puts_have_the_results_of_plain_puts(
-        acts in acts(LAPPING, 400),
+        (plan, acts) in played(LAPPING, 400),
         lasts in any::<bool>(),
     ) {
-        let mut pair = if lasts { Pair::lasting(&LAPPING) } else { Pair::new(&LAPPING) };
+        let mut pair = Pair::of(&plan, lasts);
         all(&mut pair, &acts)?;
         prop_assert_eq!(pair.lost, pair.evictions + pair.store.counters().evictions);
     }
 
     #[test]
     fn staged_puts_match_the_model_with_expiry_and_flushes(
-        acts in acts(Plan { mortal: true, ..LAPPING }, 400),
+        (plan, acts) in played(Plan { mortal: true, ..LAPPING }, 400),
     ) {
-        let mut pair = Pair::new(&LAPPING);
+        let mut pair = Pair::new(&plan);
         all(&mut pair, &acts)?;
     }
 
@@ -250,12 +299,12 @@ proptest! {
     /// after a kill, too.
     #[test]
     fn generation_wrap_restores_no_flushed_item(
-        acts in vec(acts(Plan { mortal: true, ..LAPPING }, 60), 2..6),
+        acts in vec(played(Plan { mortal: true, ..LAPPING }, 60), 2..6),
         lasts in any::<bool>(),
     ) {
-        let mut pair = if lasts { Pair::lasting(&LAPPING) } else { Pair::new(&LAPPING) };
+        let mut pair = Pair::of(&acts[0].0, lasts);
         let mut uploads = Uploads::default();
-        for some in &acts {
+        for (_, some) in &acts {
             for act in some {
                 uploads.act(&mut pair, act)?;
             }
@@ -269,41 +318,40 @@ proptest! {
     /// items that fit.
     #[test]
     fn staged_puts_match_the_model_under_a_limit_that_moves(
-        acts in acts(LIMITED, 200),
+        (plan, acts) in played(LIMITED, 200),
         limits in vec((0..LIMITED.memory_bytes * 3 / 2, any::<bool>()), 20),
         every in 1usize..12,
     ) {
-        let mut pair = Pair::new(&LIMITED);
-        let mut uploads = Uploads::default();
-        let mut unused = 0;
-        let mut limits = limits.iter().cycle();
-        for (n, act) in acts.iter().enumerate().filter_map(longer) {
-            if n.is_multiple_of(every) && let Some(&(next, whole)) = limits.next() {
-                unused = next;
-                uploads.act(&mut pair, &Act::Limit(unused, whole))?;
-            }
-            uploads.act(&mut pair, &act)?;
-            uploads.adjust(&mut pair, unused)?;
-        }
-        pair.audit()?;
-        prop_assert_eq!(pair.lost, pair.store.counters().evictions);
+        move_limit(&plan, &acts, &limits, every)?;
     }
 
     #[test]
-    fn staged_puts_evict_nothing_if_there_is_room(acts in acts(ROOMY, 300)) {
-        let mut pair = Pair::lasting(&ROOMY);
+    fn staged_runs_of_segments_match_the_model_under_a_limit_that_moves(
+        acts in acts(LIMITED_WITH_RUNS, 200),
+        limits in vec((0..LIMITED.memory_bytes * 3 / 2, any::<bool>()), 20),
+        every in 1usize..12,
+    ) {
+        move_limit(&LIMITED_WITH_RUNS, &acts, &limits, every)?;
+    }
+
+    #[test]
+    fn staged_puts_evict_nothing_if_there_is_room((plan, acts) in played(ROOMY, 300)) {
+        let mut pair = Pair::of(&plan, true);
         let uploads = all(&mut pair, &acts)?;
         prop_assert_eq!((pair.lost, pair.evictions + pair.store.counters().evictions), (0, 0));
         prop_assert_eq!(uploads.refused, 0);
     }
 
     #[test]
-    fn lossless_store_keeps_all_items_during_staged_puts(acts in acts(BRIMMING, 400)) {
-        let mut pair = Pair::new(&BRIMMING);
-        pair.store.evict_nothing();
-        let uploads = all(&mut pair, &acts)?;
-        prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
-        prop_assert!(uploads.finished > 0 || acts.len() < 250);
+    fn lossless_store_keeps_all_items_during_staged_puts((plan, acts) in played(BRIMMING, 400)) {
+        evict_nothing(&plan, &acts)?;
+    }
+
+    #[test]
+    fn lossless_store_keeps_all_items_during_staged_runs_of_segments(
+        acts in acts(FULL_OF_RUNS, 400),
+    ) {
+        evict_nothing(&FULL_OF_RUNS, &acts)?;
     }
 }
 

@@ -185,6 +185,7 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
         memory_bytes: partition_bytes(config, workers, config.memory_bytes),
         item_bytes_max: config.item_bytes_max,
         hash_key: random_key()?,
+        kind: config.store,
     };
     if let Some(path) = &config.memory_file {
         return lasting_stores(workers, store, path);

@@ -14,6 +14,8 @@ mod table;
 
 use std::collections::HashMap;
 
+use herdwick_mica::StoreKind;
+
 use crate::{
     BenchError, Config, Fabric, Progress,
     compare::{manifest, subject},
@@ -203,8 +205,13 @@ impl Bench<'_> {
                 cell.room = cell.room.max(held);
             }
             let room = cell.room;
-            let (own, resident) = store::Own::new(room)?;
-            self.run(&cell, "herdwick", own, watch, resident)?;
+            for (name, kind) in [
+                ("herdwick", StoreKind::Log),
+                ("segments", StoreKind::Segments),
+            ] {
+                let (own, resident) = store::Own::new(room, kind)?;
+                self.run(&cell, name, own, watch, resident)?;
+            }
             let none = || None;
             self.run(&cell, "lru", Model::new(Lru::default(), room), watch, none)?;
             self.run(
@@ -325,7 +332,8 @@ mod tests {
         for row in &TRACES {
             let trace = CacheTrace::of_row(row, true).unwrap();
             let requests = &trace.requests[..trace.requests.len().min(40_000)];
-            let (mut own, _) = store::Own::new(trace.data * 3 + (64 << 20)).unwrap();
+            let (mut own, _) =
+                store::Own::new(trace.data * 3 + (64 << 20), StoreKind::Log).unwrap();
             let mut model = Model::new(Lru::default(), u64::MAX / 2);
             let mut scores = [Score::default(); 2];
             own.run(requests, 0, &mut scores[0]).unwrap();

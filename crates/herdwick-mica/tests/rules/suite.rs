@@ -1,8 +1,7 @@
-//! memcached's rules for each operation, one test each, on a single store.
+//! memcached's rules for each operation, one test each, on a single store of one kind.
 
-mod common;
-
-use common::{Answer, HASH_KEY};
+use super::KIND;
+use crate::common::{Answer, HASH_KEY};
 use herdwick_mica::{Store, StoreConfig, StoreError};
 use herdwick_request::{
     Arith, Clock, Deadline, Delete, EXPTIME_PAST, Execute, Get, Mode, Op, Put, Reply, Request,
@@ -21,6 +20,7 @@ impl Bed {
             memory_bytes: 1 << 20,
             item_bytes_max: 100_000,
             hash_key: HASH_KEY,
+            kind: KIND,
         };
         Self {
             store: Store::new(&config).unwrap(),
@@ -594,6 +594,7 @@ fn store_too_small_is_refused_with_the_minimum() {
             memory_bytes,
             item_bytes_max: 1 << 20,
             hash_key: HASH_KEY,
+            kind: KIND,
         })
     };
     let Err(StoreError::TooSmall { needed, .. }) = with(1 << 20) else {

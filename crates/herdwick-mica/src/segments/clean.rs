@@ -1,0 +1,257 @@
+//! Cleaning: a segment is walked, the items in it that are worth it are copied, and it is free. The
+//! work that one request pays for is bounded.
+
+use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_request::KeyHash;
+
+use super::{
+    copies::Walk,
+    table::{Kind, SPARE, State},
+};
+use crate::{index::Place, store::Store};
+
+/// While live items take at most this part of the segments, none is evicted.
+const SPARSE: (usize, usize) = (17, 20);
+/// While fewer segments than this are free beside the spare ones, requests clean ahead of need ...
+const AHEAD: usize = 2;
+/// ... by so many times the bytes that they store ...
+const RATE: usize = 8;
+/// ... and so many bytes more.
+const STEP: usize = 1 << 10;
+/// Segments that are cleaned without an end before live items give way: what is unused at the ends of
+/// segments is no room for items of any size.
+const FUTILE_MAX: u32 = 16;
+/// Items whose index entries are prefetched together.
+const TOGETHER: usize = 8;
+
+/// Which live items of a segment are copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Survivors {
+    None,
+    /// Those with more uses a byte and time than is usual in segments that are cleaned.
+    Used,
+    All,
+}
+
+impl Store {
+    /// Returns what cleaning keeps now.
+    pub(super) fn survivors(&self) -> Survivors {
+        if self.lossless || (self.is_sparse() && self.futile < FUTILE_MAX) {
+            Survivors::All
+        } else {
+            Survivors::Used
+        }
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.live() <= self.segments.usable() / SPARSE.1 * SPARSE.0
+    }
+
+    /// Cleans a part of a segment, in proportion to the `len` bytes that are stored, if few are free.
+    pub(super) fn clean_ahead(&mut self, len: usize) {
+        if self.cleaner.is_none() && self.segments.free > SPARE + AHEAD {
+            return;
+        }
+        let mut budget = (RATE * len + STEP) as isize;
+        while budget > 0 && self.begin_cleaning() {
+            match self.clean_some(self.survivors()) {
+                Some(walked) => budget -= walked as isize,
+                None => return,
+            }
+            if self.cleaner.is_none() && self.segments.free > SPARE + AHEAD {
+                return;
+            }
+        }
+    }
+
+    /// Cleans the next few items. Returns the bytes walked over; `None` if there is nothing to clean.
+    pub(super) fn clean_next(&mut self) -> Option<usize> {
+        if !self.begin_cleaning() {
+            return None;
+        }
+        self.clean_some(self.survivors())
+    }
+
+    /// Cleans the current segment to its end, or a whole one. Returns whether it did.
+    pub(super) fn clean_one(&mut self, keep: Survivors) -> bool {
+        self.begin_cleaning() && self.finish_cleaning(keep)
+    }
+
+    /// Cleans the current segment to its end; returns whether it came there.
+    pub(super) fn finish_cleaning(&mut self, keep: Survivors) -> bool {
+        while self.cleaner.is_some() {
+            if self.clean_some(keep).is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Chooses a segment to clean, unless one is being cleaned. Returns whether there is one.
+    fn begin_cleaning(&mut self) -> bool {
+        if self.cleaner.is_some() {
+            return true;
+        }
+        let kept = self.survivors() == Survivors::All;
+        match self.segments.choose(self.now, kept) {
+            Some(number) => self.walk(number, false),
+            None => return false,
+        }
+        true
+    }
+
+    fn walk(&mut self, number: usize, whole: bool) {
+        let (start, head) = (self.segments.start(number), &self.segments.heads[number]);
+        let (at, end) = (start + head.first, start + head.written);
+        self.segments.begin_cleaning(number);
+        self.cleaner = Some(Walk {
+            number,
+            at,
+            end,
+            whole,
+            age: self.segments.age_of(number),
+        });
+    }
+
+    /// Cleans the next few items; frees the segment at its end. Returns the bytes walked over, or
+    /// `None` if an item that must be kept has no room.
+    fn clean_some(&mut self, keep: Survivors) -> Option<usize> {
+        let mut walk = self.cleaner?;
+        let from = walk.at;
+        if self.segments.heads[walk.number].live > 0 {
+            let mut items = [(Offset::default(), KeyHash::default()); TOGETHER];
+            let (mut count, mut next) = (0, walk.at);
+            while count < TOGETHER && next < walk.end {
+                let at = Offset(next);
+                let hash = self.hash_key.hash(self.items.key(at));
+                self.index.prefetch_first(hash);
+                items[count] = (at, hash);
+                next += self.items.header(at).footprint();
+                count += 1;
+            }
+            for &(at, hash) in &items[..count] {
+                if !walk.whole {
+                    walk.number = self.segments.free_before(walk.number, at);
+                }
+                let len = self.items.header(at).footprint();
+                if !self.clean_item(at, hash, keep, walk.age) {
+                    self.cleaner = Some(walk);
+                    return None;
+                }
+                walk.at += len;
+            }
+        } else {
+            walk.at = walk.end;
+        }
+        self.cleaner = (walk.at < walk.end).then_some(walk);
+        if self.cleaner.is_none() {
+            self.segments.vacate(walk.number, State::Free);
+            self.futile = if self.segments.has_spare() {
+                0
+            } else {
+                self.futile + 1
+            };
+        }
+        Some(walk.at - from)
+    }
+
+    /// Ends cleaning before the end of the segment. Items that were copied or dropped are dead in it.
+    pub(super) fn abandon_cleaning(&mut self) {
+        if let Some(walk) = self.cleaner.take() {
+            self.segments.heads[walk.number].state = State::Sealed;
+        }
+    }
+
+    /// Copies or drops an item. Returns false if it must be kept, and has no room.
+    fn clean_item(&mut self, at: Offset, hash: KeyHash, keep: Survivors, age: u64) -> bool {
+        if self.items.header(at).has(bit::STAGED) {
+            return self.carry_staged(at, keep);
+        }
+        let Some((place, _)) = self.index.find(hash, |it| it == at) else {
+            return true;
+        };
+        let header = *self.items.header(at);
+        if !self.gone(at) {
+            let usable = self.segments.usable();
+            let uses = bit::count(header.bits);
+            let worth = self.copies.weigh(uses, header.footprint(), age, usable);
+            let kept = match keep {
+                _ if self.protected == Some(at) => true,
+                Survivors::None => false,
+                Survivors::Used => worth,
+                Survivors::All => true,
+            };
+            if kept && self.move_item(hash, place, at, age) {
+                return true;
+            }
+            if kept && self.lossless {
+                return false;
+            }
+        }
+        self.index.remove(place);
+        self.count_dropped(at);
+        self.segments.release(at, header.footprint());
+        true
+    }
+
+    fn move_item(&mut self, hash: KeyHash, place: Place, at: Offset, age: u64) -> bool {
+        let header = *self.items.header(at);
+        let (len, deadline) = (header.footprint(), header.deadline());
+        let kind = self.segments.kind(deadline, self.now, Kind::OLD);
+        let Some(to) = self.take_copy(kind, len, age / 2) else {
+            return false;
+        };
+        self.items.copy(at, len, to);
+        self.index.point(place, hash, to);
+        let sparse = self.survivors() == Survivors::All;
+        let uses = bit::count(header.bits) / 2;
+        self.items.header_mut(to).bits = bit::with_count(header.bits, uses);
+        self.segments.note(to, deadline, uses.into(), age / 2);
+        self.segments.release(at, len);
+        self.copies.allowed -= len as isize;
+        self.counters.kept += u64::from(sparse);
+        self.counters.refreshed += u64::from(!sparse);
+        if self.protected == Some(at) {
+            self.protected = Some(to);
+        }
+        true
+    }
+
+    /// Copies a reservation, with the part of the value that has arrived, or refuses it.
+    fn carry_staged(&mut self, at: Offset, keep: Survivors) -> bool {
+        let Some((len, came)) = self.staged_at(at) else {
+            return true;
+        };
+        match self.take_copy(Kind::STAGED, len, 0) {
+            Some(to) => {
+                self.items.copy(at, came, to);
+                self.segments.reserved(to, true);
+                self.move_staged(at, Some(to));
+            }
+            None if keep == Survivors::All && self.lossless => return false,
+            None => self.move_staged(at, None),
+        }
+        self.segments.reserved(at, false);
+        self.segments.release(at, len);
+        true
+    }
+
+    /// Clears `span` segments from `first` on, for a run; they are held. Returns whether nothing was
+    /// left that had to be kept.
+    pub(super) fn clear_window(&mut self, first: usize, span: usize, keep: Survivors) -> bool {
+        let mut cleared = self.finish_cleaning(keep);
+        self.segments.hold(first, span);
+        for number in first..first + span {
+            let owner = self.segments.number(Offset(self.segments.start(number)));
+            if matches!(self.segments.heads[owner].state, State::Held) {
+                continue;
+            }
+            if cleared {
+                self.walk(owner, true);
+                cleared = self.finish_cleaning(keep);
+                self.segments.hold(first, span);
+            }
+        }
+        cleared
+    }
+}

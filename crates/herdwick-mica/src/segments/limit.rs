@@ -1,0 +1,86 @@
+//! A limit on the memory of a store of segments: some are kept free, and their memory is returned to
+//! the system.
+
+use super::{
+    copies::COPY_RATE,
+    table::{SPARE, State},
+};
+use crate::store::Store;
+
+/// The least segments of a store, in items of the largest size ...
+const ITEMS_MIN: usize = 4;
+/// ... and in segments beside those.
+const COUNT_MIN: usize = 12;
+/// Bytes that a step towards a limit walks over, or returns to the system.
+const STEP: usize = 256 << 10;
+
+impl Store {
+    /// As [`Store::unused_max`].
+    pub(crate) fn unused_segments_max(&self) -> usize {
+        let largest = self.segments.span(self.largest());
+        let least = largest * ITEMS_MIN + COUNT_MIN;
+        self.segments.count().saturating_sub(least) * self.segments.size()
+    }
+
+    /// As [`Store::leave_unused`].
+    pub(crate) fn withhold(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.unused_segments_max());
+        self.segments.withhold = bytes.div_ceil(self.segments.size());
+    }
+
+    /// As [`Store::adjust`].
+    pub(crate) fn adjust_segments(&mut self) -> bool {
+        while self.segments.withheld > self.segments.withhold {
+            self.segments.restore_one();
+        }
+        let mut work = 0;
+        while self.segments.withheld < self.goal_withheld() {
+            if work >= STEP || self.is_record_half_full() {
+                return true;
+            }
+            if self.segments.free > SPARE {
+                self.withhold_one();
+                work += self.segments.size();
+                continue;
+            }
+            let Some(bytes) = self.clean_next() else {
+                return false;
+            };
+            work += bytes;
+            // Half of them may be copied, so that the walk comes to an end.
+            self.copies
+                .earn(bytes / (2 * COPY_RATE), self.segments.size());
+        }
+        false
+    }
+
+    /// Returns the segments that can be withheld now: fewer than the limit asks for, while
+    /// reservations need them.
+    fn goal_withheld(&self) -> usize {
+        let reserved = self.staging.reserved;
+        let needed = reserved + reserved / 2 + self.largest() * ITEMS_MIN;
+        let needed = self.segments.span(needed) + COUNT_MIN;
+        let most = self.segments.count().saturating_sub(needed);
+        self.segments.withhold.min(most)
+    }
+
+    /// Withholds free segments in place of those that a run has taken.
+    pub(super) fn withhold_free(&mut self) {
+        let goal = self.goal_withheld();
+        while self.segments.withheld < goal && self.segments.free > SPARE {
+            self.withhold_one();
+        }
+    }
+
+    fn withhold_one(&mut self) {
+        let Some(number) = self.segments.find_free() else {
+            return;
+        };
+        self.segments.free -= 1;
+        self.segments.withheld += 1;
+        self.segments.heads[number].state = State::Withheld;
+        let start = self.segments.start(number);
+        let returned = self.items.give_back(start..start + self.segments.size());
+        self.counters.returns_failed += u64::from(returned.is_err());
+    }
+}

@@ -1,0 +1,219 @@
+//! Where a new item goes in a store of segments: the open segment of its kind, or one that is made
+//! free for it.
+
+use herdwick_layout::{bucket::Offset, item::Header};
+use herdwick_request::Deadline;
+
+use super::{
+    clean::Survivors,
+    table::{Kind, SPARE, Segments},
+};
+use crate::store::Store;
+
+/// Segments that are cleaned at once for a new one, before live items give way.
+const VICTIMS: usize = 8;
+/// As [`VICTIMS`], in a store that evicts nothing, before a put is refused.
+const LAST_CHECK: usize = 4;
+/// Live items of a store that evicts nothing take at most this part of the segments.
+const LOSSLESS: (usize, usize) = (3, 4);
+
+impl Store {
+    /// Returns whether items lie in segments; else they lie in a log.
+    #[inline]
+    pub(crate) fn segmented(&self) -> bool {
+        self.segments.count() > 0
+    }
+
+    /// Makes room for a new item of `len` bytes, so that [`Self::take`] succeeds.
+    pub(crate) fn make_way(&mut self, deadline: Deadline, len: usize) {
+        let kind = self.segments.kind(deadline, self.now, Kind::YOUNG);
+        self.make_way_for(kind, len);
+    }
+
+    fn make_way_for(&mut self, kind: Kind, len: usize) {
+        // A store that evicts nothing has made room before, or the request was refused.
+        if !self.lossless {
+            self.store_soon(len);
+        }
+        if self.segments.has_room(kind, len) || self.segments.extend(kind, len, SPARE) {
+            return;
+        }
+        match self.segments.span(len) {
+            span if self.lossless => self.open_free(kind, span),
+            1 => self.open_one(kind),
+            span => self.open_run(kind, span),
+        }
+    }
+
+    /// Counts `len` bytes that are about to be stored, and does their part of the cleaning.
+    fn store_soon(&mut self, len: usize) {
+        self.segments.tick(len);
+        self.copies.earn(len, self.segments.size());
+        self.clean_ahead(len);
+    }
+
+    /// Reserves room that [`Self::make_way`] has made.
+    pub(crate) fn take(&mut self, header: &Header) -> Offset {
+        let deadline = header.deadline();
+        let kind = self.segments.kind(deadline, self.now, Kind::YOUNG);
+        let at = self.segments.append(kind, header.footprint());
+        let at = at.expect("room was made");
+        self.segments.note(at, deadline, 1, 0);
+        at
+    }
+
+    /// Reserves `len` bytes for a value that arrives in pieces.
+    pub(crate) fn take_staged(&mut self, len: usize) -> Offset {
+        self.make_way_for(Kind::STAGED, len);
+        let at = self.segments.append(Kind::STAGED, len);
+        let at = at.expect("room was made");
+        self.segments.reserved(at, true);
+        at
+    }
+
+    /// Records that a reservation is an item now.
+    pub(crate) fn settle_staged(&mut self, at: Offset) {
+        let deadline = self.items.header(at).deadline();
+        self.segments.reserved(at, false);
+        self.segments.note(at, deadline, 1, 0);
+    }
+
+    /// Opens adjacent segments that [`Self::make_segment_room`] has left free.
+    fn open_free(&mut self, kind: Kind, span: usize) {
+        if let Some(first) = self.segments.find_run(span) {
+            self.segments.open(kind, first, span, 0);
+        }
+    }
+
+    fn open_one(&mut self, kind: Kind) {
+        for _ in 0..VICTIMS {
+            if self.segments.free > SPARE || !self.clean_one(self.survivors()) {
+                break;
+            }
+        }
+        let mut number = self.segments.find_free();
+        while number.is_none() && self.clean_one(Survivors::None) {
+            number = self.segments.find_free();
+        }
+        match number {
+            Some(number) => self.segments.open(kind, number, 1, 0),
+            None => self.open_window(kind, 1, Survivors::None),
+        }
+    }
+
+    fn open_run(&mut self, kind: Kind, span: usize) {
+        self.finish_cleaning(self.survivors());
+        if self.segments.free >= span + SPARE
+            && let Some(first) = self.segments.find_run(span)
+        {
+            return self.segments.open(kind, first, span, 0);
+        }
+        // Copies need free segments outside the window.
+        for _ in 0..VICTIMS + span {
+            if self.segments.free > span + SPARE || !self.clean_one(self.survivors()) {
+                break;
+            }
+        }
+        match self.segments.find_run(span) {
+            Some(first) => self.segments.open(kind, first, span, 0),
+            None => self.open_window(kind, span, self.survivors()),
+        }
+    }
+
+    /// Clears the cheapest window of `span` segments, and opens it.
+    fn open_window(&mut self, kind: Kind, span: usize, keep: Survivors) {
+        let Some((first, _)) = self.segments.choose_window(span) else {
+            return;
+        };
+        let cleared = self.clear_window(first, span, keep);
+        // Only a store that evicts nothing keeps an item without room for a copy.
+        debug_assert!(cleared && !self.lossless);
+        self.segments.open(kind, first, span, 0);
+        self.withhold_free();
+    }
+
+    /// Reserves room for a copy, without making any.
+    pub(super) fn take_copy(&mut self, kind: Kind, len: usize, age: u64) -> Option<Offset> {
+        let segments = &mut self.segments;
+        if segments.has_room(kind, len) || segments.extend(kind, len, 0) {
+            return segments.append(kind, len);
+        }
+        let span = segments.span(len);
+        let free = match span {
+            1 => segments.find_free(),
+            _ => segments.find_run(span),
+        };
+        if let Some(number) = free {
+            segments.open(kind, number, span, age);
+            return segments.append(kind, len);
+        }
+        [Kind::OLD, Kind::YOUNG, Kind::STAGED]
+            .into_iter()
+            .find_map(|kind| segments.append(kind, len))
+    }
+
+    /// Returns whether an item of `len` bytes can replace one of `old` bytes without evicting
+    /// another: then so many adjacent segments are free, whatever the item's kind. Cleans a few
+    /// segments for it.
+    pub(crate) fn make_segment_room(&mut self, old: usize, len: usize) -> bool {
+        let part = self.segments.usable() / LOSSLESS.1 * LOSSLESS.0;
+        if self.live() - old + len > part {
+            return false;
+        }
+        self.store_soon(len);
+        let span = self.segments.span(len);
+        // Copies of the largest items stay possible.
+        let spare = SPARE + self.segments.span(self.largest());
+        for _ in 0..LAST_CHECK + span {
+            if self.segments.free > spare + span {
+                break;
+            }
+            if !self.clean_one(Survivors::All) && !self.unblock() {
+                break;
+            }
+        }
+        if self.segments.free < spare + span {
+            return false;
+        }
+        span == 1 || self.segments.find_run(span).is_some() || self.free_window(span)
+    }
+
+    /// Frees adjacent segments for the item that the cleaner has no room for. Returns whether there
+    /// is one, and it has room now.
+    fn unblock(&mut self) -> bool {
+        let Some(walk) = self.cleaner else {
+            return false;
+        };
+        let len = self.items.header(Offset(walk.at)).footprint();
+        self.free_window(self.segments.span(len))
+    }
+
+    /// Moves the live items of the cheapest window of `span` segments to segments outside it, if
+    /// those have enough room for them and some to spare. Returns whether the window is free.
+    fn free_window(&mut self, span: usize) -> bool {
+        let Some((first, live)) = self.segments.choose_window(span) else {
+            return false;
+        };
+        let outside = self
+            .segments
+            .free_outside(first, span)
+            .saturating_sub(SPARE);
+        // Copies leave a part of each segment unused.
+        if live * 4 > outside * self.segments.size() * 3 {
+            return false;
+        }
+        let blocked = self.cleaner.take();
+        let cleared = self.clear_window(first, span, Survivors::All);
+        self.segments.let_go(first, span);
+        self.abandon_cleaning();
+        self.cleaner = blocked;
+        cleared
+    }
+}
+
+impl Segments {
+    /// Returns the free segments that are not among the `span` from `first` on.
+    fn free_outside(&self, first: usize, span: usize) -> usize {
+        self.free - self.free_in(first, span)
+    }
+}

@@ -1,0 +1,518 @@
+//! The table of segments: which are free, what is known of the others, and where the next item goes.
+//! It holds no items and reads none.
+
+mod choose;
+
+use herdwick_layout::bucket::Offset;
+use herdwick_request::{Deadline, Second};
+
+/// Segments that new items leave to the copies that cleaning makes.
+pub(super) const SPARE: usize = 3;
+
+/// Items of more than this part of a segment may lie across the ends of segments ...
+const LONG: usize = 16;
+/// ... in a run of at most so many times the segments that one of them takes.
+const RUN_MAX: usize = 4;
+
+/// What a segment is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Free,
+    /// Items are added to it.
+    Open,
+    /// No more items are added.
+    Sealed,
+    /// The cleaner walks over it.
+    Cleaning,
+    /// It continues the run of the segment with this number.
+    Continues(u32),
+    /// Free, but only for the run that is being made room for.
+    Held,
+    /// Its memory was given back to the system, under a limit.
+    Withheld,
+}
+
+/// The items that a segment takes. Items that will go at about the same time share segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind(u8);
+
+impl Kind {
+    /// Items that were stored, not copied.
+    pub(super) const YOUNG: Self = Self(0);
+    /// Copies.
+    pub(super) const OLD: Self = Self(1);
+    /// Reservations.
+    pub(super) const STAGED: Self = Self(2);
+    /// The first of those for items that expire.
+    const MORTAL: u8 = 3;
+    /// Items that expire within 16 s, 64 s, and so on.
+    const MORTALS: u8 = 6;
+    const ALL: usize = (Self::MORTAL + Self::MORTALS) as usize;
+
+    /// Returns the kind for an item with this deadline: `durable`, if it lasts for hours or longer.
+    fn of(deadline: Deadline, now: Second, durable: Self) -> Self {
+        if deadline == Deadline::NEVER {
+            return durable;
+        }
+        let left = deadline.0.saturating_sub(now.0).max(1);
+        // 0 up to 15 s, 1 up to 63 s, ..
+        let class = (left.ilog2() / 2).saturating_sub(1) as u8;
+        if class < Self::MORTALS {
+            Self(Self::MORTAL + class)
+        } else {
+            durable
+        }
+    }
+}
+
+/// What the table knows of a segment, or of the run of segments that begins with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    pub(super) state: State,
+    kind: Kind,
+    /// Segments of the run; 1 for most.
+    pub(super) span: u32,
+    /// Bytes from the beginning to the first item; 0 in a run that has its first segments still.
+    pub(super) first: usize,
+    /// Bytes from the beginning to the end of the last item.
+    pub(super) written: usize,
+    /// Bytes of live items and reservations.
+    pub(super) live: usize,
+    /// Reservations.
+    pub(super) staged: u32,
+    /// Uses of its items, recent ones in full.
+    pub(super) uses: u32,
+    /// [`Segments::stored`] since which `uses` were counted.
+    since: u64,
+    /// The mean of [`Segments::stored`] when the uses of its items began to be counted.
+    pub(super) born: u64,
+    /// No item has a later deadline; the largest number for none.
+    until: u32,
+    /// Segments opened before this one.
+    sequence: u64,
+}
+
+/// Bytes of the table for each segment.
+pub(crate) const HEAD: usize = size_of::<Head>();
+
+impl Head {
+    const FREE: Self = Self {
+        state: State::Free,
+        kind: Kind::YOUNG,
+        span: 1,
+        first: 0,
+        written: 0,
+        live: 0,
+        staged: 0,
+        uses: 0,
+        since: 0,
+        born: 0,
+        until: 0,
+        sequence: 0,
+    };
+}
+
+/// The segments of a store.
+pub(crate) struct Segments {
+    pub(super) heads: Vec<Head>,
+    /// Bytes of a segment, as a power of 2.
+    shift: u32,
+    /// The segment being filled, of each kind.
+    open: [Option<u32>; Kind::ALL],
+    pub(super) free: usize,
+    pub(super) withheld: usize,
+    /// Segments that a limit is to withhold.
+    pub(super) withhold: usize,
+    /// The search for a free segment begins here.
+    hand: usize,
+    /// The search for one to clean begins here.
+    clean_hand: usize,
+    /// Bytes stored since the start: the clock by which uses are weighed.
+    stored: u64,
+    /// Segments opened since the start.
+    sequence: u64,
+    /// All items of segments opened before this are flushed.
+    flushed: u64,
+    /// As `flushed`, but their generation does not show it.
+    horizon: u64,
+}
+
+impl Segments {
+    pub(crate) fn new(count: usize, bytes: usize) -> Self {
+        Self {
+            heads: vec![Head::FREE; count],
+            shift: bytes.ilog2(),
+            open: [None; Kind::ALL],
+            free: count,
+            withheld: 0,
+            withhold: 0,
+            hand: 0,
+            clean_hand: 0,
+            stored: 0,
+            sequence: 0,
+            flushed: 0,
+            horizon: 0,
+        }
+    }
+
+    /// Returns the bytes of a segment.
+    pub(super) fn size(&self) -> usize {
+        1 << self.shift
+    }
+
+    /// Returns the bytes of all segments that a limit leaves.
+    pub(crate) fn usable(&self) -> usize {
+        (self.heads.len() - self.withhold) << self.shift
+    }
+
+    /// Returns the number of segments, withheld ones included.
+    pub(crate) fn count(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Returns the segments that an item of `len` bytes needs.
+    pub(super) fn span(&self, len: usize) -> usize {
+        len.div_ceil(self.size())
+    }
+
+    /// Returns the position of the first byte of a segment.
+    pub(super) fn start(&self, number: usize) -> usize {
+        number << self.shift
+    }
+
+    /// Returns the number of the segment that begins the run of the item at `at`.
+    #[inline]
+    pub(super) fn number(&self, at: Offset) -> usize {
+        let number = at.0 >> self.shift;
+        match self.heads[number].state {
+            State::Continues(first) => first as usize,
+            _ => number,
+        }
+    }
+
+    fn head(&mut self, at: Offset) -> &mut Head {
+        let number = self.number(at);
+        &mut self.heads[number]
+    }
+
+    /// Returns how many segments were opened since that of the item at `at`.
+    pub(crate) fn age(&self, at: Offset) -> usize {
+        (self.sequence - self.heads[self.number(at)].sequence) as usize
+    }
+
+    /// Returns whether a flush whose generation has come again came after the item at `at`.
+    #[inline]
+    pub(crate) fn is_beyond_horizon(&self, at: Offset) -> bool {
+        self.horizon != 0 && self.heads[self.number(at)].sequence < self.horizon
+    }
+
+    /// Begins a generation: all items so far are flushed. `wrapped`: their generation will not show
+    /// it.
+    pub(crate) fn next_generation(&mut self, wrapped: bool) {
+        for kind in 0..Kind::ALL {
+            self.seal(Kind(kind as u8));
+        }
+        self.flushed = self.sequence;
+        if wrapped {
+            self.horizon = self.sequence;
+        }
+    }
+
+    /// Returns the oldest segment.
+    pub(crate) fn oldest(&self) -> Option<Offset> {
+        let used =
+            self.heads.iter().enumerate().filter(|(_, head)| {
+                matches!(head.state, State::Sealed | State::Open) && head.live > 0
+            });
+        let oldest = used.min_by_key(|(_, head)| head.sequence)?;
+        Some(Offset(self.start(oldest.0) + oldest.1.first))
+    }
+
+    /// Returns the kind for an item with this deadline; `durable` if it has none that is near.
+    pub(super) fn kind(&self, deadline: Deadline, now: Second, durable: Kind) -> Kind {
+        let kind = Kind::of(deadline, now, durable);
+        // Few segments are not divided further.
+        match kind.0 {
+            class if class > Kind::MORTAL && self.count() < 64 => Kind(Kind::MORTAL),
+            _ => kind,
+        }
+    }
+
+    /// Reserves `len` bytes in the open segment of a kind, if it has so many left.
+    #[inline]
+    pub(super) fn append(&mut self, kind: Kind, len: usize) -> Option<Offset> {
+        let number = self.open[kind.0 as usize]? as usize;
+        let (start, shift) = (number << self.shift, self.shift);
+        let head = &mut self.heads[number];
+        if head.written + len > (head.span as usize) << shift {
+            return None;
+        }
+        let at = start + head.written;
+        head.written += len;
+        head.live += len;
+        Some(Offset(at))
+    }
+
+    /// Makes the open segment of a kind longer by free ones behind it, so that an item of `len` bytes
+    /// can be appended. Only for items that would leave much unused at a segment's end.
+    pub(super) fn extend(&mut self, kind: Kind, len: usize, spare: usize) -> bool {
+        let Some(number) = self.open[kind.0 as usize] else {
+            return false;
+        };
+        let head = self.heads[number as usize];
+        let span = self.span(head.written + len);
+        let (from, to) = (number as usize + head.span as usize, number as usize + span);
+        let lacks = span - head.span as usize;
+        if len <= self.size() / LONG
+            || span > RUN_MAX * self.span(len)
+            || to > self.heads.len()
+            || self.free < lacks + spare
+            || self.free_in(from, lacks) < lacks
+        {
+            return false;
+        }
+        for next in from..to {
+            self.heads[next].state = State::Continues(number);
+        }
+        self.free -= lacks;
+        self.heads[number as usize].span = span as u32;
+        true
+    }
+
+    /// Returns whether an item of `len` bytes can be appended at once.
+    pub(super) fn has_room(&self, kind: Kind, len: usize) -> bool {
+        self.open[kind.0 as usize].is_some_and(|number| {
+            let head = &self.heads[number as usize];
+            head.written + len <= (head.span as usize) << self.shift
+        })
+    }
+
+    /// Records an item in the open segment of a kind: its deadline, the uses that it brings along,
+    /// and for how many stored bytes they were counted.
+    #[inline]
+    pub(super) fn note(&mut self, at: Offset, deadline: Deadline, uses: u32, age: u64) {
+        let born = self.stored.saturating_sub(age);
+        let head = self.head(at);
+        head.until = head.until.max(until(deadline));
+        head.uses += uses;
+        if age > 0 {
+            head.born = head.born - head.born / 8 + born / 8;
+            head.since = head.born;
+        }
+    }
+
+    /// Counts the bytes of a new item.
+    pub(super) fn tick(&mut self, len: usize) {
+        self.stored += len as u64;
+    }
+
+    /// Records that the item at `at` was used.
+    #[inline]
+    pub(crate) fn used(&mut self, at: Offset) {
+        self.head(at).uses += 1;
+    }
+
+    /// Records that the item at `at` has a new deadline.
+    #[inline]
+    pub(crate) fn defer(&mut self, at: Offset, deadline: Deadline) {
+        let head = self.head(at);
+        head.until = head.until.max(until(deadline));
+    }
+
+    /// Opens the free segments from `number` on for items of a kind.
+    pub(super) fn open(&mut self, kind: Kind, number: usize, span: usize, age: u64) {
+        self.seal(kind);
+        for next in number..number + span {
+            debug_assert!(matches!(self.heads[next].state, State::Free | State::Held));
+            self.free -= usize::from(self.heads[next].state == State::Free);
+            self.heads[next] = Head {
+                state: State::Continues(number as u32),
+                ..Head::FREE
+            };
+        }
+        let born = self.stored.saturating_sub(age);
+        self.heads[number] = Head {
+            state: State::Open,
+            kind,
+            span: span as u32,
+            since: born,
+            born,
+            sequence: self.sequence,
+            ..Head::FREE
+        };
+        self.sequence += 1;
+        self.open[kind.0 as usize] = Some(number as u32);
+    }
+
+    /// Adds no more items to the open segment of a kind.
+    fn seal(&mut self, kind: Kind) {
+        if let Some(number) = self.open[kind.0 as usize].take() {
+            let number = number as usize;
+            self.heads[number].state = State::Sealed;
+            if self.heads[number].live == 0 {
+                self.vacate(number, State::Free);
+            }
+        }
+    }
+
+    /// Subtracts the bytes of an item that is dead or was moved. A segment without live items is
+    /// free at once.
+    #[inline]
+    pub(crate) fn release(&mut self, at: Offset, len: usize) {
+        let number = self.number(at);
+        let head = &mut self.heads[number];
+        head.live -= len;
+        if head.live == 0 && head.state == State::Sealed {
+            self.vacate(number, State::Free);
+        }
+    }
+
+    /// Adds or removes a reservation.
+    pub(super) fn reserved(&mut self, at: Offset, begins: bool) {
+        let head = self.head(at);
+        head.staged = if begins {
+            head.staged + 1
+        } else {
+            head.staged - 1
+        };
+    }
+
+    /// Ends a reservation of `len` bytes.
+    pub(crate) fn drop_staged(&mut self, at: Offset, len: usize) {
+        self.reserved(at, false);
+        self.release(at, len);
+    }
+
+    /// Ends a run without live items; each of its segments is in `state` from now on.
+    pub(super) fn vacate(&mut self, number: usize, state: State) {
+        debug_assert_eq!(self.heads[number].live, 0);
+        let span = self.heads[number].span as usize;
+        for next in number..number + span {
+            self.heads[next] = Head {
+                state,
+                ..Head::FREE
+            };
+        }
+        if state == State::Free {
+            self.free += span;
+        }
+    }
+
+    /// Makes a run one that is walked by the cleaner.
+    pub(super) fn begin_cleaning(&mut self, number: usize) {
+        if self.heads[number].state == State::Open {
+            let kind = self.heads[number].kind.0 as usize;
+            self.open[kind] = None;
+        }
+        self.heads[number].state = State::Cleaning;
+    }
+
+    /// Frees the segments of a run that end before the item at `at`: the cleaner has passed them.
+    /// Returns the first segment that is left.
+    #[inline]
+    pub(super) fn free_before(&mut self, number: usize, at: Offset) -> usize {
+        let begin = at.0 >> self.shift;
+        if begin > number {
+            self.cut(number, begin, at);
+        }
+        begin
+    }
+
+    fn cut(&mut self, number: usize, begin: usize, at: Offset) {
+        let cut = (begin - number) << self.shift;
+        let head = self.heads[number];
+        let end = number + head.span as usize;
+        self.heads[number..begin].fill(Head::FREE);
+        self.free += begin - number;
+        self.heads[begin] = Head {
+            span: (end - begin) as u32,
+            first: at.0 - self.start(begin),
+            written: head.written - cut,
+            ..head
+        };
+        let rest = State::Continues(begin as u32);
+        (begin + 1..end).for_each(|next| self.heads[next].state = rest);
+    }
+
+    /// Returns a free segment.
+    pub(super) fn find_free(&mut self) -> Option<usize> {
+        if self.free == 0 {
+            return None;
+        }
+        let count = self.heads.len();
+        let places = (0..count).map(|n| (self.hand + n) % count);
+        let mut free = places.filter(|&number| self.heads[number].state == State::Free);
+        let found = free.next()?;
+        self.hand = found;
+        Some(found)
+    }
+
+    /// Returns the first of `span` adjacent free segments.
+    pub(super) fn find_run(&self, span: usize) -> Option<usize> {
+        let mut len = 0;
+        if self.free < span {
+            return None;
+        }
+        for (number, head) in self.heads.iter().enumerate() {
+            len = if head.state == State::Free {
+                len + 1
+            } else {
+                0
+            };
+            if len == span {
+                return Some(number + 1 - span);
+            }
+        }
+        None
+    }
+
+    /// Returns whether more than the spare segments are free, and a limit is reached.
+    pub(super) fn has_spare(&self) -> bool {
+        self.free > SPARE && self.withheld >= self.withhold
+    }
+
+    /// Makes a withheld segment free.
+    pub(super) fn restore_one(&mut self) {
+        let withheld = |head: &&mut Head| head.state == State::Withheld;
+        if let Some(head) = self.heads.iter_mut().find(withheld) {
+            head.state = State::Free;
+            self.free += 1;
+        }
+        self.withheld -= 1;
+    }
+
+    /// Keeps the free and the withheld segments among `span` from `first` on for one run.
+    pub(super) fn hold(&mut self, first: usize, span: usize) {
+        for number in first..first + span {
+            let state = self.heads[number].state;
+            self.free -= usize::from(state == State::Free);
+            self.withheld -= usize::from(state == State::Withheld);
+            if matches!(state, State::Free | State::Withheld) {
+                self.heads[number].state = State::Held;
+            }
+        }
+    }
+
+    /// Ends [`Self::hold`]: the segments are free.
+    pub(super) fn let_go(&mut self, first: usize, span: usize) {
+        for head in &mut self.heads[first..first + span] {
+            if head.state == State::Held {
+                head.state = State::Free;
+                self.free += 1;
+            }
+        }
+    }
+
+    /// Returns the number of free segments among `span` from `first` on.
+    pub(super) fn free_in(&self, first: usize, span: usize) -> usize {
+        let window = self.heads[first..first + span].iter();
+        window.filter(|head| head.state == State::Free).count()
+    }
+}
+
+fn until(deadline: Deadline) -> u32 {
+    match deadline {
+        Deadline::NEVER => u32::MAX,
+        Deadline(second) => second,
+    }
+}
