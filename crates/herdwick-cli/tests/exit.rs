@@ -73,7 +73,6 @@ fn every_exit_code_has_one_meaning() {
         (&["--config", "/nowhere/file"], 2),
         (&["-l", &server.address], 4),
         (&["-e", "/nowhere/file"], 4),
-        (&["-e", "/nowhere/file", "--store", "segments"], 2),
     ] {
         let all = [&["serve", "-u", "root", "-p", "0"][..], arguments].concat();
         assert_eq!(code(&all), expected, "{arguments:?}");

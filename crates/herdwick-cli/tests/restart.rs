@@ -26,9 +26,14 @@ fn file(folder: &Folder) -> PathBuf {
 }
 
 fn server(folder: &Folder) -> Server {
+    server_with(folder, "log")
+}
+
+fn server_with(folder: &Folder, store: &str) -> Server {
     let file = file(folder);
     let file = file.to_str().unwrap();
-    Server::run(folder, WORKERS, &["-m", MEMORY_MB, "-p", "0", "-e", file])
+    let flags = ["-m", MEMORY_MB, "-p", "0", "-e", file, "--store", store];
+    Server::run(folder, WORKERS, &flags)
 }
 
 fn key(n: u64) -> String {
@@ -63,8 +68,17 @@ fn write(client: &mut Client, done: &AtomicU64) -> herdwick::Error {
 
 #[test]
 fn items_survive_a_kill_under_load_and_deleted_items_stay_deleted() {
+    survive_a_kill("log");
+}
+
+#[test]
+fn items_survive_a_kill_under_load_and_deleted_items_stay_deleted_in_segments() {
+    survive_a_kill("segments");
+}
+
+fn survive_a_kill(store: &str) {
     let folder = Folder::new();
-    let first = server(&folder);
+    let first = server_with(&folder, store);
     let mut client = first.client();
     for n in 0..1000 {
         client.set(format!("gone-{n}"), b"x").unwrap();
@@ -90,7 +104,7 @@ fn items_survive_a_kill_under_load_and_deleted_items_stay_deleted() {
         first.kill();
     });
     let done = done.into_inner();
-    let second = server(&folder);
+    let second = server_with(&folder, store);
     let mut client = second.client();
     let mut lost = 0;
     for n in 0..KEYS {
@@ -138,8 +152,17 @@ fn first_words(folder: &Folder) -> (bool, String) {
 
 #[test]
 fn warm_restart_after_sigterm_keeps_all_items() {
+    restart_warm("log");
+}
+
+#[test]
+fn warm_restart_after_sigterm_keeps_all_items_in_segments() {
+    restart_warm("segments");
+}
+
+fn restart_warm(store: &str) {
     let folder = Folder::new();
-    let first = server(&folder);
+    let first = server_with(&folder, store);
     let mut client = first.client();
     client.set("flushed", b"1").unwrap();
     client.flush_all().unwrap();
@@ -152,7 +175,7 @@ fn warm_restart_after_sigterm_keeps_all_items() {
     client.append("grown", [b'c'; 300]).unwrap();
     let before = client.gets("stays").unwrap().unwrap().version;
     first.stop();
-    let second = server(&folder);
+    let second = server_with(&folder, store);
     let mut client = second.client();
     let path = file(&folder).to_str().unwrap().to_owned();
     let settings = client.stats("settings").unwrap();
@@ -267,6 +290,15 @@ fn unusable_memory_file_is_reported_and_the_next_start_is_warm() {
 /// damaged.
 #[test]
 fn kill_during_uploads_keeps_stored_values() {
+    kill_during_uploads("log");
+}
+
+#[test]
+fn kill_during_uploads_keeps_stored_values_in_segments() {
+    kill_during_uploads("segments");
+}
+
+fn kill_during_uploads(store: &str) {
     const LEN: usize = 1_000_000;
     let large = |n: u64| vec![b'a' + n as u8; LEN];
     let set = |n: u64, byte: u64| {
@@ -276,7 +308,7 @@ fn kill_during_uploads_keeps_stored_values() {
         set
     };
     let folder = Folder::new();
-    let first = server(&folder);
+    let first = server_with(&folder, store);
     let mut streams = Vec::new();
     for n in 0..4 {
         let mut stream = TcpStream::connect(&first.address).unwrap();
@@ -296,7 +328,7 @@ fn kill_during_uploads_keeps_stored_values() {
         client.set(key(n), &value(n, 1)[..]).unwrap();
     }
     first.kill();
-    let second = server(&folder);
+    let second = server_with(&folder, store);
     let mut client = second.client();
     for n in 0..4 {
         let found = client.get(format!("large-{n}")).unwrap();

@@ -96,5 +96,5 @@ mod superblock;
 
 pub use counters::Counters;
 pub use eviction_log::Evicted;
-pub use recover::{LAYOUT, Recovered};
+pub use recover::{Recovered, layout};
 pub use store::{Hashes, Store, StoreConfig, StoreError, StoreKind};

@@ -282,7 +282,7 @@ impl Log {
 }
 
 /// Overwrites `len` bytes at `at` with dead items.
-fn fill(items: &mut Items, mut at: usize, mut len: usize) {
+pub(crate) fn fill(items: &mut Items, mut at: usize, mut len: usize) {
     while len > 0 {
         // A split always leaves more than FILLER_MAX, so the last piece has room for a header.
         let piece = if len > 2 * FILLER_MAX {

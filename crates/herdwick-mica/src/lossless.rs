@@ -53,7 +53,9 @@ impl Store {
         let len = footprint(request.key.len(), stored);
         let has_slot = hit.is_some() || self.index.has_way(request.hash);
         // A joined value is written beside the old one, which is read meanwhile.
-        let in_place = len == old && !matches!(&request.op, Op::Put(put) if joins(put));
+        let in_place = len == old
+            && !self.writes_beside()
+            && !matches!(&request.op, Op::Put(put) if joins(put));
         if in_place || (has_slot && self.make_room(old, len)) {
             return None;
         }

@@ -4,18 +4,31 @@
 use std::fs::File;
 
 use herdwick_layout::{bucket::Offset, item::Found};
+use herdwick_mem::Arena;
 use herdwick_request::{KeyHash, Second};
 
 use crate::{
-    Store, StoreConfig, StoreError,
+    Store, StoreConfig, StoreError, StoreKind,
     items::Items,
     log::{Cursor, Log},
+    segments::Book,
     shape::Shape,
     superblock::{Mark, Superblock},
 };
 
 /// Version of the log's layout; incremented when an older log can no longer be read.
-pub const LAYOUT: u32 = 2;
+const LOG_LAYOUT: u32 = 2;
+/// As [`LOG_LAYOUT`], of segments.
+const SEGMENTS_LAYOUT: u32 = 0x1_0001;
+
+/// Returns the version of the layout that a kind of store has in a file. Another one cannot be read.
+#[must_use]
+pub fn layout(kind: StoreKind) -> u32 {
+    match kind {
+        StoreKind::Log => LOG_LAYOUT,
+        StoreKind::Segments => SEGMENTS_LAYOUT,
+    }
+}
 
 /// Alignment of the parts of a file.
 const PAGE: u64 = 4096;
@@ -39,24 +52,18 @@ impl Store {
     /// Returns the bytes of file that [`Self::in_file`] takes, a multiple of 4096.
     ///
     /// # Errors
-    /// [`StoreError::TooSmall`], [`StoreError::NotInFile`].
+    /// [`StoreError::TooSmall`].
     pub fn file_bytes(config: &StoreConfig) -> Result<u64, StoreError> {
-        let shape = Self::file_shape(config)?;
-        Ok(book_bytes(&shape) + (shape.log_bytes as u64).next_multiple_of(PAGE))
-    }
-
-    fn file_shape(config: &StoreConfig) -> Result<Shape, StoreError> {
         let shape = Shape::of(config)?;
-        if shape.segments > 0 {
-            return Err(StoreError::NotInFile);
-        }
-        Ok(shape)
+        Ok(superblock_bytes(&shape)
+            + book_bytes(&shape)
+            + (shape.item_bytes() as u64).next_multiple_of(PAGE))
     }
 
-    /// Opens a store with its log in `file` from `offset` on, a multiple of 4096. With `keep`, the
+    /// Opens a store with its items in `file` from `offset` on, a multiple of 4096. With `keep`, the
     /// items that a store of the same configuration has left there, however that ended, are
-    /// recovered: every intact item except those that begin behind damage in the same 8 KiB, and
-    /// none that had been deleted, replaced or flushed, or had expired. The second result is `None`
+    /// recovered: every intact item except those that begin behind damage in the same 8 KiB (in
+    /// segments, also where the words of a segment are damaged), and none that had been deleted, replaced or flushed, or had expired. The second result is `None`
     /// if nothing was recovered, because `keep` is off or the superblock is damaged.
     ///
     /// # Errors
@@ -67,14 +74,18 @@ impl Store {
         offset: u64,
         keep: bool,
     ) -> Result<(Self, Option<Recovered>), StoreError> {
-        let shape = Self::file_shape(config)?;
+        let shape = Shape::of(config)?;
         let refused = shape.refused();
         let superblock = Superblock::in_file(file, offset, shape.log_bytes).map_err(&refused)?;
-        let bytes =
-            herdwick_mem::Arena::in_file(file, offset + book_bytes(&shape), shape.log_bytes);
+        let offset = offset + superblock_bytes(&shape);
+        let bytes = Arena::in_file(file, offset + book_bytes(&shape), shape.item_bytes());
         let items = Items::new(bytes.map_err(&refused)?, true);
-        let log = Log::over(items.len(), superblock);
+        let log = Log::over(shape.log_bytes, superblock);
         let mut store = Self::over(config, &shape, items, log)?;
+        if shape.segments > 0 {
+            let book = Book::in_file(file, offset, shape.segments, shape.segment_bytes);
+            store.segments.book = book.map_err(&refused)?;
+        }
         let recovered = if keep { store.recover() } else { None };
         if recovered.is_none() {
             store.begin();
@@ -85,6 +96,7 @@ impl Store {
     /// Initializes the superblock of an empty log.
     fn begin(&mut self) {
         self.log.superblock.clear();
+        self.segments.book.clear();
         self.log.clear();
         self.log.commit();
         self.log.superblock.put(Mark::Versions, 0);
@@ -102,8 +114,14 @@ impl Store {
         self.flush_at = (flush_at > 0).then_some(Second(flush_at));
         self.promised = superblock.get(Mark::Versions)? * VERSIONS;
         self.sequence = self.promised;
-        self.log.reopen()?;
-        let damaged = self.rebuild();
+        let damaged = if self.segmented() {
+            let horizon = self.log.superblock.get(Mark::Horizon)?;
+            self.segments.resume(horizon);
+            self.rebuild_segments()
+        } else {
+            self.log.reopen()?;
+            self.rebuild()
+        };
         Some(Recovered {
             items: self.counters.items,
             damaged,
@@ -191,7 +209,12 @@ impl Store {
     }
 }
 
-fn book_bytes(shape: &Shape) -> u64 {
+fn superblock_bytes(shape: &Shape) -> u64 {
     let bytes = Superblock::words(shape.log_bytes) * size_of::<u64>();
+    (bytes as u64).next_multiple_of(PAGE)
+}
+
+fn book_bytes(shape: &Shape) -> u64 {
+    let bytes = Book::words(shape.segments, shape.segment_bytes) * size_of::<u64>();
     (bytes as u64).next_multiple_of(PAGE)
 }

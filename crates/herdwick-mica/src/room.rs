@@ -35,7 +35,7 @@ impl Store {
     ) -> Offset {
         let len = footprint(request.key.len(), value.len());
         match old {
-            Some(hit) if self.items.header(hit.at).footprint() == len => {
+            Some(hit) if self.items.header(hit.at).footprint() == len && !self.writes_beside() => {
                 let mut header = self.header(request.key, value.len(), fresh);
                 let old = self.items.header(hit.at).bits;
                 let uses = self.count_use(hit.at, old) & self.use_bits();
@@ -58,6 +58,14 @@ impl Store {
     ) -> Offset {
         let header = self.header(request.key, value.len(), fresh);
         let len = header.footprint();
+        if let Some(old) = old
+            && self.writes_beside()
+        {
+            self.make_way(fresh.deadline, len);
+            let at = self.take(&header);
+            self.items.write(at, header, request.key, value);
+            return self.replace(request.hash, old, at);
+        }
         let place = old.map(|hit| self.unlink(hit));
         if self.segmented() {
             self.make_way(fresh.deadline, len);
@@ -68,7 +76,7 @@ impl Store {
         }
         let at = self.claim(request.hash, place, &header);
         self.items.write(at, header, request.key, value);
-        self.log.commit();
+        self.commit(at);
         at
     }
 
@@ -116,12 +124,35 @@ impl Store {
         let old = self.seek(request).ok()?;
         let run = self.items.value_run(old.at);
         let header = self.header(request.key, value_len, fresh);
+        if self.writes_beside() {
+            let at = self.take(&header);
+            self.items
+                .write_around(at, header, request.key, (front, run, back));
+            return Some(self.replace(request.hash, old, at));
+        }
         // Its segment may be free from here on: the new item may lie over the old one.
         let place = self.unlink(old);
         let at = self.claim(request.hash, Some(place), &header);
         self.items
             .write_around(at, header, request.key, (front, run, back));
+        self.commit(at);
         Some(at)
+    }
+
+    /// Returns whether a new value is complete in another place before the old one goes, so that a
+    /// kill at any instant leaves one of them.
+    pub(crate) fn writes_beside(&self) -> bool {
+        self.lossless && self.items.sums && self.segmented()
+    }
+
+    /// Makes the item at `at`, which is complete, that of its key, in place of `old`.
+    pub(crate) fn replace(&mut self, hash: KeyHash, old: Hit, at: Offset) -> Offset {
+        self.segments.commit(at);
+        self.counters.bytes += self.items.header(at).footprint() as u64;
+        self.counters.bytes -= self.items.header(old.at).footprint() as u64;
+        self.index.point(old.place, hash, at);
+        self.bury(old.at, self.items.header(old.at).footprint());
+        at
     }
 
     /// Removes an item from the index and the counters, and marks it dead in the log. Its room is
@@ -137,10 +168,21 @@ impl Store {
 
     /// Marks an item of `len` bytes dead where it lies.
     pub(crate) fn bury(&mut self, at: Offset, len: usize) {
+        if !self.segmented() || self.items.sums {
+            self.items.bury(at);
+        }
         if self.segmented() {
             self.segments.release(at, len);
+        }
+    }
+
+    /// Records that the item at `at`, written last, is complete.
+    #[inline]
+    pub(crate) fn commit(&mut self, at: Offset) {
+        if self.segmented() {
+            self.segments.commit(at);
         } else {
-            self.items.bury(at);
+            self.log.commit();
         }
     }
 

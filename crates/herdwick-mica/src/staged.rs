@@ -197,7 +197,7 @@ impl Store {
             shape: shape(value_len, 0),
         };
         self.items.stage(at, header, key);
-        self.log.commit();
+        self.commit(at);
         self.settle();
         id
     }
@@ -346,6 +346,14 @@ impl Store {
     fn publish(&mut self, request: &Request<'_>, old: Option<Hit>, at: Offset, fresh: &Fresh) {
         let value_len = self.items.header(at).value_len();
         let header = self.header(request.key, value_len, fresh);
+        if let Some(old) = old
+            && self.writes_beside()
+        {
+            self.items.publish(at, header);
+            self.settle_staged(at);
+            self.replace(request.hash, old, at);
+            return;
+        }
         self.counters.items += 1;
         self.counters.bytes += header.footprint() as u64;
         let place = old.map(|hit| self.unlink(hit));

@@ -21,6 +21,7 @@ use crate::{
     segments::{Copies, Segments, Walk},
     shape::Shape,
     staged::Staging,
+    superblock::Mark,
 };
 
 /// Number of requests in a chunk, for which buckets and items are prefetched together.
@@ -66,9 +67,6 @@ pub enum StoreError {
         /// The memory that is sufficient.
         needed: usize,
     },
-    /// A store of segments cannot lie in a file.
-    #[error("a store of segments keeps no items in a file")]
-    NotInFile,
     /// The kernel refused the memory.
     #[error("the kernel refused {memory_bytes} bytes of memory: {source}")]
     Refused {
@@ -316,7 +314,11 @@ impl Store {
     fn next_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.segments.next_generation(self.generation == 0);
-        if self.generation == 0 {
+        if self.generation == 0 && self.segmented() {
+            self.log
+                .superblock
+                .put(Mark::Horizon, self.segments.horizon());
+        } else if self.generation == 0 {
             // The number has wrapped: items from 65,536 flushes ago would become valid again.
             self.log.end_generations();
         }

@@ -136,16 +136,20 @@ impl Superblock {
     }
 
     fn read(&self, place: usize) -> Option<u64> {
-        let word = *self.words.get(place)?;
-        let value = word >> CHECK_BITS;
-        (word == checked(place, value)).then_some(value)
+        unchecked(place, *self.words.get(place)?)
     }
+}
+
+/// Decodes a word of [`checked`]; `None` if it is damaged.
+pub(crate) fn unchecked(place: usize, word: u64) -> Option<u64> {
+    let value = word >> CHECK_BITS;
+    (word == checked(place, value)).then_some(value)
 }
 
 /// Encodes a value below 2^44 with its check. The check depends on the word's place, so that a word
 /// copied elsewhere is damaged; its last bit is 1, so that no valid word is 0.
 #[inline]
-fn checked(place: usize, value: u64) -> u64 {
+pub(crate) fn checked(place: usize, value: u64) -> u64 {
     debug_assert!(value >> (u64::BITS - CHECK_BITS) == 0);
     let mixed = (value ^ (place as u64) << 44).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);

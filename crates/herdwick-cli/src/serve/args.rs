@@ -120,7 +120,7 @@ pub(crate) struct ServeArgs {
     #[arg(short = 'M', long = "disable-evictions")]
     pub(super) no_evictions: bool,
     /// What places the items in memory and evicts: log (the oldest go, unless they are used), or
-    /// segments (those with the fewest uses a byte go), which is new, and not with -e
+    /// segments (those with the fewest uses a byte go), which is new
     #[arg(long, value_name = "KIND", default_value = "log")]
     pub(super) store: StoreChoice,
     /// Protocols to accept: auto (text and binary), ascii, or binary, which excludes Herdwick's own

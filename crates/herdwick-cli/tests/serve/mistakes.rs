@@ -120,22 +120,6 @@ fn a_unix_socket_in_use_is_found_by_its_path() {
     );
 }
 
-/// A file that was there, with or without items, is left as it was.
-#[test]
-fn a_file_for_a_store_of_segments_is_refused() {
-    let items = Path::new("segments-items");
-    fs::write(&items.0, "precious").unwrap();
-    let output = output(&format!("-p 0 --store segments -e {items}"));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains("--store segments keeps no items in a file (-e)")
-            && said.contains("leave -e out, or give --store log"),
-        "{said}"
-    );
-    assert_eq!(output.status.code(), Some(2));
-    assert_eq!(fs::read(&items.0).unwrap(), b"precious");
-}
-
 /// The file of items is left as it was: the capture is checked before.
 #[test]
 fn a_capture_that_cannot_be_written_ends_the_start() {

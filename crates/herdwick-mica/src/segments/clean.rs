@@ -190,7 +190,7 @@ impl Store {
         }
         self.index.remove(place);
         self.count_dropped(at);
-        self.segments.release(at, header.footprint());
+        self.bury(at, header.footprint());
         true
     }
 
@@ -202,12 +202,14 @@ impl Store {
             return false;
         };
         self.items.copy(at, len, to);
+        self.segments.commit(to);
         self.index.point(place, hash, to);
         let sparse = self.survivors() == Survivors::All;
         let uses = bit::count(header.bits) / 2;
         self.items.header_mut(to).bits = bit::with_count(header.bits, uses);
         self.segments.note(to, deadline, uses.into(), age / 2);
-        self.segments.release(at, len);
+        // After the copy, so that a kill leaves two of the item rather than none.
+        self.bury(at, len);
         self.copies.allowed -= len as isize;
         self.counters.kept += u64::from(sparse);
         self.counters.refreshed += u64::from(!sparse);
@@ -225,6 +227,7 @@ impl Store {
         match self.take_copy(Kind::STAGED, len, 0) {
             Some(to) => {
                 self.items.copy(at, came, to);
+                self.segments.commit(to);
                 self.segments.reserved(to, true);
                 self.move_staged(at, Some(to));
             }

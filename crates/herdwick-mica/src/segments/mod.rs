@@ -1,11 +1,14 @@
 //! Items in segments: memory is cut into segments of equal size, to which items are appended. A
 //! segment is free when its last item is dead; else one is chosen and cleaned.
 
+mod book;
 mod clean;
 mod copies;
 mod limit;
 mod place;
+mod recover;
 mod table;
 
+pub(crate) use book::Book;
 pub(crate) use copies::{Copies, Walk};
 pub(crate) use table::{HEAD, Segments};

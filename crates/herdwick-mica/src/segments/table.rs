@@ -2,7 +2,9 @@
 //! It holds no items and reads none.
 
 mod choose;
+mod free;
 
+use super::book::{Book, RunLeft};
 use herdwick_layout::bucket::Offset;
 use herdwick_request::{Deadline, Second};
 
@@ -135,6 +137,8 @@ pub(crate) struct Segments {
     flushed: u64,
     /// As `flushed`, but their generation does not show it.
     horizon: u64,
+    /// What a file keeps of this table.
+    pub(crate) book: Book,
 }
 
 impl Segments {
@@ -152,7 +156,68 @@ impl Segments {
             sequence: 0,
             flushed: 0,
             horizon: 0,
+            book: Book::default(),
         }
+    }
+
+    /// Returns the number of segments opened before the youngest item that is flushed by its
+    /// position; 0 for none.
+    pub(crate) fn horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    /// Begins recovery: every item of segments opened before `horizon` is flushed, and what is
+    /// recovered counts as stored a full store ago.
+    pub(crate) fn resume(&mut self, horizon: u64) {
+        (self.horizon, self.flushed, self.sequence) = (horizon, horizon, horizon);
+        self.stored = self.usable() as u64;
+    }
+
+    /// Takes the segments of a run that was left; its items are walked over.
+    pub(super) fn reopen(&mut self, run: &RunLeft) {
+        let (number, size) = (run.number, self.size());
+        let span = run.written.div_ceil(size).max(1);
+        self.heads[number..number + span].fill(Head {
+            state: State::Continues(number as u32),
+            ..Head::FREE
+        });
+        self.heads[number] = Head {
+            state: State::Cleaning,
+            span: span as u32,
+            first: run.first,
+            written: run.written,
+            sequence: run.sequence,
+            ..Head::FREE
+        };
+        self.free -= span;
+        self.sequence = self.sequence.max(run.sequence + 1);
+    }
+
+    /// Ends a run at `at`, where damage begins that has no known end.
+    pub(super) fn shorten(&mut self, number: usize, at: usize) {
+        let written = at - self.start(number);
+        self.heads[number].written = written;
+        self.book.wrote(number, written);
+    }
+
+    /// Ends the walk over a run that was reopened.
+    pub(super) fn close(&mut self, number: usize) {
+        self.heads[number].state = State::Sealed;
+        if self.heads[number].live == 0 {
+            self.vacate(number, State::Free);
+        }
+    }
+
+    /// Counts an item of `len` bytes that was recovered.
+    pub(super) fn restore(&mut self, at: Offset, len: usize) {
+        self.head(at).live += len;
+    }
+
+    /// Records that the item at `at`, the last one of its run, is complete.
+    #[inline]
+    pub(crate) fn commit(&mut self, at: Offset) {
+        let number = self.number(at);
+        self.book.wrote(number, self.heads[number].written);
     }
 
     /// Returns the bytes of a segment.
@@ -250,6 +315,7 @@ impl Segments {
         let at = start + head.written;
         head.written += len;
         head.live += len;
+        self.book.note(Offset(at));
         Some(Offset(at))
     }
 
@@ -276,6 +342,7 @@ impl Segments {
         }
         self.free -= lacks;
         self.heads[number as usize].span = span as u32;
+        self.book.forget(from << self.shift..to << self.shift);
         true
     }
 
@@ -340,6 +407,8 @@ impl Segments {
             sequence: self.sequence,
             ..Head::FREE
         };
+        let bytes = number << self.shift..(number + span) << self.shift;
+        self.book.begin(number, bytes, self.sequence);
         self.sequence += 1;
         self.open[kind.0 as usize] = Some(number as u32);
     }
@@ -387,6 +456,7 @@ impl Segments {
     pub(super) fn vacate(&mut self, number: usize, state: State) {
         debug_assert_eq!(self.heads[number].live, 0);
         let span = self.heads[number].span as usize;
+        self.book.cross_out(number);
         for next in number..number + span {
             self.heads[next] = Head {
                 state,
@@ -405,108 +475,6 @@ impl Segments {
             self.open[kind] = None;
         }
         self.heads[number].state = State::Cleaning;
-    }
-
-    /// Frees the segments of a run that end before the item at `at`: the cleaner has passed them.
-    /// Returns the first segment that is left.
-    #[inline]
-    pub(super) fn free_before(&mut self, number: usize, at: Offset) -> usize {
-        let begin = at.0 >> self.shift;
-        if begin > number {
-            self.cut(number, begin, at);
-        }
-        begin
-    }
-
-    fn cut(&mut self, number: usize, begin: usize, at: Offset) {
-        let cut = (begin - number) << self.shift;
-        let head = self.heads[number];
-        let end = number + head.span as usize;
-        self.heads[number..begin].fill(Head::FREE);
-        self.free += begin - number;
-        self.heads[begin] = Head {
-            span: (end - begin) as u32,
-            first: at.0 - self.start(begin),
-            written: head.written - cut,
-            ..head
-        };
-        let rest = State::Continues(begin as u32);
-        (begin + 1..end).for_each(|next| self.heads[next].state = rest);
-    }
-
-    /// Returns a free segment.
-    pub(super) fn find_free(&mut self) -> Option<usize> {
-        if self.free == 0 {
-            return None;
-        }
-        let count = self.heads.len();
-        let places = (0..count).map(|n| (self.hand + n) % count);
-        let mut free = places.filter(|&number| self.heads[number].state == State::Free);
-        let found = free.next()?;
-        self.hand = found;
-        Some(found)
-    }
-
-    /// Returns the first of `span` adjacent free segments.
-    pub(super) fn find_run(&self, span: usize) -> Option<usize> {
-        let mut len = 0;
-        if self.free < span {
-            return None;
-        }
-        for (number, head) in self.heads.iter().enumerate() {
-            len = if head.state == State::Free {
-                len + 1
-            } else {
-                0
-            };
-            if len == span {
-                return Some(number + 1 - span);
-            }
-        }
-        None
-    }
-
-    /// Returns whether more than the spare segments are free, and a limit is reached.
-    pub(super) fn has_spare(&self) -> bool {
-        self.free > SPARE && self.withheld >= self.withhold
-    }
-
-    /// Makes a withheld segment free.
-    pub(super) fn restore_one(&mut self) {
-        let withheld = |head: &&mut Head| head.state == State::Withheld;
-        if let Some(head) = self.heads.iter_mut().find(withheld) {
-            head.state = State::Free;
-            self.free += 1;
-        }
-        self.withheld -= 1;
-    }
-
-    /// Keeps the free and the withheld segments among `span` from `first` on for one run.
-    pub(super) fn hold(&mut self, first: usize, span: usize) {
-        for number in first..first + span {
-            let state = self.heads[number].state;
-            self.free -= usize::from(state == State::Free);
-            self.withheld -= usize::from(state == State::Withheld);
-            if matches!(state, State::Free | State::Withheld) {
-                self.heads[number].state = State::Held;
-            }
-        }
-    }
-
-    /// Ends [`Self::hold`]: the segments are free.
-    pub(super) fn let_go(&mut self, first: usize, span: usize) {
-        for head in &mut self.heads[first..first + span] {
-            if head.state == State::Held {
-                head.state = State::Free;
-                self.free += 1;
-            }
-        }
-    }
-
-    /// Returns the number of free segments among `span` from `first` on.
-    pub(super) fn free_in(&self, first: usize, span: usize) -> usize {
-        let window = self.heads[first..first + span].iter();
-        window.filter(|head| head.state == State::Free).count()
     }
 }
 

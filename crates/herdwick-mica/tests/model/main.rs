@@ -159,11 +159,12 @@ impl Pair {
         }
     }
 
-    /// Creates a pair, with its log in a file if it `lasts` and is a log.
+    /// Creates a pair, with its items in a file if it `lasts`.
     fn of(plan: &Plan, lasts: bool) -> Self {
-        match plan.kind {
-            StoreKind::Log if lasts => Self::lasting(plan),
-            _ => Self::new(plan),
+        if lasts {
+            Self::lasting(plan)
+        } else {
+            Self::new(plan)
         }
     }
 
@@ -641,7 +642,6 @@ fn padded_number_in_a_long_value_keeps_its_length() {
 
 /// Fills a store that evicts nothing, and restarts it if it is to last.
 fn evict_nothing(plan: &Plan, steps: &[Step], restart: bool) -> Result<(), TestCaseError> {
-    let restart = restart && plan.kind == StoreKind::Log;
     let mut pair = Pair::of(plan, restart);
     pair.store.evict_nothing();
     for steps in steps.chunks(500) {
@@ -715,10 +715,10 @@ proptest! {
 
     #[test]
     fn restart_recovers_exactly_the_stored_items(
-        steps in steps(Plan { mortal: true, ..ROOMY }, 3000),
+        (plan, steps) in planned(Plan { mortal: true, ..ROOMY }, 3000),
         every in 1usize..300,
     ) {
-        let mut pair = Pair::lasting(&ROOMY);
+        let mut pair = Pair::lasting(&plan);
         pair.work_and_restart(&steps, every)?;
         pair.audit()?;
         prop_assert_eq!((pair.lost, pair.store.counters().evictions), (0, 0));
@@ -726,10 +726,10 @@ proptest! {
 
     #[test]
     fn restart_loses_only_evicted_items(
-        steps in steps(TIGHT, 3000),
+        (plan, steps) in planned(TIGHT, 3000),
         every in 1usize..300,
     ) {
-        let mut pair = Pair::lasting(&TIGHT);
+        let mut pair = Pair::lasting(&plan);
         pair.work_and_restart(&steps, every)?;
         pair.audit()?;
         prop_assert_eq!(pair.lost, pair.evictions + pair.store.counters().evictions);
@@ -746,8 +746,9 @@ proptest! {
     #[test]
     fn lossless_store_makes_room_for_runs_of_segments(
         steps in steps(FULL_OF_RUNS, 1000),
+        restart in any::<bool>(),
     ) {
-        evict_nothing(&FULL_OF_RUNS, &steps, false)?;
+        evict_nothing(&FULL_OF_RUNS, &steps, restart)?;
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::{
 };
 
 use herdwick_mem::crc32c;
-use herdwick_mica::{LAYOUT, Recovered};
+use herdwick_mica::{Recovered, StoreKind, layout};
 use herdwick_request::HashKey;
 use rustix::{
     fs::{CWD, FallocateFlags, RenameFlags, fallocate, fstatvfs, renameat_with},
@@ -23,13 +23,13 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::room::{PIECE, free_bytes, zero};
+use super::room::{PIECE, beside, free_bytes, zero};
 use crate::{file_lock::open_locked, settings::file_error::MemoryFileError};
 
 /// The first page: the header, and the state word.
 const PAGE: u64 = 4096;
 const MAGIC: [u8; 8] = *b"HERDWICK";
-/// Version of the header and the state word; the parts have a version of their own ([`LAYOUT`]).
+/// Version of the header and the state word; the parts have a version of their own ([`layout`]).
 const FORMAT: u32 = 1;
 
 /// What the file was created for. Everything else in it depends on these values.
@@ -67,6 +67,8 @@ const UNKNOWN: u64 = 0x6e77_6f6e_6b6e_7520;
 pub(crate) struct Parts {
     pub(crate) workers: usize,
     pub(crate) bytes: u64,
+    /// The kind of store that each holds.
+    pub(crate) kind: StoreKind,
 }
 
 impl Parts {
@@ -127,6 +129,9 @@ pub enum Cold {
     /// Another part size.
     #[error("it was written with another -m or --shm; keep to one")]
     Size,
+    /// Another kind of store.
+    #[error("it was written with another --store; keep to one")]
+    Kind,
     /// The host went down during use: stores may not have reached the disk, in any order.
     #[error("the host went down while a server used it")]
     HostWentDown,
@@ -209,7 +214,7 @@ impl MemoryFile {
         let mut header = Header {
             magic: MAGIC,
             format: FORMAT.into(),
-            layout: LAYOUT.into(),
+            layout: layout(self.parts.kind).into(),
             workers: (self.parts.workers as u64).into(),
             part_bytes: self.parts.bytes.into(),
             hash_key: hash_key.0.map(U64::new),
@@ -448,11 +453,15 @@ fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<StoredWit
     if header.magic != MAGIC {
         return Err(Cold::Foreign(PathBuf::new()));
     }
-    if header.format.get() != FORMAT || header.layout.get() != LAYOUT {
+    let kinds = [StoreKind::Log, StoreKind::Segments];
+    if header.format.get() != FORMAT || !kinds.map(layout).contains(&header.layout.get()) {
         return Err(Cold::Version);
     }
     if header.crc.get() != crc32c(0, &header.as_bytes()[..CRC_AT]) {
         return Err(Cold::Damaged);
+    }
+    if header.layout.get() != layout(parts.kind) {
+        return Err(Cold::Kind);
     }
     if header.workers.get() != parts.workers as u64 {
         return Err(Cold::Workers(header.workers.get()));
@@ -471,13 +480,6 @@ fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<StoredWit
         hash_key: HashKey(header.hash_key.map(U64::get)),
         epoch_unix: header.epoch_unix.get(),
     })
-}
-
-/// Returns the path that a foreign file is renamed to.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".old");
-    name.into()
 }
 
 /// Returns whether everything stored is in the file, given the state word and the current boot
@@ -501,6 +503,7 @@ mod tests {
     const PARTS: Parts = Parts {
         workers: 2,
         bytes: 8192,
+        kind: StoreKind::Log,
     };
 
     /// A path in a directory of its own, removed on drop.
@@ -794,6 +797,12 @@ mod tests {
             ..PARTS
         };
         assert_eq!(place.open(larger).1, Some(Cold::Size));
+        place.used();
+        let segments = Parts {
+            kind: StoreKind::Segments,
+            ..PARTS
+        };
+        assert_eq!(place.open(segments).1, Some(Cold::Kind));
     }
 
     /// Both reasons are told: why the start failed, and why it left something behind.

@@ -1,6 +1,13 @@
-//! Room of a file system: how much is free, and how a file's own is zeroed without giving it back.
+//! Room for a file: how much the file system has, how the file's own is zeroed without giving it back,
+//! and another name for one that is in the way.
 
-use std::{fs::File, io, ops::Range, os::unix::fs::FileExt};
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
 
 use rustix::{
     fs::{FallocateFlags, StatVfs, fallocate},
@@ -46,4 +53,11 @@ fn write_zeros(file: &File, range: Range<u64>) -> io::Result<()> {
         at += piece.len() as u64;
     }
     Ok(())
+}
+
+/// Returns the path that a foreign file is renamed to.
+pub(super) fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".old");
+    name.into()
 }

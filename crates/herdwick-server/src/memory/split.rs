@@ -209,7 +209,12 @@ fn lasting_stores(
     path: &Path,
 ) -> Result<Stores, StartError> {
     let bytes = Store::file_bytes(&store).map_err(StartError::Store)?;
-    let parts = Parts { workers, bytes };
+    let kind = store.kind;
+    let parts = Parts {
+        workers,
+        bytes,
+        kind,
+    };
     let (file, cold) = MemoryFile::open(path, parts)?;
     let keep = file.left.is_some();
     if let Some(left) = file.left {

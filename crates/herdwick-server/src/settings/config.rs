@@ -80,7 +80,7 @@ pub struct Config {
     pub metrics_hot_keys: bool,
     /// Store without eviction: a store without room fails (memcached's `-M`).
     pub lossless: bool,
-    /// What places the items in memory, and evicts. A store of segments excludes `memory_file`.
+    /// What places the items in memory, and evicts.
     pub store: StoreKind,
     /// A file that keeps the items across restarts (memcached's `-e`).
     pub memory_file: Option<PathBuf>,
@@ -318,9 +318,6 @@ impl Config {
         }
         if self.connections_max == 0 {
             return Err(StartError::NoConnections);
-        }
-        if self.store == StoreKind::Segments && self.memory_file.is_some() {
-            return Err(StartError::SegmentsInFile);
         }
         self.settle_users()?;
         Ok(workers)

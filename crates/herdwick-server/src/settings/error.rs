@@ -57,9 +57,6 @@ pub enum StartError {
     /// Another protocol than the binary one with SASL, which only that has.
     #[error("SASL (-S) is of the binary protocol: leave -B out, or -S")]
     TextWithSasl,
-    /// A file for the items of a store of segments.
-    #[error("--store segments keeps no items in a file (-e): leave -e out, or give --store log")]
-    SegmentsInFile,
     /// A host name without an address.
     #[error("there is no address to listen on; give one (-l)")]
     NoAddress,
@@ -160,7 +157,6 @@ impl StartError {
                 | Self::UdpWithUsers
                 | Self::BinaryWithUsers
                 | Self::TextWithSasl
-                | Self::SegmentsInFile
                 | Self::NoAddress
                 | Self::Memory { .. }
                 | Self::Auth(_)

@@ -1,22 +1,19 @@
-//! Recovery of damaged logs: flipped bits and bytes never revive or alter an item, and cost few of
-//! the others.
-
-mod common;
+//! Recovery of damaged files: flipped bits and bytes never revive or alter an item, and cost few of the
+//! others.
 
 use std::{collections::HashMap, fs::File, os::unix::fs::FileExt};
 
-use common::{Answer, HASH_KEY, nameless_file};
-use herdwick_mica::{Recovered, Store, StoreConfig, StoreKind};
+use super::{ITEMS, KIND, MEMORY_BYTES};
+use crate::common::{Answer, HASH_KEY, nameless_file};
+use herdwick_mica::{Recovered, Store, StoreConfig};
 use herdwick_request::{Clock, Delete, Execute, Get, Op, Put, Reply, Request, Second};
 
 const CONFIG: StoreConfig = StoreConfig {
-    memory_bytes: 96 << 10,
+    memory_bytes: MEMORY_BYTES,
     item_bytes_max: 12 << 10,
     hash_key: HASH_KEY,
-    kind: StoreKind::Log,
+    kind: KIND,
 };
-/// The byte range of the log in the file: the superblock takes less than a page.
-const LOG: std::ops::Range<u64> = 4096..4096 + (80 << 10);
 
 fn run(store: &mut Store, second: u32, key: &[u8], op: Op<'_>) -> Answer {
     let request = Request {
@@ -82,7 +79,7 @@ impl Image {
             0,
         );
         let mut old_items = [0; 80];
-        file.read_exact_at(&mut old_items, LOG.start).unwrap();
+        file.read_exact_at(&mut old_items, ITEMS).unwrap();
         for n in 0..KEYS {
             put(&mut store, 2, &key(n), b"flushed", 0);
         }
@@ -202,7 +199,7 @@ fn touched_and_stale_items_are_recovered() {
         memory_bytes: 4 << 20,
         item_bytes_max: 200 << 10,
         hash_key: HASH_KEY,
-        kind: StoreKind::Log,
+        kind: KIND,
     };
     let file = nameless_file(Store::file_bytes(&config).unwrap());
     let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
@@ -257,12 +254,12 @@ fn touch_updates_the_checksum_without_reading_the_value() {
         memory_bytes: 4 << 20,
         item_bytes_max: 200 << 10,
         hash_key: HASH_KEY,
-        kind: StoreKind::Log,
+        kind: KIND,
     };
     let file = nameless_file(Store::file_bytes(&config).unwrap());
     let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
     put(&mut store, 1, &key(1), &vec![7; 150_000], 0);
-    file.write_all_at(&[8], LOG.start + 100_000).unwrap();
+    file.write_all_at(&[8], ITEMS + 100_000).unwrap();
     let touch = Get {
         touch: Some(100),
         ..Get::default()
