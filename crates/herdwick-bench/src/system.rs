@@ -17,7 +17,7 @@ pub enum System {
     Emulated(EmulatedSystem),
     /// A server.
     Herd,
-    /// A server that also holds [`Config::idle_connections`].
+    /// A server that also holds [`Config::idle_connections`](crate::Config::idle_connections).
     Crowded,
     /// A server whose client shares the host with this neighbour.
     Beside(Neighbour),
