@@ -1,8 +1,8 @@
 //! The figures and Table 1 of the HERD paper, measured on a fabric of this host and drawn beside the
 //! points that the paper's text gives.
 //!
-//! A figure is data: [`catalogue`] has each with its axes, its series and the paper's points. [`run()`]
-//! measures one and returns a [`Drawing`], which [`to_svg`], [`to_csv`], [`to_text`] and [`page`]
+//! A figure is data: [`FIGURES`] has each with its axes, its series and the paper's points. [`run()`]
+//! measures one and returns a [`Drawing`], which [`to_svg`], [`to_csv`], [`to_text`] and [`page()`]
 //! write.
 #![forbid(unsafe_code)]
 
