@@ -11,6 +11,7 @@ mod figure;
 mod manual;
 mod say;
 mod serve;
+mod sim;
 mod tls;
 mod top;
 mod units;
@@ -39,6 +40,7 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     Figure(figure::FigureArgs),
     Report(figure::ReportArgs),
+    Sim(sim::SimArgs),
     Man(manual::ManArgs),
     Completions(manual::CompletionsArgs),
     #[command(hide = true)]
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args, given),
         Command::Figure(args) => figure::figure(&args),
         Command::Report(args) => figure::report(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
         Command::BenchNeighbour(args) => bench::neighbour(&args),

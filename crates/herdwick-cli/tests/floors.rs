@@ -30,7 +30,7 @@ const FLOORS: &[&[&str]] = &[
     &["herdwick-pilaf", "herdwick-farm"],
     &["herdwick-providers"],
     &["herdwick-server", "herdwick"],
-    &["herdwick-bench"],
+    &["herdwick-bench", "herdwick-sim-bench"],
     &["herdwick-figures"],
     &["herdwick-cli"],
 ];

@@ -43,7 +43,12 @@ impl SeededNetwork {
 
 impl SeededDevice {
     pub(super) fn new(network: SeededNetwork, host: Option<HostId>) -> Self {
-        let capabilities = network.world().capabilities.clone();
+        let world = network.world();
+        let mut capabilities = world.capabilities.clone();
+        if let Some(host) = host {
+            capabilities.postlist_max = world.hosts[host.0].profile.rnic.postlist_max;
+        }
+        drop(world);
         Self {
             network,
             capabilities,

@@ -7,7 +7,7 @@ use herdwick_mem::Span;
 
 use super::{
     completing::Completing,
-    host::{Class, Inbound},
+    host::{Class, Inbound, Wqe},
     rng::mix,
 };
 
@@ -16,6 +16,8 @@ pub(super) type EventKey = (Duration, u64);
 
 /// The events.
 pub(super) enum Event {
+    /// The RNIC is given a WQE of a queue pair, or told to fetch it.
+    HandOver(Qpn, Wqe),
     /// A queue pair transmits its next work request.
     Transmit(Qpn),
     /// A packet arrives.

@@ -139,32 +139,41 @@ impl Host {
         self.queue_pairs % self.units.len().max(1)
     }
 
-    /// Reserves what a WQE takes, and returns when its message is on the link.
+    /// Returns until when a core waits that has a WQE to store: the RNIC is behind by more than what
+    /// write-combining buffers hold.
+    pub(super) fn stores_wait(&self) -> Picos {
+        let buffered = of_ns(self.profile.cpu.store_buffer_ns);
+        self.lines.free.saturating_sub(buffered)
+    }
+
+    /// Reserves what it takes to give the RNIC a WQE, or to have it fetched with others; returns when
+    /// the RNIC has it, but for the time on the bus.
+    pub(super) fn hand_over(&mut self, now: Picos, wqe: &Wqe) -> Picos {
+        let bytes = self.wqe_bytes(wqe);
+        if wqe.fetched {
+            let fetched = self.dma_bytes(bytes.next_multiple_of(LINE));
+            let gbytes = self.profile.pcie.out_gbytes;
+            return self.pcie_out.serve(now, fetched.time(gbytes));
+        }
+        let lines = bytes.div_ceil(LINE) * of_ns(self.profile.rnic.line_ns);
+        self.lines.serve(now, lines)
+    }
+
+    /// Reserves what a message takes whose WQE the RNIC has, and returns when it is on the link.
     pub(super) fn transmit(&mut self, now: Picos, qpn: Qpn, unit: usize, wqe: &Wqe) -> Picos {
         let rnic = &self.profile.rnic;
-        let one_way = of_ns(self.profile.pcie.write_latency_ns);
+        let read_latency = of_ns(self.profile.pcie.read_latency_ns);
         let from_memory = wqe.payload > 0 && !wqe.inlined && carries(wqe.class);
-        let bytes = self.wqe_bytes(wqe);
-        let mut begins = now + one_way;
+        let mut begins = now + of_ns(self.profile.pcie.write_latency_ns);
         let mut done = begins;
         if wqe.fetched {
-            begins += of_ns(self.profile.pcie.read_latency_ns);
-            let fetched = self.dma_bytes(bytes.next_multiple_of(LINE));
-            done = done.max(
-                self.pcie_out
-                    .serve(now, fetched.time(self.profile.pcie.out_gbytes)),
-            );
-        } else {
-            let lines = bytes.div_ceil(LINE) * of_ns(rnic.line_ns);
-            done = done.max(self.lines.serve(now, lines));
+            begins += read_latency;
         }
         if from_memory {
-            begins += of_ns(self.profile.pcie.read_latency_ns);
+            begins += read_latency;
             let payload = self.dma_bytes(wqe.payload);
-            done = done.max(
-                self.pcie_out
-                    .serve(now, payload.time(self.profile.pcie.out_gbytes)),
-            );
+            let gbytes = self.profile.pcie.out_gbytes;
+            done = done.max(self.pcie_out.serve(now, payload.time(gbytes)));
             done = done.max(self.fetches.serve(now, of_ns(rnic.fetch_ns)));
         }
         let send = match wqe.class {

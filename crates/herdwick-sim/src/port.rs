@@ -100,10 +100,7 @@ impl Port for SeededPort {
             qp.send.next_psn += 1;
             qp.send.entries.push_back(entry);
         }
-        let posted = world.charge_post(self.party, batch.len());
-        for _ in batch {
-            world.schedule(posted, Event::Transmit(qpn));
-        }
+        world.ring_doorbell(self.party, qpn, batch.len());
         Ok(())
     }
 
@@ -186,15 +183,35 @@ impl Port for SeededPort {
 }
 
 impl World {
-    /// Charges a core for a post of `count` work requests, and returns when they are posted.
-    fn charge_post(&mut self, party: PartyId, count: usize) -> Duration {
+    /// Has the last `count` work requests of a queue pair transmitted, as soon as the party's core has
+    /// posted them.
+    fn ring_doorbell(&mut self, party: PartyId, qpn: Qpn, count: usize) {
         let Some(host) = self.parties[party.0].host else {
-            return self.now;
+            for _ in 0..count {
+                self.schedule(self.now, Event::Transmit(qpn));
+            }
+            return;
         };
+        if count == 1 {
+            // Its stores wait for the RNIC to take those before them.
+            let waits = self.hosts[host].stores_wait();
+            let core = &mut self.parties[party.0].core;
+            *core = (*core).max(waits);
+        }
         let cpu = &self.hosts[host].profile.cpu;
         let more = of_ns(cpu.post_more_ns) * count.saturating_sub(1) as Picos;
         let cost = of_ns(cpu.post_ns) + more;
-        duration(self.charge(party, cost))
+        let posted = duration(self.charge(party, cost));
+        for back in (1..=count).rev() {
+            let wqe = self.qps.get(&qpn).and_then(|qp| {
+                let entries = &qp.send.entries;
+                let entry = entries.get(entries.len().checked_sub(back)?)?;
+                Some(entry.wqe(qp.transport))
+            });
+            if let Some(wqe) = wqe {
+                self.schedule(posted, Event::HandOver(qpn, wqe));
+            }
+        }
     }
 
     /// Charges a core `count` times for the same.

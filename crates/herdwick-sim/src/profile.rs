@@ -27,6 +27,8 @@ pub struct Profile {
 pub struct Cpu {
     /// A post of one WQE.
     pub post_ns: f64,
+    /// How far the RNIC may be behind in taking lines before the stores of a core wait.
+    pub store_buffer_ns: f64,
     /// Each further WQE of a post.
     pub post_more_ns: f64,
     /// Each RECV.

@@ -8,7 +8,7 @@ use super::{
     RETRY_DEADLINE,
     completing::{Completing, Entry},
     event::{Event, Kind, Packet, Reply, Request},
-    host::{Picos, duration, of_ns, picos},
+    host::{Picos, Wqe, duration, of_ns, picos},
     party::{Qp, Received, SendSide},
     world::World,
 };
@@ -71,6 +71,16 @@ impl Qp {
 }
 
 impl World {
+    /// The RNIC takes a WQE, or fetches it; then its queue pair transmits.
+    pub(super) fn hand_over(&mut self, qpn: Qpn, wqe: &Wqe) {
+        let party = self.qps.get(&qpn).map(|qp| qp.party);
+        let Some(host) = party.and_then(|party| self.parties[party].host) else {
+            return;
+        };
+        let at = duration(self.hosts[host].hand_over(picos(self.now), wqe));
+        self.schedule(at, Event::Transmit(qpn));
+    }
+
     pub(super) fn transmit(&mut self, qpn: Qpn) {
         let rd_atomic_max = self.capabilities.rd_atomic_max;
         let Some(qp) = self.qps.get_mut(&qpn) else {

@@ -89,6 +89,7 @@ impl World {
         self.stop_the_due();
         self.fold(&event);
         match event {
+            Event::HandOver(qpn, wqe) => self.hand_over(qpn, &wqe),
             Event::Transmit(qpn) => self.transmit(qpn),
             Event::Arrive(packet) => self.arrive(packet),
             Event::Deliver(packet) => self.deliver(packet),
@@ -267,6 +268,7 @@ impl World {
 
     fn fold(&mut self, event: &Event) {
         let [kind, a, b, c] = match event {
+            Event::HandOver(qpn, wqe) => [8, qpn.0.into(), wqe.payload, 0],
             Event::Transmit(qpn) => [1, qpn.0.into(), 0, 0],
             Event::Arrive(packet) => {
                 let route = u64::from(packet.from.0) << 32 | u64::from(packet.to.0);

@@ -201,7 +201,8 @@ fn apt_reproduces_the_points_it_is_fitted_to() {
         if error.abs() > TOLERANCE {
             wrong.push(point.row);
         }
-        let (paper, percent) = (point.paper, 100.0 * error);
+        // Rounded, and without a sign of zero.
+        let (paper, percent) = (point.paper, (1000.0 * error).round() / 10.0 + 0.0);
         let row = format!(
             "| {} | {paper:.2} | {value:.2} | {percent:+.1} % |",
             point.row

@@ -1,0 +1,171 @@
+//! A client process: keeps its window full, and measures how long each request takes.
+
+use std::time::Duration;
+
+use herdwick_sim::{Cpu, PartyId, Process, Step};
+
+use crate::{
+    ends::Measured,
+    keys::{self, Draws},
+    run::Run,
+};
+
+/// How a request ended.
+pub(crate) enum Ended<'a> {
+    /// A GET found this.
+    Value(&'a [u8]),
+    /// A PUT is done.
+    Done,
+    /// Neither.
+    Failed,
+}
+
+/// A system's client machine and its port.
+pub(crate) trait Caller {
+    fn party(&self) -> PartyId;
+
+    /// Begins a GET, or a PUT of a value. Whether there was room.
+    fn call(&mut self, now: Duration, key: &[u8], put: Option<&[u8]>, token: u64) -> bool;
+
+    /// Sends what was begun.
+    fn flush(&mut self, now: Duration);
+
+    /// Passes every request that has ended to `sink`, by its token.
+    fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Ended<'_>));
+
+    /// When to poll at the latest.
+    fn deadline(&self) -> Option<Duration>;
+}
+
+/// Passes that find nothing before a process counts as idle: a machine may leave completions to its
+/// next pass.
+pub(crate) const SPINS: u32 = 2;
+
+/// The client process of a system.
+pub(crate) struct Client<C> {
+    caller: C,
+    draws: Draws,
+    keys: u32,
+    put_percent: u8,
+    cpu: Cpu,
+    value: Vec<u8>,
+    /// The requests under way, by their tokens.
+    calls: Vec<Call>,
+    free: Vec<u64>,
+    latencies: Vec<u64>,
+    failed: u64,
+    spins: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Call {
+    index: u32,
+    put: bool,
+    at: Duration,
+}
+
+impl<C: Caller> Client<C> {
+    pub(crate) fn new(run: &Run, number: usize, caller: C, cpu: &Cpu) -> Self {
+        let seed = run.seed ^ (number as u64 + 1) << 32;
+        Self {
+            caller,
+            draws: Draws::new(seed),
+            keys: run.keys,
+            put_percent: run.put_percent,
+            cpu: cpu.clone(),
+            value: vec![0; run.value_bytes],
+            calls: vec![Call::default(); run.window],
+            free: (0..run.window as u64).collect(),
+            latencies: Vec::new(),
+            failed: 0,
+            spins: 0,
+        }
+    }
+
+    fn finish(&mut self, now: Duration) -> u32 {
+        let Self {
+            caller,
+            calls,
+            free,
+            latencies,
+            failed,
+            ..
+        } = self;
+        let before = free.len();
+        caller.poll(now, &mut |token, ended| {
+            let Some(call) = usize::try_from(token)
+                .ok()
+                .and_then(|token| calls.get(token))
+            else {
+                *failed += 1;
+                return;
+            };
+            free.push(token);
+            let good = match ended {
+                Ended::Value(value) => !call.put && keys::belongs(call.index, value),
+                Ended::Done => call.put,
+                Ended::Failed => false,
+            };
+            if good {
+                let took = now.saturating_sub(call.at).as_nanos();
+                latencies.push(u64::try_from(took).unwrap_or(u64::MAX));
+            } else {
+                *failed += 1;
+            }
+        });
+        u32::try_from(self.free.len() - before).unwrap_or(u32::MAX)
+    }
+
+    fn begin(&mut self, now: Duration) -> u32 {
+        let mut begun = 0;
+        while let Some(token) = self.free.pop() {
+            let index = self.draws.below(self.keys);
+            let put = self.draws.below(100) < self.put_percent.into();
+            if put {
+                keys::fill(index, &mut self.value);
+            }
+            let value = put.then_some(&self.value[..]);
+            if !self.caller.call(now, &keys::key(index), value, token) {
+                self.free.push(token);
+                break;
+            }
+            let at = now;
+            if let Ok(token) = usize::try_from(token) {
+                self.calls[token] = Call { index, put, at };
+            }
+            begun += 1;
+        }
+        begun
+    }
+}
+
+impl<C: Caller> Process for Client<C> {
+    fn party(&self) -> PartyId {
+        self.caller.party()
+    }
+
+    fn step(&mut self, now: Duration) -> Step {
+        let moved = self.finish(now) + self.begin(now);
+        self.caller.flush(now);
+        self.spins = if moved > 0 { 0 } else { self.spins + 1 };
+        Step {
+            moved: self.spins <= SPINS,
+            cost_ns: self.cpu.pass_ns + f64::from(moved) * self.cpu.request_ns,
+            deadline: self.caller.deadline(),
+        }
+    }
+}
+
+impl<C: Caller> Measured for Client<C> {
+    fn forget(&mut self) {
+        self.latencies.clear();
+    }
+
+    fn latencies(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.latencies)
+    }
+
+    fn failed(&self) -> u64 {
+        self.failed
+    }
+}

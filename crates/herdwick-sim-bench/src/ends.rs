@@ -1,0 +1,37 @@
+//! The ends of a system, and the devices that they are made on.
+
+use herdwick_sim::{Cpu, Process, SeededDevice, SeededNetwork};
+
+/// A client as a run sees it.
+pub(crate) trait Measured: Process {
+    /// Forgets the latencies so far.
+    fn forget(&mut self);
+
+    /// Takes the latencies, in nanoseconds.
+    fn latencies(&mut self) -> Vec<u64>;
+
+    /// Number of requests that failed.
+    fn failed(&self) -> u64;
+}
+
+/// A server as a run sees it.
+pub(crate) trait Serving: Process {
+    /// Replies that a full send queue refused, so that clients ask again.
+    fn refused(&self) -> u64 {
+        0
+    }
+}
+
+/// The ends of a system, ready to run: servers first.
+pub(crate) struct Ends {
+    pub(crate) servers: Vec<Box<dyn Serving>>,
+    pub(crate) clients: Vec<Box<dyn Measured>>,
+}
+
+/// The devices of a run.
+pub(crate) struct Bed {
+    pub(crate) network: SeededNetwork,
+    pub(crate) servers: Vec<SeededDevice>,
+    pub(crate) clients: Vec<SeededDevice>,
+    pub(crate) cpu: Cpu,
+}

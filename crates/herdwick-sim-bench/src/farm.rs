@@ -1,0 +1,142 @@
+//! FaRM-KV's server and clients.
+
+use std::time::Duration;
+
+use herdwick_farm::{
+    Answer, ClientEnd, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms, Values,
+    WINDOW_MAX, value_lines,
+};
+use herdwick_sim::{Cpu, PartyId, Process, SeededPort, Step};
+
+use crate::{
+    client::{Caller, Client, Ended, SPINS},
+    ends::{Bed, Ends, Serving},
+    keys::{self, HASH_KEY},
+    run::{Run, RunError},
+};
+
+/// Slots of the table for three keys.
+const SLOTS: usize = 4;
+const OVERFLOW_MIN: usize = 64;
+/// A PUT takes the new value's block before it gives the old one's back.
+const BLOCKS_TO_SPARE: usize = 64;
+
+pub(crate) fn set_up(run: &Run, bed: Bed, out_of_table: bool) -> Result<Ends, RunError> {
+    let (device, window) = (&bed.servers[0], run.window.min(WINDOW_MAX));
+    let terms = ServerTerms {
+        table: table(run, out_of_table),
+        hash_key: HASH_KEY,
+        clients_max: run.clients,
+        window,
+    };
+    let mut server = ServerEnd::open(device, &terms)?;
+    let mut value = vec![0; run.value_bytes];
+    for index in 0..run.keys {
+        keys::fill(index, &mut value);
+        server.side.table_mut().put(&keys::key(index), &value)?;
+    }
+    let options = ClientTerms {
+        lookups: run.window,
+        outstanding: window,
+        ..ClientTerms::default()
+    };
+    let mut clients = Vec::with_capacity(run.clients);
+    for (number, client) in bed.clients.iter().enumerate() {
+        let (resources, grant) = server.grant(device)?;
+        let (end, accept) = ClientEnd::open(client, &options, grant)?;
+        server.admit(device, resources, &accept)?;
+        clients.push(Client::new(run, number, FarmCaller(end), &bed.cpu));
+    }
+    let server = FarmServer {
+        end: server,
+        clients: clients.len() as u32,
+        cpu: bed.cpu,
+        spins: 0,
+    };
+    Ok(Ends {
+        servers: vec![Box::new(server)],
+        clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),
+    })
+}
+
+fn table(run: &Run, out_of_table: bool) -> Terms {
+    let keys = run.keys as usize;
+    let lines = value_lines(run.value_bytes).next_power_of_two();
+    Terms {
+        buckets: (keys * SLOTS).div_ceil(3),
+        neighbourhood: NEIGHBOURHOOD,
+        overflow: (keys / 16).max(OVERFLOW_MIN),
+        key_bytes_max: keys::KEY_BYTES,
+        value_bytes_max: run.value_bytes,
+        values: if out_of_table {
+            Values::OutOfTable {
+                lines: (keys + BLOCKS_TO_SPARE) * lines,
+            }
+        } else {
+            Values::Inline
+        },
+    }
+}
+
+struct FarmCaller(ClientEnd<SeededPort>);
+
+impl Caller for FarmCaller {
+    fn party(&self) -> PartyId {
+        self.0.port.party()
+    }
+
+    fn call(&mut self, now: Duration, key: &[u8], put: Option<&[u8]>, token: u64) -> bool {
+        let ClientEnd { port, side } = &mut self.0;
+        match put {
+            Some(value) => side.put(port, (key, value), token, now).is_ok(),
+            None => side.get(key, token).is_ok(),
+        }
+    }
+
+    fn flush(&mut self, _: Duration) {
+        self.0.side.post(&mut self.0.port);
+    }
+
+    fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Ended<'_>)) {
+        let ClientEnd { port, side } = &mut self.0;
+        side.poll(port, now, &mut |token, answer| {
+            let ended = match answer {
+                Answer::Value(value) => Ended::Value(value),
+                Answer::Done => Ended::Done,
+                _ => Ended::Failed,
+            };
+            sink(token, ended);
+        });
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        None
+    }
+}
+
+struct FarmServer {
+    end: ServerEnd<SeededPort>,
+    clients: u32,
+    cpu: Cpu,
+    spins: u32,
+}
+
+impl Process for FarmServer {
+    fn party(&self) -> PartyId {
+        self.end.port.party()
+    }
+
+    fn step(&mut self, _: Duration) -> Step {
+        let served = self.end.side.poll(&mut self.end.port) as u32;
+        self.spins = if served > 0 { 0 } else { self.spins + 1 };
+        Step {
+            moved: self.spins <= SPINS,
+            cost_ns: self.cpu.pass_ns
+                + f64::from(self.clients) * self.cpu.poll_slot_ns
+                + f64::from(served) * self.cpu.request_ns,
+            deadline: None,
+        }
+    }
+}
+
+impl Serving for FarmServer {}

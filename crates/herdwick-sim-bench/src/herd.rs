@@ -1,0 +1,216 @@
+//! HERD's workers and clients.
+
+use std::time::Duration;
+
+use herdwick_fabric::Device;
+use herdwick_herd::{
+    ClientEnd, ClientSetup, ClientTerms, Outcome, ServerEnd, ServerTerms,
+    wire::{Epoch, ReplyStatus, Window},
+};
+use herdwick_mica::{Store, StoreConfig};
+use herdwick_request::{Clock, Execute, Get, Op, Put, Reply, Request, Second, Sink};
+use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, SeededPort, Step};
+
+use crate::{
+    client::{Caller, Client, Ended, SPINS},
+    ends::{Bed, Ends, Serving},
+    keys::{self, HASH_KEY},
+    run::{Run, RunError},
+};
+
+const CLOCK: Clock = Clock {
+    epoch_unix: 1_700_000_000,
+    second: Second(100),
+};
+const REPLY_BYTES_MAX: usize = 1088;
+/// No answer for so long is a failure: nothing is lost in a run, so nothing is repeated.
+const RETRY_AFTER: Duration = Duration::from_millis(5);
+const DEADLINE: Duration = Duration::from_millis(500);
+/// Cold clients that a worker looks at in a pass.
+const COLD_PER_PASS: usize = 16;
+
+pub(crate) fn set_up(run: &Run, bed: Bed) -> Result<Ends, RunError> {
+    let window = Window::new(run.window).ok_or(RunError::Window)?;
+    let mut workers = Vec::with_capacity(run.workers);
+    for (worker, device) in bed.servers.into_iter().enumerate() {
+        workers.push(Worker::new(run, worker, device, &bed.cpu)?);
+    }
+    let mut clients = Vec::with_capacity(run.clients);
+    for (number, device) in bed.clients.iter().enumerate() {
+        let caller = join(run, window, &mut workers, (number, device))?;
+        clients.push(Client::new(run, number, caller, &bed.cpu));
+    }
+    Ok(Ends {
+        servers: workers.into_iter().map(|w| Box::new(w) as Box<_>).collect(),
+        clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),
+    })
+}
+
+/// Connects a client to every worker.
+fn join(
+    run: &Run,
+    window: Window,
+    workers: &mut [Worker],
+    (number, device): (usize, &SeededDevice),
+) -> Result<HerdCaller, RunError> {
+    let epoch = u16::try_from(number % usize::from(u16::MAX) + 1).unwrap_or(1);
+    let epoch = Epoch::new(epoch).ok_or(RunError::Window)?;
+    let terms = ClientTerms {
+        path: run.path,
+        window,
+        epoch,
+        reply_bytes_max: REPLY_BYTES_MAX,
+        retry_after: RETRY_AFTER,
+        retry_after_max: RETRY_AFTER,
+        deadline: DEADLINE,
+    };
+    let mut setup = ClientSetup::open(device, workers.len(), &terms)?;
+    for Worker {
+        device: ours, end, ..
+    } in workers
+    {
+        let pd = ours.create_pd(&mut end.port)?;
+        let resources = end.allocate(ours, pd, run.path, window)?;
+        let grant = end.grant(ours, &resources, Vec::new(), 0)?;
+        let pd = device.create_pd(&mut setup.port)?;
+        let accept = setup.join(device, pd, &grant)?;
+        end.admit(ours, &resources, &accept, epoch, REPLY_BYTES_MAX)?;
+    }
+    Ok(HerdCaller(setup.finish()?))
+}
+
+struct HerdCaller(ClientEnd<SeededPort>);
+
+impl Caller for HerdCaller {
+    fn party(&self) -> PartyId {
+        self.0.port.party()
+    }
+
+    fn call(&mut self, _: Duration, key: &[u8], put: Option<&[u8]>, token: u64) -> bool {
+        let op = match put {
+            Some(value) => Op::Put(Put {
+                value,
+                ..Put::default()
+            }),
+            None => Op::Get(Get::default()),
+        };
+        let hash = keys::hash(key);
+        self.0
+            .side
+            .submit(&Request { hash, key, op }, token)
+            .is_ok()
+    }
+
+    fn flush(&mut self, now: Duration) {
+        self.0.side.flush(&mut self.0.port, now);
+    }
+
+    fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Ended<'_>)) {
+        let ClientEnd { port, side, .. } = &mut self.0;
+        side.poll(port, now, &mut |token, outcome| {
+            let ended = match outcome {
+                Outcome::Answered(answer) if answer.status == ReplyStatus::Done => {
+                    match answer.value {
+                        [] => Ended::Done,
+                        value => Ended::Value(value),
+                    }
+                }
+                _ => Ended::Failed,
+            };
+            sink(token, ended);
+        });
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.0.side.poll_timeout()
+    }
+}
+
+/// A worker and its partition.
+struct Worker {
+    device: SeededDevice,
+    end: ServerEnd<SeededPort>,
+    store: Store,
+    cpu: Cpu,
+    spins: u32,
+}
+
+impl Worker {
+    fn new(run: &Run, worker: usize, device: SeededDevice, cpu: &Cpu) -> Result<Self, RunError> {
+        let end = ServerEnd::open(
+            &device,
+            &ServerTerms {
+                worker,
+                workers: run.workers,
+                clients_max: run.clients,
+                spin: Duration::MAX,
+                reply_bytes_max: REPLY_BYTES_MAX,
+            },
+        )?;
+        // Twice the items, so that the load evicts none.
+        let item = (keys::KEY_BYTES + run.value_bytes + 64) * 4;
+        let items = run.keys as usize / run.workers + 1024;
+        let mut store = Store::new(&StoreConfig {
+            memory_bytes: (4 << 20) + items * item,
+            item_bytes_max: 2048,
+            hash_key: HASH_KEY,
+        })?;
+        let mut value = vec![0; run.value_bytes];
+        for index in 0..run.keys {
+            let key = keys::key(index);
+            let hash = keys::hash(&key);
+            if hash.partition(run.workers) == worker {
+                keys::fill(index, &mut value);
+                let put = Put {
+                    value: &value,
+                    ..Put::default()
+                };
+                let (key, op) = (&key[..], Op::Put(put));
+                store.execute(CLOCK, &[Request { hash, key, op }], &mut Ignore);
+            }
+        }
+        Ok(Self {
+            device,
+            end,
+            store,
+            cpu: cpu.clone(),
+            spins: 0,
+        })
+    }
+}
+
+/// The replies to the items that are stored beforehand.
+struct Ignore;
+
+impl Sink for Ignore {
+    fn reply(&mut self, _: usize, _: &Reply<'_>) {}
+}
+
+impl Process for Worker {
+    fn party(&self) -> PartyId {
+        self.end.port.party()
+    }
+
+    fn step(&mut self, now: Duration) -> Step {
+        let ServerEnd { port, side, .. } = &mut self.end;
+        let served = side.round(port, (now, CLOCK), &mut self.store);
+        let clients = self.end.side.clients();
+        // A client that became cold is found some passes later.
+        let turns = SPINS + u32::try_from(clients / COLD_PER_PASS).unwrap_or(u32::MAX);
+        self.spins = if served > 0 { 0 } else { self.spins + 1 };
+        let (clients, served) = (f64::from(clients as u32), f64::from(served as u32));
+        Step {
+            moved: self.spins <= turns,
+            cost_ns: self.cpu.pass_ns
+                + clients * self.cpu.poll_slot_ns
+                + served * self.cpu.request_ns,
+            deadline: None,
+        }
+    }
+}
+
+impl Serving for Worker {
+    fn refused(&self) -> u64 {
+        self.end.side.counters().replies_refused
+    }
+}

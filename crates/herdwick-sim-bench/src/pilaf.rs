@@ -1,0 +1,138 @@
+//! Pilaf's server and clients.
+
+use std::time::Duration;
+
+use herdwick_fabric::Device;
+use herdwick_pilaf::{
+    Answer, ClientEnd, ClientOptions, ServerEnd, ServerOptions, SetupError, pd_room,
+};
+use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, Step};
+
+use crate::{
+    client::{Caller, Client, Ended, SPINS},
+    ends::{Bed, Ends, Serving},
+    keys::{self, HASH_KEY},
+    run::{Run, RunError},
+};
+
+/// Share of the buckets that hold an item (HERD paper, 5.1.1).
+const LOAD_PERCENT: u64 = 75;
+/// Bytes of the smallest extent.
+const EXTENT_UNIT: usize = 64;
+/// A PUT takes the new value's extent before it gives the old one's back.
+const EXTENTS_TO_SPARE: usize = 16 << 20;
+
+pub(crate) fn set_up(run: &Run, mut bed: Bed) -> Result<Ends, RunError> {
+    let buckets = (u64::from(run.keys) * 100).div_ceil(LOAD_PERCENT);
+    let extent = (keys::KEY_BYTES + run.value_bytes).next_power_of_two();
+    let options = ServerOptions {
+        buckets,
+        buckets_max: buckets,
+        load_percent: 90,
+        lag_passes: 0,
+        extent_bytes: run.keys as usize * extent.max(EXTENT_UNIT) + EXTENTS_TO_SPARE,
+        clients: run.clients,
+        hash_key: HASH_KEY,
+    };
+    let mut server = ServerEnd::open(bed.servers.swap_remove(0), options)?;
+    let mut value = vec![0; run.value_bytes];
+    for index in 0..run.keys {
+        keys::fill(index, &mut value);
+        server.store_mut().put(&keys::key(index), &value)?;
+    }
+    let options = ClientOptions {
+        window: run.window,
+        read_value_max: run.value_bytes,
+        ..ClientOptions::default()
+    };
+    let mut clients = Vec::with_capacity(run.clients);
+    for (number, device) in bed.clients.into_iter().enumerate() {
+        let end = join(&mut server, device, &options)?;
+        clients.push(Client::new(run, number, PilafCaller(end), &bed.cpu));
+    }
+    let server = PilafServer {
+        end: server,
+        cpu: bed.cpu,
+        spins: 0,
+    };
+    Ok(Ends {
+        servers: vec![Box::new(server)],
+        clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),
+    })
+}
+
+fn join(
+    server: &mut ServerEnd<SeededDevice>,
+    client: SeededDevice,
+    options: &ClientOptions,
+) -> Result<ClientEnd<SeededDevice>, RunError> {
+    let pd = server.device.create_pd_for(&mut server.port, &pd_room())?;
+    let ticket = server.device.export_pd(&mut server.port, pd)?;
+    let (id, grant) = server.admit(pd)?;
+    let mut port = ClientEnd::open_port(&client).map_err(SetupError::from)?;
+    let pd = client
+        .import_pd(&mut port, ticket)
+        .map_err(SetupError::from)?;
+    let (end, accept) = ClientEnd::open(client, (port, pd), grant, options)?;
+    server.connect(id, &accept)?;
+    Ok(end)
+}
+
+struct PilafCaller(ClientEnd<SeededDevice>);
+
+impl Caller for PilafCaller {
+    fn party(&self) -> PartyId {
+        self.0.port.party()
+    }
+
+    fn call(&mut self, _: Duration, key: &[u8], put: Option<&[u8]>, token: u64) -> bool {
+        match put {
+            Some(value) => self.0.client.put(key, value, token).is_ok(),
+            None => self.0.client.get(key, token).is_ok(),
+        }
+    }
+
+    fn flush(&mut self, now: Duration) {
+        self.0.client.post(&mut self.0.port, now);
+    }
+
+    fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Ended<'_>)) {
+        let ClientEnd { client, port, .. } = &mut self.0;
+        client.poll(port, now, &mut |token, answer| {
+            let ended = match answer {
+                Answer::Value(value) => Ended::Value(value),
+                Answer::Done => Ended::Done,
+                _ => Ended::Failed,
+            };
+            sink(token, ended);
+        });
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        None
+    }
+}
+
+struct PilafServer {
+    end: ServerEnd<SeededDevice>,
+    cpu: Cpu,
+    spins: u32,
+}
+
+impl Process for PilafServer {
+    fn party(&self) -> PartyId {
+        self.end.port.party()
+    }
+
+    fn step(&mut self, _: Duration) -> Step {
+        let served = self.end.pass() as u32;
+        self.spins = if served > 0 { 0 } else { self.spins + 1 };
+        Step {
+            moved: self.spins <= SPINS,
+            cost_ns: self.cpu.pass_ns + f64::from(served) * self.cpu.request_ns,
+            deadline: None,
+        }
+    }
+}
+
+impl Serving for PilafServer {}
