@@ -1,13 +1,11 @@
 //! Hostile packets of the binary protocol, one test for each row of the fault table.
 
-mod common;
-
 use std::{
     io::{Read, Write},
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use common::{Memcached, Peer, connect, line, ours, shown};
+use crate::common::{Memcached, Peer, connect, line, ours, shown};
 use herdwick_memcache::binary::opcode;
 
 /// Encodes a request header.

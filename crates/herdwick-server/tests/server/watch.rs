@@ -1,13 +1,11 @@
 //! `watch`: the events that watchers receive, and the limits on what they can cause.
 
-mod common;
-
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
 };
 
-use common::{Peer, connect, line, shown, stat, with};
+use crate::common::{Peer, connect, line, shown, stat, with};
 use herdwick_server::{Config, Offers, Server};
 
 fn server(workers: usize) -> Server {

@@ -1,10 +1,6 @@
 //! TLS, with rustls as the client: protocols over TLS, client certificates, and the cost of
 //! unfinished or hostile handshakes.
 
-#[path = "common/tls.rs"]
-mod authority;
-mod common;
-
 use std::{
     fs,
     io::{Read, Write},
@@ -12,8 +8,8 @@ use std::{
     sync::Arc,
 };
 
-use authority::{Authority, Client, Session};
-use common::{Peer, TIMEOUT, connect, crowd::Since, shown, stat, tcp, with};
+use crate::authority::{Authority, Client, Session};
+use crate::common::{Peer, TIMEOUT, connect, crowd::Since, shown, stat, tcp, with};
 use herdwick_server::{
     Address, ClientCertificates, Config, Interface, KeyFormat, Listen, Server, StartError, Tls,
     TlsError, Tuning, spawn,
@@ -128,7 +124,7 @@ fn large_values_are_stored_over_tls() {
     let (_server, address) = both(ca.tls());
     let (mut said, mut expected) = (Vec::new(), Vec::new());
     for n in 0..8 {
-        let value = common::crowd::value(n, LEN);
+        let value = crate::common::crowd::value(n, LEN);
         said.extend(format!("set key-{n} 0 0 {LEN}\r\n").bytes());
         said.extend(&value);
         said.extend(format!("\r\nget key-{n}\r\n").bytes());

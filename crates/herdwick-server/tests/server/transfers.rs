@@ -1,11 +1,9 @@
 //! Many large transfers at the same time, by clients that progress as the server permits: none is
 //! cut, and every value is correct.
 
-mod common;
-
 use std::io::Write;
 
-use common::{
+use crate::common::{
     Peer, connect,
     crowd::{Talk, all_done, stored, value},
     line, shown, stat, with,

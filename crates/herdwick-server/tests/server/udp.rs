@@ -1,8 +1,6 @@
 //! memcached over UDP: replies as a stock memcached's, and a bound on their size relative to the
 //! request.
 
-mod common;
-
 use std::{
     fs,
     io::Write,
@@ -11,7 +9,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use common::{Peer, TIMEOUT, normalised, oracle, oracle_is_old, shown, stat, with};
+use crate::common::{Peer, TIMEOUT, normalised, oracle, oracle_is_old, shown, stat, with};
 use herdwick_server::{Config, Listen, Server, StartError, Udp, spawn};
 
 fn udp() -> Udp {

@@ -1,10 +1,8 @@
 //! Authentication by users and passwords (`-Y`) in the text protocol.
 
-mod common;
-
 use std::path::PathBuf;
 
-use common::{Peer, normalised, shown, with};
+use crate::common::{Peer, normalised, shown, with};
 use herdwick_server::{AuthError, Config, Server, StartError, spawn};
 
 /// A users' file for one test, removed on drop.

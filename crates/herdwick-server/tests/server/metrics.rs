@@ -1,7 +1,5 @@
 //! The metrics page, for valid and for hostile HTTP clients.
 
-mod common;
-
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
@@ -9,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use common::{Memcached, Peer, client, ours, stat, with};
+use crate::common::{Memcached, Peer, client, ours, stat, with};
 use herdwick_server::{Config, Server};
 
 /// Families and series that memcached_exporter 0.16.0 produced from this server.
-const EXPORTED: &str = include_str!("data/memcached_exporter-0.16.0.txt");
+const EXPORTED: &str = include_str!("../data/memcached_exporter-0.16.0.txt");
 
 fn measured(workers: usize) -> Server {
     with(Config {
@@ -137,8 +135,8 @@ fn dashboard_and_alerts_use_existing_metrics() {
     });
     server.say(&[b"get a\r\n"]);
     let page = scrape(&server);
-    let dashboard = include_str!("../../../packaging/grafana.json");
-    let alerts = include_str!("../../../packaging/alerts.yml");
+    let dashboard = include_str!("../../../../packaging/grafana.json");
+    let alerts = include_str!("../../../../packaging/alerts.yml");
     let all = format!("{dashboard}\n{alerts}");
     let words = all.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let asked = |word: &&str| word.starts_with("memcached_") || word.starts_with("herdwick_");

@@ -1,7 +1,5 @@
 //! Administrative commands: dumps, connection lists, counts by prefix, the clock.
 
-mod common;
-
 use std::{
     collections::BTreeSet,
     io::{Read, Write},
@@ -11,7 +9,7 @@ use std::{
     },
 };
 
-use common::{Memcached, Peer, connect, line, ours, shown, with};
+use crate::common::{Memcached, Peer, connect, line, ours, shown, with};
 use herdwick_server::{Config, Offers, Server, ShutdownHook, Udp};
 
 fn ask(peer: &dyn Peer, question: &str) -> String {

@@ -1,13 +1,11 @@
 //! Hot keys, as `stats hotkeys` and the metrics show them.
 
-mod common;
-
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
 };
 
-use common::{Peer, client, with};
+use crate::common::{Peer, client, with};
 use herdwick_server::{Config, Offers, Server};
 
 fn server(change: impl FnOnce(&mut Config)) -> Server {

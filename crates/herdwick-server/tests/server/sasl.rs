@@ -1,10 +1,6 @@
 //! Authentication by SASL (`-S`) in the binary protocol: what may precede it, PLAIN and
 //! SCRAM-SHA-256, and the same conversations beside a memcached with Cyrus SASL.
 
-#[path = "common/tls.rs"]
-mod authority;
-mod common;
-
 use std::{
     fs,
     io::{Read, Write},
@@ -14,8 +10,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use authority::Authority;
-use common::{Memcached, Peer, connect, oracle, shown, tcp, with};
+use crate::authority::Authority;
+use crate::common::{Memcached, Peer, connect, oracle, shown, tcp, with};
 use herdwick_memcache::{
     binary::opcode::{self, GET, GETQ, NOOP, SASL_AUTH, SASL_LIST, SASL_STEP, SET, SETQ, VERSION},
     meta::base64,

@@ -1,11 +1,9 @@
 //! The right to recache a stale item is given to exactly one reader, and is not lost when a read is
 //! executed again.
 
-mod common;
-
 use std::collections::HashMap;
 
-use common::{Peer, ours};
+use crate::common::{Peer, ours};
 
 /// So large that the replies of a round find no room, many times over.
 const VALUE_BYTES: usize = 30_000;

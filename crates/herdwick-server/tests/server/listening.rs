@@ -1,7 +1,5 @@
 //! The addresses a server listens on.
 
-mod common;
-
 use std::{
     io::{IoSlice, Read, Write},
     mem::MaybeUninit,
@@ -10,7 +8,7 @@ use std::{
     sync::mpsc,
 };
 
-use common::{Peer, TIMEOUT, shown, with};
+use crate::common::{Peer, TIMEOUT, shown, with};
 use herdwick_server::{Address, Config, Interface, Listen, StartError, spawn};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 

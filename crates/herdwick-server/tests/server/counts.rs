@@ -1,8 +1,6 @@
 //! The counters of `stats`, which are the same whichever transport a request uses.
 
-mod common;
-
-use common::{Memcached, Peer, client, ours, patient, tcp};
+use crate::common::{Memcached, Peer, client, ours, patient, tcp};
 use herdwick::{Client, Options, Ttl};
 
 const COUNTED: [&str; 18] = [
@@ -72,7 +70,7 @@ fn every_protocol_counts_as_memcached_does() {
     let by_text = counts(&mut client);
 
     let server = ours(2);
-    let mut client = common::client(&server);
+    let mut client = crate::common::client(&server);
     work(&mut client);
     assert_eq!(counts(&mut client), by_text, "by shared memory");
 

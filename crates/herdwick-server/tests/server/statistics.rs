@@ -1,7 +1,5 @@
 //! What the server reports, what it declares of it, and what the documentation lists.
 
-mod common;
-
 use std::{
     collections::BTreeSet,
     io::{Read, Write},
@@ -10,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use common::{Peer, TIMEOUT, with};
+use crate::common::{Peer, TIMEOUT, with};
 use herdwick_server::{
     ClientCertificates, Config, Description, Interface, KeyFormat, Listen, ListenOptions, Server,
     Tls, Udp, Unit, statistics,
@@ -165,7 +163,7 @@ fn every_described_series_is_on_the_page() {
 }
 
 /// The reference of all statistics.
-const REFERENCE: &str = include_str!("../../../docs/statistics.md");
+const REFERENCE: &str = include_str!("../../../../docs/statistics.md");
 
 /// Returns the row of a statistic in the reference.
 fn row(of: &Description) -> String {
@@ -191,7 +189,7 @@ fn the_reference_lists_every_statistic() {
 }
 
 /// The page that explains metrics to operators.
-const OPERATING: &str = include_str!("../../../docs/operating.md");
+const OPERATING: &str = include_str!("../../../../docs/operating.md");
 
 /// `herdwick_worker_*` there stands for a series for each worker.
 #[test]

@@ -1,9 +1,7 @@
 //! Hostile and odd text, one row of the fault table each, against this server and, where both must
 //! agree, a stock memcached.
 
-mod common;
-
-use common::{Memcached, Peer, normalised, oracle_is_old, ours, shown};
+use crate::common::{Memcached, Peer, normalised, oracle_is_old, ours, shown};
 use herdwick_server::Server;
 
 const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";

@@ -1,11 +1,9 @@
 //! An absolute exptime is over when its second begins, by the clock of the host; beside a memcached,
 //! which may take a second more.
 
-mod common;
-
 use std::time::{Duration, SystemTime};
 
-use common::{Memcached, Peer, ours};
+use crate::common::{Memcached, Peer, ours};
 
 /// By how much the clocks of the test and of the server may differ: what the host's clock is slewed
 /// by while the test runs.

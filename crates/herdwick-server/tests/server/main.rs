@@ -1,0 +1,24 @@
+//! The server through its front doors: one file for each subject. They share an executable, since a
+//! test links the whole server; what limits or measures its own process is a target of its own.
+
+#[path = "../common/tls.rs"]
+mod authority;
+#[path = "../common/mod.rs"]
+mod common;
+
+mod auth;
+mod counts;
+mod exptime;
+mod hotkeys;
+mod listening;
+mod metrics;
+mod operators;
+mod packets;
+mod rows;
+mod sasl;
+mod statistics;
+mod tls;
+mod transfers;
+mod udp;
+mod watch;
+mod wins;
