@@ -312,6 +312,50 @@ fn idle_timeout_does_not_end_transfers() {
     }
 }
 
+/// As in memcached, a block on its way is not idle, however short, and whether it is stored or
+/// dropped; half of a line is.
+#[test]
+fn idle_timeout_does_not_end_blocks_of_any_length() {
+    const DROPPED: usize = 2_000_000;
+    let server = debug(Timeouts {
+        idle: Some(Duration::from_secs(60)),
+        request: Duration::from_secs(3600),
+    });
+    let rest = |len: usize, behind: &str| "x".repeat(len) + "\r\n" + behind;
+    let cases = [
+        ("set a 0 0 10\r\nxx", "", rest(8, ""), "STORED\r\n"),
+        ("ms b 9000\r\n x", "", rest(8998, ""), "HD\r\n"),
+        (
+            "add c c 0 10\r\n",
+            "CLIENT_ERROR bad command line format\r\n",
+            rest(10, "get c\r\n"),
+            "END\r\n",
+        ),
+        (
+            "add c 0 0 2000000\r\nxx",
+            "SERVER_ERROR object too large for cache\r\n",
+            rest(DROPPED - 2, "get c\r\n"),
+            "END\r\n",
+        ),
+    ];
+    let begin = |text: &str| begun(&server, 1, text).remove(0);
+    let mut uploads: Vec<TcpStream> = cases.iter().map(|case| begin(case.0)).collect();
+    // Two at each worker: when they are closed, every worker has checked all its connections.
+    let lines = begun(&server, 4, "get a");
+    for (stream, case) in uploads.iter().zip(&cases) {
+        if !case.1.is_empty() {
+            assert_eq!(line(stream), case.1);
+        }
+    }
+    skip(&server, 61);
+    assert!(lines.iter().all(has_ended));
+    for (stream, case) in uploads.iter_mut().zip(&cases) {
+        stream.write_all(case.2.as_bytes()).unwrap();
+        assert_eq!(line(stream), case.3, "{}", case.0);
+    }
+    assert_eq!(stat(&server, "idle_kicks"), 4);
+}
+
 /// The deadline of a large value counts from its command, not from the value.
 #[test]
 fn deadline_of_a_large_value_counts_from_its_command() {

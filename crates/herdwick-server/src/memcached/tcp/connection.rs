@@ -292,9 +292,20 @@ impl Connection {
         }
     }
 
-    /// Returns whether no request, upload or reply is pending.
+    /// Returns whether no request, upload or reply is pending, and no block is on its way.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.gather.is_none() && !self.waits() && self.upload.is_none() && self.output.is_empty()
+        self.gather.is_none()
+            && !self.waits()
+            && self.upload.is_none()
+            && self.output.is_empty()
+            && !self.awaits_block()
+    }
+
+    /// Returns whether it waits for the rest of a block, to be stored or dropped. A line without an
+    /// end is no block: of that, one byte more is awaited.
+    fn awaits_block(&self) -> bool {
+        let here = self.input.data().len();
+        self.swallow > 0 || here > 0 && self.need > here + 1
     }
 
     /// Returns the partition to which it uploads, and its lot there.
