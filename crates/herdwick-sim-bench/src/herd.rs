@@ -7,7 +7,7 @@ use herdwick_herd::{
     ClientEnd, ClientSetup, ClientTerms, Outcome, ServerEnd, ServerTerms,
     wire::{Epoch, ReplyStatus, Window},
 };
-use herdwick_mica::{Store, StoreConfig};
+use herdwick_mica::{Store, StoreConfig, StoreKind};
 use herdwick_request::{Clock, Execute, Get, Op, Put, Reply, Request, Second, Sink};
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, SeededPort, Step};
 
@@ -154,6 +154,7 @@ impl Worker {
             memory_bytes: (4 << 20) + items * item,
             item_bytes_max: 2048,
             hash_key: HASH_KEY,
+            kind: StoreKind::Log,
         })?;
         let mut value = vec![0; run.value_bytes];
         for index in 0..run.keys {
