@@ -4,6 +4,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+for tool in cargo dpkg-deb dpkg-shlibdeps strip gzip; do
+    command -v "$tool" >/dev/null || {
+        echo "deb.sh: $tool is missing: install cargo, dpkg-dev (with dpkg-shlibdeps), binutils and gzip" >&2
+        exit 1
+    }
+done
+
 binary=${1:-target/release/herdwick}
 if [ $# -eq 0 ]; then
     cargo build --release --locked -p herdwick-cli --bin herdwick >&2
@@ -31,6 +38,8 @@ for page in docs/*.md; do
     put 644 "$page" "usr/share/doc/herdwick/$(basename "$page")"
 done
 put 644 packaging/copyright usr/share/doc/herdwick/copyright
+packaging/notices.sh >"$root/usr/share/doc/herdwick/notices"
+gzip -n9 "$root/usr/share/doc/herdwick/notices"
 put 644 packaging/changelog usr/share/doc/herdwick/changelog.Debian
 gzip -n9 "$root/usr/share/doc/herdwick/changelog.Debian"
 
@@ -47,7 +56,11 @@ completions fish usr/share/fish/vendor_completions.d/herdwick.fish
 
 # What the binary links, with the versions it needs of it; libibverbs is loaded if it is there.
 libraries=$(cd target/deb && mkdir -p debian && touch debian/control &&
-    dpkg-shlibdeps -O "../../$root/usr/bin/herdwick" 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+    dpkg-shlibdeps -O "../../$root/usr/bin/herdwick" 2>debian/log | sed -n 's/^shlibs:Depends=//p') || {
+    cat target/deb/debian/log >&2
+    echo "deb.sh: dpkg-shlibdeps failed" >&2
+    exit 1
+}
 rm -rf target/deb/debian
 
 mkdir -p "$root/DEBIAN"

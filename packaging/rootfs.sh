@@ -34,6 +34,7 @@ for package in $(sort -u <<<"$owners") ibverbs-providers ca-certificates; do
     put "/usr/share/doc/$package/copyright"
 done
 install -D -m 644 packaging/copyright "$root/usr/share/doc/herdwick/copyright"
+packaging/notices.sh >"$root/usr/share/doc/herdwick/notices"
 
 printf '%s\n' root:x:0:0:::/none herdwick:x:11211:11211::/run/herdwick:/none >"$root/etc/passwd"
 printf '%s\n' root:x:0: herdwick:x:11211: >"$root/etc/group"

@@ -29,9 +29,14 @@ if grep -rqE 'systemctl (enable|start|restart|--now)|deb-systemd-(helper|invoke)
     <(grep -v echo "$root/DEBIAN/postinst"); then
     fail "postinst starts the server"
 fi
+zgrep -q '^rustls-[0-9.]*: ' "$root/usr/share/doc/herdwick/notices.gz" || fail "notices lack rustls"
 for script in postinst prerm postrm; do
     sh -n "$root/DEBIAN/$script" || fail "$script"
 done
+
+if command -v promtool >/dev/null; then
+    promtool test rules tests/alerts.yml >/dev/null || fail "promtool test rules tests/alerts.yml"
+fi
 
 # Links from one page to another, and to its sections.
 cd "$root/usr/share/doc/herdwick"
