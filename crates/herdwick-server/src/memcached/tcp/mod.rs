@@ -18,6 +18,8 @@ mod sasl;
 mod service;
 mod state;
 mod statistics;
+#[cfg(test)]
+mod tests;
 mod turn;
 mod upload;
 mod upload_state;
@@ -343,10 +345,8 @@ impl TcpFront {
 
     /// Moves the text of a batch to the one connection that waits for it; returns whether it did.
     fn adopt(&mut self, ticket: Ticket, text: &mut Vec<u8>) -> bool {
-        match self
-            .waiting(ticket)
-            .and_then(|connection| connection.gather.as_mut())
-        {
+        let connection = waiting(&mut self.connections, ticket);
+        match connection.and_then(|connection| connection.gather.as_mut()) {
             Some(Gather {
                 purpose: Purpose::Replies(replies),
                 ..
@@ -355,23 +355,12 @@ impl TcpFront {
         }
     }
 
-    /// Returns the connection of `ticket`, if it is still open.
-    fn waiting(&mut self, ticket: Ticket) -> Option<&mut Connection> {
-        self.connections[ticket.connection as usize]
-            .as_mut()
-            .filter(|connection| connection.generation == ticket.generation)
-    }
-
     /// Takes one more reply for the connection of `ticket`, if it is still open; completes its
     /// round with the last reply.
     fn arrive(&mut self, ticket: Ticket, take: impl FnOnce(&mut Purpose)) {
-        let place = ticket.connection as usize;
-        let Some(connection) = self.connections[place].as_mut() else {
+        let Some(connection) = waiting(&mut self.connections, ticket) else {
             return;
         };
-        if connection.generation != ticket.generation {
-            return;
-        }
         let Some(gather) = connection.gather.as_mut() else {
             return;
         };
@@ -385,6 +374,13 @@ impl TcpFront {
             }
         }
     }
+}
+
+/// Returns the connection of `ticket`, if it is still open.
+fn waiting(connections: &mut [Option<Connection>], ticket: Ticket) -> Option<&mut Connection> {
+    connections[ticket.connection as usize]
+        .as_mut()
+        .filter(|connection| connection.generation == ticket.generation)
 }
 
 /// Maximum number of connections listed in one step: each takes two system calls.
