@@ -58,16 +58,16 @@ pub struct Line {
     pub points: Vec<PlotPoint>,
 }
 
-/// A point: y lies between `low` and `high`.
+/// A point with its spread. A mean latency may lie above its 95th percentile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PlotPoint {
     /// The place on the x axis: the index of a label, or a number.
     pub x: f64,
     /// The value.
     pub y: f64,
-    /// The 5th percentile of a latency, or the value.
+    /// The 5th percentile of a latency, the slowest run of a rate, or the value.
     pub low: f64,
-    /// The 95th percentile, or the value.
+    /// The 95th percentile of a latency, the fastest run of a rate, or the value.
     pub high: f64,
 }
 

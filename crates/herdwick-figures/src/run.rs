@@ -339,12 +339,12 @@ fn here(drawing: &Drawing, measure: Measure) -> String {
     if said.is_empty() {
         return String::new();
     }
-    format!(
-        "Over {} ({}), {unit}: {}.",
-        drawing.fabric,
-        drawing.word,
-        said.join(", ")
-    )
+    let place = match measure {
+        // Counted from draws of keys: no fabric has a part in it.
+        Measure::Relative => "Of the keys drawn".to_owned(),
+        _ => format!("Over {} ({})", drawing.fabric, drawing.word),
+    };
+    format!("{place}, {unit}: {}.", said.join(", "))
 }
 
 /// Measures Table 1: whether, and how fast, each transport carries each verb.

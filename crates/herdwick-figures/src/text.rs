@@ -10,7 +10,8 @@ use crate::{
 /// Columns of the longest bar.
 const BAR: usize = 40;
 
-/// Returns the points as CSV: figure, fabric, word, source (here or paper), series, x, y, low, high.
+/// Returns the points as CSV (RFC 4180): figure, fabric, word, source (here or paper), series, x, y, low,
+/// high. A row of a table has its cells after the source `row`.
 #[must_use]
 pub fn to_csv(drawing: &Drawing) -> String {
     let mut csv = "figure,fabric,word,source,series,x,y,low,high\n".to_owned();
@@ -23,8 +24,8 @@ pub fn to_csv(drawing: &Drawing) -> String {
                     drawing.name,
                     drawing.fabric,
                     drawing.word,
-                    line.name,
-                    x_of(drawing, point),
+                    field(&line.name),
+                    field(&x_of(drawing, point)),
                     point.y,
                     point.low,
                     point.high
@@ -33,8 +34,7 @@ pub fn to_csv(drawing: &Drawing) -> String {
         }
     }
     for row in &drawing.rows {
-        // A cell may have a comma.
-        let cells: Vec<_> = row.iter().map(|cell| format!("\"{cell}\"")).collect();
+        let cells: Vec<_> = row.iter().map(|cell| field(cell)).collect();
         let _ = writeln!(
             csv,
             "{},{},{},row,{}",
@@ -45,6 +45,14 @@ pub fn to_csv(drawing: &Drawing) -> String {
         );
     }
     csv
+}
+
+/// Returns a field of CSV, in quotes if it has a comma or a quote.
+fn field(text: &str) -> String {
+    match text.contains([',', '"']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
 }
 
 /// Returns a point's label on the x axis, or its number.

@@ -141,3 +141,23 @@ fn figures_are_measured_and_drawn_in_every_form() {
         html.matches("</section>").count()
     );
 }
+
+/// Names with commas, as of Figure 7's series, are one field.
+#[test]
+fn rows_of_csv_have_as_many_fields_as_their_head() {
+    let drawing = |name: &str| Drawing {
+        series: vec![Line {
+            name: name.to_owned(),
+            points: vec![PlotPoint::default()],
+        }],
+        ..blank(find("7").unwrap(), &terms())
+    };
+    for series in find("7").unwrap().series {
+        assert!(series.name.contains(','));
+        let csv = to_csv(&drawing(series.name));
+        let row = format!("\n7,shm,shm,here,\"{}\",1,0,0,0\n", series.name);
+        assert!(csv.ends_with(&row), "{csv}");
+    }
+    let csv = to_csv(&drawing("the \"best\""));
+    assert!(csv.contains(",\"the \"\"best\"\"\",1,"), "{csv}");
+}
