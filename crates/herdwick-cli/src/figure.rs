@@ -63,11 +63,13 @@ fn parse_figure(text: &str) -> Result<&'static str, String> {
 }
 
 fn parse_fabric(text: &str) -> Result<Fabric, String> {
-    let fabric: Fabric = text.parse().map_err(|error| format!("{error}"))?;
-    if fabric.is_herd() {
-        return Ok(fabric);
+    match text.parse::<Fabric>() {
+        Ok(fabric) if fabric.is_herd() => Ok(fabric),
+        Ok(_) => Err(format!("'{text}' has no verbs: say shm, verbs or roce")),
+        Err(_) => Err(format!(
+            "'{text}' is not one fabric: say shm, verbs or roce"
+        )),
     }
-    Err(format!("'{text}' has no verbs: say shm, verbs or roce"))
 }
 
 /// Why no figure was written.
@@ -101,19 +103,37 @@ impl From<&FigureFailure> for Exit {
 pub(crate) fn figure(args: &FigureArgs) -> ExitCode {
     let figures = FIGURES.iter().filter(|figure| figure.name == args.figure);
     let must = |_, _: &_, error| Err(FigureFailure::Measured(error));
-    ended(draw_all(figures, (&args.terms, args.seconds), &args.out, must).map(drop))
+    let drawn = draw_all(
+        figures,
+        (&args.terms, args.seconds),
+        &args.out,
+        must,
+        |_| Ok(()),
+    );
+    ended(drawn.map(drop))
 }
 
 /// Runs `herdwick report`.
 pub(crate) fn report(args: &ReportArgs) -> ExitCode {
-    // One figure that fails does not take the others along.
-    let without = |figure, terms: &_, error| Ok(unmeasured(figure, terms, &error));
+    // One figure that fails does not take the others along, unless none could be measured.
+    let mut first = None;
+    let without = |figure, terms: &_, error| {
+        let drawing = unmeasured(figure, terms, &error);
+        first.get_or_insert(error);
+        Ok(drawing)
+    };
+    let path = args.out.join("index.html");
+    // Written after each figure: a report that is interrupted has the figures until then.
+    let so_far = |drawings: &[Drawing]| write(&path, &page(drawings)?);
     let terms = (&args.terms, args.seconds);
-    let drawn = draw_all(FIGURES.iter(), terms, &args.out, without);
+    let drawn = draw_all(FIGURES.iter(), terms, &args.out, without, so_far);
     let written = drawn.and_then(|drawings| {
-        let path = args.out.join("index.html");
-        write(&path, &page(&drawings)?)?;
-        say::report(format_args!("{}\n", path.display())).map_err(FigureFailure::Unshown)
+        say::report(format_args!("{}\n", path.display())).map_err(FigureFailure::Unshown)?;
+        let measured = drawings.iter().any(|drawing| drawing.manifest.is_some());
+        match first.filter(|_| !measured) {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
     });
     ended(written)
 }
@@ -128,18 +148,19 @@ fn ended(result: Result<(), FigureFailure>) -> ExitCode {
     }
 }
 
-/// Measures, prints and writes each figure; `otherwise` tells what becomes of one of which nothing could
-/// be measured.
+/// Measures, prints and writes each figure, and passes all until then to `so_far`; `otherwise` tells what
+/// becomes of one of which nothing could be measured.
 fn draw_all(
     figures: impl Iterator<Item = &'static Figure>,
     (terms, seconds): (&FigureTerms, f64),
     out: &Path,
-    otherwise: impl Fn(&'static Figure, &Terms, FigureError) -> Result<Drawing, FigureFailure>,
+    mut otherwise: impl FnMut(&'static Figure, &Terms, FigureError) -> Result<Drawing, FigureFailure>,
+    so_far: impl Fn(&[Drawing]) -> Result<(), FigureFailure>,
 ) -> Result<Vec<Drawing>, FigureFailure> {
     if !(seconds > 0.0 && seconds.is_finite()) {
         return Err(FigureFailure::Seconds);
     }
-    fs::create_dir_all(out).map_err(unwritable(out))?;
+    can_write(out).map_err(unwritable(out))?;
     let terms = Terms {
         fabric: terms.fabric,
         seconds,
@@ -148,15 +169,25 @@ fn draw_all(
     let mut drawings = Vec::new();
     for figure in figures {
         let drawn = run(figure, &terms, &mut |progress| show(figure, progress));
-        let drawing = drawn.or_else(|error| otherwise(figure, &terms, error))?;
         if stderr().is_terminal() {
             let _ = write!(stderr(), "\r\x1b[K");
         }
+        let drawing = drawn.or_else(|error| otherwise(figure, &terms, error))?;
         save(&drawing, out)?;
         say::report(format_args!("{}\n", to_text(&drawing))).map_err(FigureFailure::Unshown)?;
         drawings.push(drawing);
+        so_far(&drawings)?;
     }
     Ok(drawings)
+}
+
+/// Makes the directory, and for a moment a file in it, so that a wrong directory fails before the
+/// measurement, not after it.
+fn can_write(out: &Path) -> io::Result<()> {
+    fs::create_dir_all(out)?;
+    let probe = out.join(format!(".herdwick-{}", std::process::id()));
+    fs::write(&probe, "")?;
+    fs::remove_file(&probe)
 }
 
 fn show(figure: &Figure, progress: &Progress) {

@@ -73,8 +73,15 @@ fn wrong_arguments_have_the_codes_of_the_table() {
     for (arguments, code, hint) in [
         (&["figure", "1"][..], 2, "2 to 14"),
         (&["figure", "14", "--fabric", "tcp"], 2, "no verbs"),
+        (
+            &["figure", "14", "--fabric", "shm,roce"],
+            2,
+            "one fabric: say shm, verbs or roce",
+        ),
         (&["figure", "14", "--seconds", "0"], 2, "--seconds"),
         (&["figure", "8", "--out", "/dev/null/x"], 4, "--out"),
+        // Not even root can make a file there; the directory is checked before the measurement.
+        (&["figure", "8", "--out", "/proc"], 4, "/proc cannot be"),
         (&["report"], 2, "--out"),
     ] {
         let output = herdwick(arguments);
