@@ -100,6 +100,36 @@ fn largest_datagrams_have_room_while_there_are_recvs() {
     assert_eq!((host.drops(), client.drops()), (0, 0));
 }
 
+/// The ring of a connected queue pair has 1 KiB for each RECV, also if all of them together need
+/// more than one message of the maximum length.
+#[test]
+fn messages_of_1_kib_have_room_while_there_are_recvs() {
+    const RECVS: usize = 256;
+    for transport in [Transport::Rc, Transport::Uc] {
+        let (mut host, mut client) = pair();
+        let (h, g) = (host.qp(transport, 0), client.qp(transport, RECVS));
+        connect(&mut host, h, &mut client, g);
+        let buffers = client.region(RECVS * 4096, Access::LOCAL);
+        let message = [7; 1024];
+        let (mut sent, mut taken) = (0, 0);
+        client.recvs(g, buffers, RECVS);
+        for round in 0..200 {
+            while sent - taken < RECVS {
+                let batch = [send(Payload::Inline(&message), None, None)];
+                host.port.post_send(h, &batch).unwrap();
+                sent += 1;
+            }
+            let mut out = [Completion::BLANK; 64];
+            let most = 1 + round % 7;
+            let count = client.port.poll(client.cq, &mut out[..most]);
+            assert_eq!(count, most);
+            client.recvs(g, buffers, count);
+            taken += count;
+        }
+        assert_eq!((host.drops(), client.drops()), (0, 0));
+    }
+}
+
 #[test]
 fn sleeping_peer_is_woken_once_per_write_and_send() {
     let (mut host, mut client) = pair();
