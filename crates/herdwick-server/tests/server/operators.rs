@@ -383,6 +383,29 @@ fn stats_settings_show_detail_enabled() {
     }
 }
 
+/// The names are those that memcached 1.6.45 shows.
+#[test]
+fn stats_settings_have_every_name_of_memcacheds() {
+    const NAMES: &str = "maxbytes maxconns tcpport udpport inter verbosity oldest evictions \
+        domain_socket umask shutdown_command growth_factor chunk_size num_threads \
+        num_threads_per_udp stat_key_prefix detail_enabled reqs_per_event cas_enabled tcp_backlog \
+        binding_protocol auth_enabled_sasl auth_enabled_ascii item_size_max maxconns_fast \
+        hashpower_init slab_reassign slab_automove slab_automove_ratio slab_automove_window \
+        slab_chunk_max lru_crawler lru_crawler_sleep lru_crawler_tocrawl tail_repair_time \
+        flush_enabled dump_enabled hash_algorithm lru_maintainer_thread lru_segmented hot_lru_pct \
+        warm_lru_pct hot_max_factor warm_max_factor temp_lru temporary_ttl idle_timeout \
+        watcher_logbuf_size worker_logbuf_size read_buf_mem_limit track_sizes \
+        inline_ascii_response ext_item_size ext_item_age ext_low_ttl ext_recache_rate \
+        ext_wbuf_size ext_compact_under ext_drop_under ext_max_sleep ext_max_frag \
+        slab_automove_freeratio ext_drop_unread ssl_enabled ssl_chain_cert ssl_key \
+        ssl_verify_mode ssl_keyformat ssl_ciphers ssl_ca_cert ssl_wbuf_size ssl_session_cache \
+        ssl_kernel_tls ssl_min_version num_napi_ids memory_file client_flags_size";
+    let said = ask(&ours(1), "stats settings\r\n");
+    for name in NAMES.split_whitespace() {
+        assert!(said.contains(&format!("STAT {name} ")), "{name}");
+    }
+}
+
 /// Compared with a memcached whose crawler is on.
 #[test]
 fn dumps_of_missing_classes_match_memcacheds() {
@@ -555,6 +578,11 @@ fn delayed_flush_takes_effect_at_its_second() {
     assert_eq!(present(&server), 20);
     ask(&server, "debugtime 51\r\n");
     assert_eq!(present(&server), 0, "an absolute time");
+    ask(&server, &(sets(20) + "flush_all 1\r\n"));
+    assert_eq!(present(&server), 0, "the same as `flush_all`");
+    ask(&server, &sets(20));
+    ask(&server, "debugtime 2\r\n");
+    assert_eq!(present(&server), 20, "stored after it, in the same second");
 }
 
 #[test]

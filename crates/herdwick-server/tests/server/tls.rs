@@ -394,6 +394,11 @@ fn server_with_unreadable_certificates_does_not_start() {
             authorities: None,
             ..good.clone()
         },
+        Tls {
+            clients: ClientCertificates::Ignored,
+            authorities: Some("/nowhere".into()),
+            ..good.clone()
+        },
     ] {
         let config = Config {
             tls: Some(tls),

@@ -131,17 +131,21 @@ fn judging(
     files: &Tls,
     provider: Arc<CryptoProvider>,
 ) -> Result<ConfigBuilder<ServerConfig, WantsServerCert>, TlsError> {
+    let refused = |reason: String| TlsError::Authorities { reason };
+    let mut roots = RootCertStore::empty();
+    // Read even if no client is asked for a certificate: memcached refuses a file that it cannot read.
+    if let Some(path) = files.authorities.as_deref() {
+        for certificate in certificates(path, "ssl_ca_cert")? {
+            roots
+                .add(certificate)
+                .map_err(|error| refused(format!("{}: {error}", path.display())))?;
+        }
+    }
     if files.clients == ClientCertificates::Ignored {
         return Ok(builder.with_no_client_auth());
     }
-    let refused = |reason: String| TlsError::Authorities { reason };
-    let path = files.authorities.as_deref();
-    let path = path.ok_or_else(|| refused("there are no authorities".into()))?;
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(path, "ssl_ca_cert")? {
-        roots
-            .add(certificate)
-            .map_err(|error| refused(format!("{}: {error}", path.display())))?;
+    if files.authorities.is_none() {
+        return Err(refused("there are no authorities".into()));
     }
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let verifier = match files.clients {

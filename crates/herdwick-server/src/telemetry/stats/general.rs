@@ -31,7 +31,7 @@ counted! {
     /// Unix time by the server's clock.
     Gauge(Seconds) time = { v.clock.epoch_unix + u64::from(v.clock.second.0) }
         => "memcached_time_seconds";
-    /// The memcached version whose protocols are spoken.
+    /// The memcached version whose protocols are spoken; a label of `memcached_version`.
     Text version = { VERSION };
     /// The version of this server.
     Text herdwick_version = { HERDWICK_VERSION };

@@ -59,8 +59,9 @@ pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
     out.say("request_timeout", request);
     out.say("spin_us", settings.spin.as_micros());
     out.say("hot_keys", settings.hot_keys);
-    if let Some(path) = &settings.memory_file {
-        out.say("memory_file", path.display());
+    match &settings.memory_file {
+        Some(path) => out.say("memory_file", path.display()),
+        None => out.say("memory_file", "(null)"),
     }
 }
 
@@ -122,7 +123,7 @@ fn yes(is_so: bool) -> &'static str {
 
 /// Settings of memcached's machinery that does not exist here, with the values that memcached shows
 /// when it is off.
-const OF_THE_SLABS: [(&str, &str); 21] = [
+const OF_THE_SLABS: [(&str, &str); 35] = [
     ("growth_factor", "1.00"),
     ("chunk_size", "8"),
     ("hashpower_init", "0"),
@@ -144,4 +145,18 @@ const OF_THE_SLABS: [(&str, &str); 21] = [
     ("track_sizes", "no"),
     ("inline_ascii_response", "no"),
     ("drop_privileges", "no"),
+    ("watcher_logbuf_size", "0"),
+    ("worker_logbuf_size", "0"),
+    ("ext_item_size", "0"),
+    ("ext_item_age", "0"),
+    ("ext_low_ttl", "0"),
+    ("ext_recache_rate", "0"),
+    ("ext_wbuf_size", "0"),
+    ("ext_compact_under", "0"),
+    ("ext_drop_under", "0"),
+    ("ext_max_sleep", "0"),
+    ("ext_max_frag", "0.00"),
+    ("ext_drop_unread", "no"),
+    ("slab_automove_freeratio", "0.000"),
+    ("num_napi_ids", "0"),
 ];
