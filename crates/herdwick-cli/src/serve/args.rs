@@ -157,7 +157,8 @@ pub(crate) struct ServeArgs {
     /// Extended options, NAME or NAME=VALUE, separated by commas; see below
     #[arg(short = 'o', long = "extended", value_name = "OPTION", value_delimiter = ',', action = ArgAction::Append, value_parser = extended::parse, long_help = extended::HELP)]
     pub(super) extended: Vec<Extended>,
-    /// Log more; may be repeated
+    /// Log also what is reloaded and the signal that ends the server. -vv and -vvv are taken, and
+    /// log no more than -v
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     pub(super) verbosity: u8,
     /// TOML file of long flags, such as port = 11211; the command line overrides it, and adds to
