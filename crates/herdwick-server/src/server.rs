@@ -48,7 +48,7 @@ use crate::{
         spin::AdaptiveSpin,
         stopping::Stopping,
         time::Timer,
-        worker::{EVENTS, Worker},
+        worker::{EVENTS, Worker, WorkerState},
     },
     settings::{
         config::Config,
@@ -410,7 +410,6 @@ impl Server {
             }
             let worker = Worker {
                 context: Arc::clone(crew.context),
-                unused: 0,
                 partitions: Arc::clone(&partitions),
                 lots: Arc::clone(&lots),
                 fronts,
@@ -424,8 +423,7 @@ impl Server {
                 counters: WorkerCounters::default(),
                 polling: PollCounters::default(),
                 index,
-                drain_end: None,
-                drained: false,
+                state: WorkerState::default(),
             };
             on_cpu(crew.pinned.map(|cpus| cpus[index]), || {
                 self.start(format!("worker-{index}"), move || worker.run())

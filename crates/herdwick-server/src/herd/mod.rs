@@ -307,8 +307,12 @@ impl<D: Device> Front for HerdFront<D> {
     fn ready(&mut self, _local: usize, _event: &Event) {}
 
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
-        self.settle_loss();
-        let ordered = self.take_order();
+        let mut ordered = false;
+        if pass.whole {
+            self.settle_loss();
+            ordered = self.take_order();
+            *pass.goes_on |= ordered;
+        }
         let Some(server) = &mut self.server else {
             return if ordered {
                 Activity::Busy
@@ -316,13 +320,13 @@ impl<D: Device> Front for HerdFront<D> {
                 Activity::Idle
             };
         };
-        let start = pass.start();
+        let start = pass.start;
         let mut counted = Counted {
             own: &mut pass.own,
             start,
             counters: pass.counters,
         };
-        let now = (pass.now, pass.clock);
+        let now = (start.now, start.clock);
         let served = server.side.round(&mut server.port, now, &mut counted);
         if ordered || served > 0 {
             Activity::Busy
@@ -334,6 +338,10 @@ impl<D: Device> Front for HerdFront<D> {
     fn polls_memory(&self) -> bool {
         let server = self.server.as_ref();
         server.is_some_and(|server| server.side.clients() > 0)
+    }
+
+    fn keeps_time(&self) -> bool {
+        !self.device.capabilities().lossless && self.polls_memory()
     }
 
     fn arm(&mut self) -> bool {

@@ -3,7 +3,7 @@
 
 use std::{io, time::Duration};
 
-use herdwick_request::{Clock, Second};
+use herdwick_request::Second;
 use mio::{Registry, Token, event::Event};
 
 use crate::{
@@ -33,9 +33,14 @@ pub(crate) trait Front {
     /// Serves what has arrived. Does not block.
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity;
 
-    /// Returns whether this front finds work by polling memory. While it does, the worker polls the
-    /// sockets only once in `SOCKET_PASSES` passes.
+    /// Returns whether this front finds work by polling memory. While it does, only one in
+    /// `WHOLE_EVERY` passes is whole, and only fronts that do take part in the others.
     fn polls_memory(&self) -> bool {
+        false
+    }
+
+    /// Returns whether each of its passes needs the time, because the fabric has timers.
+    fn keeps_time(&self) -> bool {
         false
     }
 
@@ -74,12 +79,12 @@ pub(crate) trait Front {
 
 /// What a front may use during one pass.
 pub(crate) struct Pass<'a> {
-    /// Time since the server's start.
-    pub(crate) now: Duration,
-    /// The same time as the store counts it.
-    pub(crate) clock: Clock,
-    /// The bytes that the memory limit leaves unused in each partition.
-    pub(crate) unused: usize,
+    /// The time, and the memory limit: what the partitions are told that this pass uses.
+    pub(crate) start: PassStart,
+    /// Whether to look for everything, and not only for requests in memory.
+    pub(crate) whole: bool,
+    /// Set if there may be more to find that is not a request in memory: the next pass is whole.
+    pub(crate) goes_on: &'a mut bool,
     /// This worker's partition.
     pub(crate) own: Own<'a>,
     /// All partitions.
@@ -93,18 +98,9 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Returns what the partitions are told that this pass uses.
-    pub(crate) fn start(&self) -> PassStart {
-        PassStart {
-            now: self.now,
-            clock: self.clock,
-            unused: self.unused,
-        }
-    }
-
     /// Locks this worker's partition.
     pub(crate) fn own(&mut self) -> Guard<'_> {
-        self.own.lock(self.start())
+        self.own.lock(self.start)
     }
 }
 

@@ -146,7 +146,11 @@ impl<T> Drop for KeptPartition<'_, T> {
 /// A worker's own partition during a pass.
 pub(crate) enum Own<'a> {
     /// The worker keeps it locked.
-    Kept(&'a mut Partition),
+    Kept {
+        partition: &'a mut Partition,
+        /// Whether the pass has told it the time.
+        begun: bool,
+    },
     /// It is locked for each batch.
     Shared(&'a Lock<Partition>),
 }
@@ -155,7 +159,10 @@ impl<'a> Own<'a> {
     #[inline]
     pub(crate) fn new(kept: Option<&'a mut KeptPartition<'_>>, lock: &'a Lock<Partition>) -> Self {
         match kept {
-            Some(kept) => Self::Kept(&mut kept.partition),
+            Some(kept) => Self::Kept {
+                partition: &mut kept.partition,
+                begun: false,
+            },
             None => Self::Shared(lock),
         }
     }
@@ -164,7 +171,12 @@ impl<'a> Own<'a> {
     #[inline]
     pub(crate) fn lock(&mut self, start: PassStart) -> Guard<'_> {
         match self {
-            Self::Kept(partition) => Guard::Kept(partition),
+            Self::Kept { partition, begun } => {
+                if !std::mem::replace(begun, true) {
+                    partition.begin(start);
+                }
+                Guard::Kept(partition)
+            }
             Self::Shared(lock) => {
                 let mut partition = lock.lock();
                 partition.begin(start);
@@ -178,7 +190,10 @@ impl<'a> Own<'a> {
     #[inline]
     pub(crate) fn begin(&mut self, start: PassStart) -> (Guard<'_>, bool) {
         let mut partition = match self {
-            Self::Kept(partition) => Guard::Kept(partition),
+            Self::Kept { partition, begun } => {
+                *begun = true;
+                Guard::Kept(partition)
+            }
             Self::Shared(lock) => Guard::Locked(lock.lock()),
         };
         let more = partition.begin_pass(start);

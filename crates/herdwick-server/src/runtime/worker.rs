@@ -27,9 +27,10 @@ use crate::{
     },
 };
 
-/// While work was recently found in memory, the sockets are polled only once in this many passes: a
-/// poll of the sockets takes longer than a request.
-const SOCKET_PASSES: u32 = 16;
+/// While work was recently found in memory, only one in this many passes looks for anything else: at
+/// sockets, a poll of which takes longer than a request, at the clock, the memory limit and orders.
+/// The first requests that others find are executed by the time of the last whole pass.
+const WHOLE_EVERY: u32 = 16;
 /// Longest sleep of a worker, so that it notices timeouts.
 const TICK: Duration = Duration::from_secs(1);
 /// Time from the start of the shutdown after which unfinished connections are cut.
@@ -42,8 +43,6 @@ const BATCHES: usize = 16;
 /// One thread, its partition and its transports.
 pub(crate) struct Worker {
     pub(crate) context: Arc<Context>,
-    /// The bytes that the memory limit of the last pass left unused in each partition.
-    pub(crate) unused: usize,
     pub(crate) partitions: Arc<Partitions>,
     /// The lots of all partitions, whose number follows the memory limit.
     pub(crate) lots: Arc<Lots>,
@@ -60,10 +59,22 @@ pub(crate) struct Worker {
     pub(crate) polling: PollCounters,
     /// This worker's index.
     pub(crate) index: usize,
+    pub(crate) state: WorkerState,
+}
+
+/// What a worker keeps from pass to pass.
+#[derive(Default)]
+pub(crate) struct WorkerState {
+    /// The bytes that the memory limit of the last whole pass left unused in each partition.
+    unused: usize,
     /// When the drain ends, once it has begun.
-    pub(crate) drain_end: Option<Duration>,
+    drain_end: Option<Duration>,
     /// This worker has finished its connections.
-    pub(crate) drained: bool,
+    drained: bool,
+    /// The last pass has done work that no memory shows. There may be more: the next one is whole.
+    goes_on: bool,
+    /// A front needs the time in every pass.
+    keeps_time: bool,
 }
 
 /// Whether a pass found work, and how.
@@ -80,19 +91,25 @@ impl Worker {
     /// Serves until the server stops.
     pub(crate) fn run(mut self) {
         let (mut last_work, mut last_in_memory) = (Duration::ZERO, None);
-        let (mut passes, mut worked) = (0u32, false);
+        let (mut passes, mut worked, mut awake) = (0u32, false, false);
         let partitions = Arc::clone(&self.partitions);
         let lock = partitions.of(self.index);
         let is_alone = partitions.len() == 1;
         let mut kept = is_alone.then(|| lock.keep());
         let mut walk = Walk::default();
+        let mut start = self.start(&partitions);
         loop {
-            let now = self.timer.now();
+            let looks_at_all = !awake || passes.is_multiple_of(WHOLE_EVERY);
+            let whole = looks_at_all || self.state.goes_on || !self.cross_core.is_quiet();
+            if whole || worked || self.state.keeps_time {
+                start = self.start(&partitions);
+            }
+            let now = start.now;
             if worked {
                 last_in_memory = Some(now);
             }
             let own = Own::new(kept.as_mut(), lock);
-            let found = self.pass(now, own, &partitions, &mut walk);
+            let found = self.pass((start, whole), own, &partitions, &mut walk);
             if found != WorkFound::Nothing {
                 last_work = now;
             }
@@ -106,15 +123,17 @@ impl Worker {
             }
             let watches_memory = since.is_some_and(|since| since < self.spin.get());
             passes = passes.wrapping_add(1);
-            let awake = watches_memory || worked;
+            awake = watches_memory || worked;
             let keeps = awake || is_alone;
             if keeps != kept.is_some() {
                 kept = keeps.then(|| lock.keep());
             }
-            if awake && !passes.is_multiple_of(SOCKET_PASSES) {
+            if awake && !passes.is_multiple_of(WHOLE_EVERY) {
                 continue;
             }
+            // What came since the last whole pass rings nobody: the sleep follows a whole one.
             if awake
+                || !whole
                 || found != WorkFound::Nothing
                 || now.saturating_sub(last_work) < self.spin.base()
             {
@@ -125,44 +144,35 @@ impl Worker {
         }
     }
 
-    /// Runs one pass: first the forwarded batches of other workers, then every front.
+    /// Reads the clock and the memory limit for a pass.
+    fn start(&self, partitions: &Partitions) -> PassStart {
+        let now = self.timer.now();
+        PassStart {
+            now,
+            clock: self.timer.clock(now),
+            unused: self.context.tunables.memory.unused() / partitions.len(),
+        }
+    }
+
+    /// Runs one pass: first the forwarded batches of other workers, then every front. One that is
+    /// not `whole` is for requests in memory alone.
     fn pass(
         &mut self,
-        now: Duration,
+        (mut start, whole): (PassStart, bool),
         mut own: Own<'_>,
         partitions: &Partitions,
         walk: &mut Walk,
     ) -> WorkFound {
-        let unused = self.context.tunables.memory.unused() / partitions.len();
-        let mut clock = self.timer.clock(now);
         let mut found = WorkFound::Nothing;
-        {
-            let (mut partition, lowers_memory) = own.begin(PassStart { now, clock, unused });
-            if partition.unused() != self.unused {
-                self.unused = partition.unused();
-                // Of a higher limit the first step has made the room.
-                self.lots.resize(self.index, partition.store.staged_max());
-            }
-            let crawls = self.crawl(walk, &mut partition, now);
-            // A worker with more to do towards the memory limit, or to crawl, does not sleep.
-            if lowers_memory || crawls {
-                found = WorkFound::ByEvents;
-            }
-            for _ in 0..BATCHES {
-                let Some((peer, mut batch)) = self.cross_core.arrived() else {
-                    break;
-                };
-                found = WorkFound::ByEvents;
-                self.obey(peer, &mut batch, now, &mut partition);
-                // The order may have changed it.
-                clock = self.timer.clock(now);
-                self.cross_core.give_back(peer, batch);
-            }
+        if whole {
+            found = self.tend(&mut start, &mut own, walk);
+            self.state.goes_on = found != WorkFound::Nothing;
+            self.state.keeps_time = self.fronts.iter().any(|front| front.keeps_time());
         }
         let mut pass = Pass {
-            now,
-            clock,
-            unused,
+            start,
+            whole,
+            goes_on: &mut self.state.goes_on,
             own,
             partitions,
             cross_core: &mut self.cross_core,
@@ -170,16 +180,46 @@ impl Worker {
             registry: self.poll.registry(),
         };
         for front in &mut self.fronts {
-            if front.pass(&mut pass) == Activity::Busy {
+            if (whole || front.polls_memory()) && front.pass(&mut pass) == Activity::Busy {
                 let kind = if front.polls_memory() {
                     WorkFound::InMemory
                 } else {
+                    *pass.goes_on = true;
                     WorkFound::ByEvents
                 };
                 found = found.max(kind);
             }
         }
         self.cross_core.depart();
+        found
+    }
+
+    /// Does what is due in the partition besides requests: steps towards the memory limit, and of a
+    /// crawl, and the forwarded batches of other workers. Returns whether there was any of it; a
+    /// worker with more to do does not sleep.
+    fn tend(&mut self, start: &mut PassStart, own: &mut Own<'_>, walk: &mut Walk) -> WorkFound {
+        let mut found = WorkFound::Nothing;
+        let now = start.now;
+        let (mut partition, lowers_memory) = own.begin(*start);
+        if partition.unused() != self.state.unused {
+            self.state.unused = partition.unused();
+            // Of a higher limit the first step has made the room.
+            self.lots.resize(self.index, partition.store.staged_max());
+        }
+        let crawls = self.crawl(walk, &mut partition, now);
+        if lowers_memory || crawls {
+            found = WorkFound::ByEvents;
+        }
+        for _ in 0..BATCHES {
+            let Some((peer, mut batch)) = self.cross_core.arrived() else {
+                break;
+            };
+            found = WorkFound::ByEvents;
+            self.obey(peer, &mut batch, now, &mut partition);
+            // The order may have changed it.
+            start.clock = self.timer.clock(now);
+            self.cross_core.give_back(peer, batch);
+        }
         found
     }
 
@@ -285,8 +325,8 @@ impl Worker {
         // The flag is raised before the queues are checked: work pushed after the check finds the
         // flag and rings (see `parking`).
         self.wakeup.flag().raise();
-        let mut may_sleep =
-            self.cross_core.is_quiet() && !(self.stopping.is_set() && self.drain_end.is_none());
+        let mut may_sleep = self.cross_core.is_quiet()
+            && !(self.stopping.is_set() && self.state.drain_end.is_none());
         for front in &mut self.fronts {
             may_sleep &= front.arm();
         }
@@ -304,14 +344,14 @@ impl Worker {
     /// Drains the fronts. Returns whether the worker may end: when all workers have drained,
     /// because until then others may need this partition, or when `DRAIN` has passed.
     fn has_stopped(&mut self, now: Duration) -> bool {
-        let end = *self.drain_end.get_or_insert_with(|| {
+        let end = *self.state.drain_end.get_or_insert_with(|| {
             for front in &mut self.fronts {
                 front.drain();
             }
             now + DRAIN
         });
-        if !self.drained && self.fronts.iter().all(|front| front.is_drained()) {
-            self.drained = true;
+        if !self.state.drained && self.fronts.iter().all(|front| front.is_drained()) {
+            self.state.drained = true;
             self.stopping.one_drained();
         }
         self.stopping.all_drained() || now >= end

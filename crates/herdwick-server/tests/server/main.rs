@@ -14,6 +14,7 @@ mod listening;
 mod metrics;
 mod operators;
 mod packets;
+mod polling;
 mod rows;
 mod sasl;
 mod statistics;

@@ -133,7 +133,7 @@ fn administer(
         Admin::Prefixes => return prefixes(Encoder::TEXT, used, ticket, pass),
         Admin::Connections => {
             let out = output.buffer(&mut service.pool);
-            listing::say_listeners(&service.context, pass.clock, out);
+            listing::say_listeners(&service.context, pass.start.clock, out);
             let dump = Dump::new(DumpFormat::Connections);
             return Begun::Dump { used, dump };
         }
@@ -224,7 +224,7 @@ fn reload_certificates(service: &Service, pass: &Pass<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"Error TLS not enabled\r\n");
         return;
     };
-    match certificates.reload(pass.clock.second.0) {
+    match certificates.reload(pass.start.clock.second.0) {
         Ok(()) => out.extend_from_slice(text::OK),
         Err(error) => out.extend_from_slice(format!("Error {error}\r\n").as_bytes()),
     }
@@ -270,7 +270,7 @@ pub(super) fn stats(
     let purpose = Purpose::Count {
         topic,
         encoder,
-        clock: pass.clock,
+        clock: pass.start.clock,
         parts: Vec::new(),
     };
     broadcast(order, purpose, used, ticket, pass)
@@ -286,8 +286,8 @@ pub(super) fn flush_all(
     pass: &mut Pass<'_>,
 ) -> Begun {
     let at = match delay {
-        0 => pass.clock.second,
-        _ => Second(pass.clock.deadline(delay).0.saturating_sub(1)),
+        0 => pass.start.clock.second,
+        _ => Second(pass.start.clock.deadline(delay).0.saturating_sub(1)),
     };
     let purpose = Purpose::Consent { encoder };
     let begun = broadcast(Order::Flush(at), purpose, used, ticket, pass);

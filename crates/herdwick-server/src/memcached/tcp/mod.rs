@@ -135,7 +135,7 @@ impl TcpFront {
         let decoder = Decoder::new(item_bytes_max).announcing(UPLOAD_BYTES_MIN);
         let mut connection = Connection::new(stream, self.generation, decoder);
         connection.admitted = self.service.context.auth.is_none();
-        connection.activity = ActivityTimer::new(pass.clock.second.0);
+        connection.activity = ActivityTimer::new(pass.start.clock.second.0);
         connection.queued = true;
         if self.draining {
             connection.drain();
@@ -181,7 +181,7 @@ impl TcpFront {
         }
         connection.rest(&mut self.service.pool);
         let budget = &mut self.service.budget;
-        budget.note(connection, pass.clock.second.0);
+        budget.note(connection, pass.start.clock.second.0);
         pass.counters.held_bytes = budget.held() as u64;
         let may_go_on = flow == Flow::Moved && connection.gather.is_none() && !connection.waits();
         if starved {
@@ -265,7 +265,7 @@ impl TcpFront {
     fn give_up(&mut self, pass: &mut Pass<'_>) {
         let timeout = self.service.context.tunables.timeout();
         let Service { budget, lots, .. } = &mut self.service;
-        let now = (pass.now, pass.clock.second.0);
+        let now = (pass.start.now, pass.start.clock.second.0);
         let given_up = budget.check(&mut self.connections, lots, timeout, now, pass.counters);
         for (place, why) in given_up {
             let reason = match why {
@@ -285,9 +285,9 @@ impl TcpFront {
         while let Some(place) = self.service.budget.next() {
             self.resume(place, |connection| connection.room = Room::Granted);
         }
-        let in_turn = pass.now >= self.next_ask;
+        let in_turn = pass.start.now >= self.next_ask;
         if in_turn {
-            self.next_ask = pass.now + ASK_AGAIN;
+            self.next_ask = pass.start.now + ASK_AGAIN;
         }
         while let Some((place, lot)) = self.service.lots.next(in_turn) {
             self.resume(place, |connection| {
@@ -433,9 +433,13 @@ impl Front for TcpFront {
                 self.serve(place, pass);
             }
         }
-        if self.service.budget.is_due(pass.now, pass.clock.second.0) {
+        if self
+            .service
+            .budget
+            .is_due(pass.start.now, pass.start.clock.second.0)
+        {
             self.give_up(pass);
-            self.service.ease(pass.now);
+            self.service.ease(pass.start.now);
         }
         if busy { Activity::Busy } else { Activity::Idle }
     }

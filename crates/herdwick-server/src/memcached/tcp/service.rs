@@ -172,7 +172,7 @@ impl Service {
         ticket: Ticket,
         pass: &mut Pass<'_>,
     ) -> Option<Gather> {
-        let start = pass.start();
+        let start = pass.start;
         let held =
             HeldPartitions::lock(run, self.owners.own, &mut pass.own, pass.partitions, start);
         let wanted = |slot: usize| !held.has(run.owners[slot]);
@@ -206,7 +206,7 @@ impl Service {
         held.go_on(&run.points[..count], run.after(count, after));
         let owner = run.owners[0];
         let mut outstanding = 0;
-        let (own, start) = (self.owners.own, pass.start());
+        let (own, start) = (self.owners.own, pass.start);
         let partition = held::lock(owner.into(), own, &mut pass.own, pass.partitions, start);
         if let Some(partition) = partition {
             let (caller, counters) = (ticket.caller, &mut *pass.counters);
@@ -394,7 +394,7 @@ fn execute(
     ticket: Ticket,
     pass: &mut Pass<'_>,
 ) -> Option<(Option<usize>, bool)> {
-    let (owner, start) = (run.owners[0], pass.start());
+    let (owner, start) = (run.owners[0], pass.start);
     let mut partition = held::lock(owner.into(), own, &mut pass.own, pass.partitions, start)?;
     marks.clear();
     let clock = partition.clock();

@@ -99,9 +99,9 @@ impl Fixture {
     fn pass(&mut self) {
         let kept = self.partitions.of(1).keep();
         let mut pass = Pass {
-            now: START.now,
-            clock: START.clock,
-            unused: 0,
+            start: START,
+            whole: true,
+            goes_on: &mut false,
             own: Own::Shared(self.partitions.of(0)),
             partitions: &self.partitions,
             cross_core: &mut self.cross_cores[0],

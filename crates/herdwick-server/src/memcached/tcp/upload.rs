@@ -120,7 +120,7 @@ fn begin(
     if upload.queued {
         return Err(Went::On);
     }
-    let (own, start) = (service.owners.own, pass.start());
+    let (own, start) = (service.owners.own, pass.start);
     let partition = held::lock(owner, own, &mut pass.own, pass.partitions, start);
     upload.place = if let Some(mut partition) = partition {
         let second = partition.clock().second;
@@ -153,7 +153,7 @@ fn in_place<'a>(
     let UploadPlace::InPlace(staged) = upload.place else {
         return Ok(None);
     };
-    let start = pass.start();
+    let start = pass.start;
     let partition = held::lock(upload.owner, own, &mut pass.own, pass.partitions, start);
     if let Some(partition) = partition {
         return Ok(Some(LockedReservation {
@@ -353,7 +353,7 @@ pub(super) fn abort(
         UploadPlace::Nowhere => return over(service, upload),
         UploadPlace::Forwarded => None,
         UploadPlace::InPlace(staged) => {
-            let start = pass.start();
+            let start = pass.start;
             let partition = held::lock(owner, own, &mut pass.own, pass.partitions, start);
             if let Some(mut partition) = partition {
                 partition.store.abort(staged);
