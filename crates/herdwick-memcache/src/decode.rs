@@ -155,7 +155,9 @@ impl Decoder {
     /// end of the key on the way, so that the key is not searched for it again.
     #[inline]
     fn line_end(&mut self, input: &[u8]) -> Option<usize> {
-        if let ([b'm', _, b' ', ..], 0) = (input, self.key_end) {
+        if let ([b'm', letter, b' ', ..], 0) = (input, self.key_end)
+            && *letter != b'\n'
+        {
             let from = self.scanned.max(KEY_AT);
             self.key_end = from + find_either([b' ', b'\n'], &input[from..])?;
             self.scanned = self.key_end;

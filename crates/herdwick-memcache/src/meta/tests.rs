@@ -251,3 +251,15 @@ fn quiet_flag_suppresses_nominal_replies() {
     quiet.hit(&mut out, &shown);
     assert_eq!(out, b"NF\r\nNS\r\nHD\r\n");
 }
+
+#[test]
+fn line_of_one_letter_ends_before_a_space_of_the_next() {
+    // The space stands where a meta command has the one before its key.
+    let input = b"m\n \r\nmn\r\n";
+    let keys = KeyRoom::new(1);
+    let decoded = Decoder::new(100).decode(input, &keys, Admits::All);
+    assert!(
+        matches!(decoded, Decoded::Refused { used: 2, .. }),
+        "{decoded:?}"
+    );
+}
