@@ -407,7 +407,7 @@ mod tests {
             let hash = HASH_KEY.hash(store.items.key(at));
             let live = store.index.find(hash, |it| it == at).is_some();
             let sum = checksum(item);
-            assert_eq!(header.crc.get(), if live { sum } else { !sum });
+            assert_eq!(header.crc(), if live { sum } else { !sum });
             if live {
                 items += 1;
                 bytes += header.footprint() as u64;

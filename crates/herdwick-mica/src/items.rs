@@ -4,7 +4,7 @@ use std::{io, ops::Range};
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{HEADER, Header, amend, put_header, seal},
+    item::{HEADER, Header, amend, publish, put_header, seal, seal_staged, touch},
 };
 use herdwick_mem::{Arena, copy, prefetch_read, same};
 use herdwick_request::Deadline;
@@ -22,11 +22,19 @@ pub(crate) struct Items {
     bytes: Arena<u8>,
     /// Whether items carry checksums: only recovery reads them, so only items in a file have them.
     pub(crate) sums: bool,
+    /// Called between two stores of a change that a kill must not tear.
+    #[cfg(test)]
+    pub(crate) witness: Option<Box<dyn FnMut() + Send>>,
 }
 
 impl Items {
     pub(crate) fn new(bytes: Arena<u8>, sums: bool) -> Self {
-        Self { bytes, sums }
+        Self {
+            bytes,
+            sums,
+            #[cfg(test)]
+            witness: None,
+        }
     }
 
     /// Returns the capacity in bytes.
@@ -111,14 +119,21 @@ impl Items {
         let item = &mut self.bytes[at.0..at.0 + HEADER + key.len()];
         put_header(item, header);
         copy(&mut item[HEADER..], key);
-        seal(item);
-        self.bury(at);
+        seal_staged(item);
     }
 
-    /// Makes a staged item a live one.
+    /// Makes a staged item a live one, by one store.
     pub(crate) fn publish(&mut self, at: Offset, header: Header) {
-        put_header(&mut self.bytes[at.0..], header);
-        self.seal(at);
+        if !self.sums {
+            return put_header(&mut self.bytes[at.0..], header);
+        }
+        let item = &mut self.bytes[at.0..at.0 + HEADER + header.payload()];
+        publish(item, header, || {
+            #[cfg(test)]
+            if let Some(witness) = &mut self.witness {
+                witness();
+            }
+        });
     }
 
     /// Writes the first bytes of an item that had been copied out of the log.
@@ -177,13 +192,17 @@ impl Items {
     #[inline]
     pub(crate) fn bury(&mut self, at: Offset) {
         let header = self.header_mut(at);
-        header.crc.set(!header.crc.get());
+        header.set_crc(!header.crc());
     }
 
-    /// Changes an item's deadline.
+    /// Changes an item's deadline, by one store.
     #[inline(never)]
     pub(crate) fn touch(&mut self, at: Offset, deadline: Deadline) {
-        self.amend(at, |header| header.deadline.set(deadline.0));
+        if !self.sums {
+            return self.header_mut(at).set_deadline(deadline);
+        }
+        let payload = self.header(at).payload();
+        touch(&mut self.bytes[at.0..at.0 + HEADER + payload], deadline);
     }
 
     /// Changes an item's header, but not its lengths.

@@ -44,6 +44,7 @@ impl Store {
             Op::Arith(_) => value_len.max(DIGITS),
             Op::Get(get) if get.vivify.is_some() => 0,
             Op::Delete(delete) if delete.drop_value => 0,
+            Op::Delete(delete) if delete.invalidate && self.writes_beside() => value_len,
             Op::Get(_) | Op::Delete(_) => return None,
         };
         if self.too_large(request.key, stored) {

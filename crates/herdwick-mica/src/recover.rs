@@ -17,9 +17,9 @@ use crate::{
 };
 
 /// Version of the log's layout; incremented when an older log can no longer be read.
-const LOG_LAYOUT: u32 = 2;
+const LOG_LAYOUT: u32 = 3;
 /// As [`LOG_LAYOUT`], of segments.
-const SEGMENTS_LAYOUT: u32 = 0x1_0001;
+const SEGMENTS_LAYOUT: u32 = 0x1_0002;
 
 /// Returns the version of the layout that a kind of store has in a file. Another one cannot be read.
 #[must_use]

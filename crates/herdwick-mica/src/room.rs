@@ -3,7 +3,7 @@
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{Header, bit, footprint, shape},
+    item::{Header, bit, check, footprint, shape},
 };
 use herdwick_request::{Deadline, KeyHash, Request};
 
@@ -139,6 +139,26 @@ impl Store {
         Some(at)
     }
 
+    /// Replaces the item of a key by one with another header of the same lengths, and its value
+    /// changed by `edit`: for a store that [`Self::writes_beside`], which has made room. `None` if
+    /// there was none.
+    pub(crate) fn store_edited(
+        &mut self,
+        request: &Request<'_>,
+        header: Header,
+        edit: impl FnOnce(&mut [u8]),
+    ) -> Option<Offset> {
+        self.make_way(header.deadline(), header.footprint());
+        let old = self.seek(request).ok()?;
+        let run = self.items.value_run(old.at);
+        let at = self.take(&header);
+        self.items
+            .write_around(at, header, request.key, (&[], run, &[]));
+        edit(self.items.value_mut(at));
+        self.items.seal(at);
+        Some(self.replace(request.hash, old, at))
+    }
+
     /// Returns whether a new value is complete in another place before the old one goes, so that a
     /// kill at any instant leaves one of them.
     pub(crate) fn writes_beside(&self) -> bool {
@@ -230,8 +250,7 @@ impl Store {
                 fresh.bits
             },
             generation: self.generation.into(),
-            crc: 0.into(),
-            deadline: fresh.deadline.0.into(),
+            check: check(0, fresh.deadline),
             last_access: self.now.0.into(),
             version: version.into(),
             shape: shape(value_len, fresh.flags),

@@ -81,16 +81,22 @@ impl Store {
             };
             return Some(self.store(request, Some(hit), digits, &fresh));
         }
-        let version = arith.version.unwrap_or_else(|| self.next_version());
-        let now = self.now;
-        let (to, padding) = self.items.value_mut(hit.at).split_at_mut(digits.len());
-        to.copy_from_slice(digits);
-        padding.fill(b' ');
-        let bits = self.count_use(hit.at, old.bits);
-        let header = self.items.header_mut(hit.at);
-        header.version.set(version);
-        header.last_access.set(now.0);
-        header.bits = bits;
+        let mut header = old;
+        header
+            .version
+            .set(arith.version.unwrap_or_else(|| self.next_version()));
+        header.last_access.set(self.now.0);
+        let write = |value: &mut [u8]| {
+            let (to, padding) = value.split_at_mut(digits.len());
+            to.copy_from_slice(digits);
+            padding.fill(b' ');
+        };
+        if self.writes_beside() {
+            return self.store_edited(request, header, write);
+        }
+        write(self.items.value_mut(hit.at));
+        header.bits = self.count_use(hit.at, old.bits);
+        *self.items.header_mut(hit.at) = header;
         self.items.seal(hit.at);
         Some(hit.at)
     }

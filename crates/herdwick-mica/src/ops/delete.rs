@@ -1,6 +1,9 @@
 //! `delete` (the meta command `md`): removal, invalidation, or an item without its value.
 
-use herdwick_layout::item::bit;
+use herdwick_layout::{
+    bucket::Offset,
+    item::{Header, bit},
+};
 use herdwick_request::{Clock, Deadline, Delete, Reply, Request, Status};
 
 use crate::{
@@ -27,44 +30,66 @@ impl Store {
             self.unlink(hit);
             return Reply::bare(Status::Done);
         }
-        let mut at = hit.at;
-        if delete.drop_value {
-            at = self.drop_value(clock, request, delete, hit, version);
-        }
-        if delete.invalidate {
-            let version = delete.version.unwrap_or_else(|| self.next_version());
-            if let Some(exptime) = delete.exptime {
-                self.defer(at, clock.deadline(exptime));
-            }
-            self.items.amend(at, |header| {
-                if let Some(exptime) = delete.exptime {
-                    header.deadline.set(clock.deadline(exptime).0);
-                }
-                header.bits = (header.bits | bit::STALE) & !bit::WIN_SENT;
-                header.version.set(version);
-            });
-        }
+        let at = if delete.drop_value {
+            self.drop_value(clock, request, delete, hit)
+        } else {
+            self.invalidate(clock, request, delete, hit)
+        };
         Reply::with(Status::Done, self.item(at))
     }
 
-    /// Replaces the item by an empty one. It keeps the version unless the request gives one, and
-    /// has the request's flags and deadline, or no deadline.
+    /// Marks the item stale, with a new version and the request's deadline, if it has one.
+    fn invalidate(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        delete: &Delete,
+        hit: Hit,
+    ) -> Offset {
+        let version = delete.version.unwrap_or_else(|| self.next_version());
+        let change = |header: &mut Header| {
+            if let Some(exptime) = delete.exptime {
+                header.set_deadline(clock.deadline(exptime));
+            }
+            header.bits = (header.bits | bit::STALE) & !bit::WIN_SENT;
+            header.version.set(version);
+        };
+        if self.writes_beside() {
+            let mut header = *self.items.header(hit.at);
+            change(&mut header);
+            let at = self.store_edited(request, header, |_| {});
+            return at.unwrap_or(hit.at);
+        }
+        if let Some(exptime) = delete.exptime {
+            self.defer(hit.at, clock.deadline(exptime));
+        }
+        self.items.amend(hit.at, change);
+        hit.at
+    }
+
+    /// Replaces the item by an empty one, which is stale if the request invalidates. One that is not
+    /// keeps the version unless the request gives one. It has the request's flags and deadline, or no
+    /// deadline.
     fn drop_value(
         &mut self,
         clock: &Clock,
         request: &Request<'_>,
         delete: &Delete,
         hit: Hit,
-        version: u64,
-    ) -> herdwick_layout::bucket::Offset {
+    ) -> Offset {
         let deadline = delete
             .exptime
             .map_or(Deadline::NEVER, |exptime| clock.deadline(exptime));
+        let kept = self.items.header(hit.at).version.get();
+        let version = match delete.version {
+            None if delete.invalidate => self.next_version(),
+            version => version.unwrap_or(kept),
+        };
         let fresh = Fresh {
             flags: delete.flags,
             deadline,
-            version: Some(delete.version.unwrap_or(version)),
-            ..Fresh::default()
+            version: Some(version),
+            bits: if delete.invalidate { bit::STALE } else { 0 },
         };
         self.store(request, Some(hit), &[], &fresh)
     }
