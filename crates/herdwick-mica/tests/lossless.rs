@@ -1,4 +1,4 @@
-//! A store that evicts nothing: the work that one request pays for.
+//! A store that evicts nothing: what it has room for, and the work that one request pays for.
 
 mod common;
 
@@ -61,5 +61,54 @@ fn refused_put_copies_a_few_large_items_at_most() {
             copied <= smaller + 2,
             "{copied} copies, {smaller} of small items"
         );
+    }
+}
+
+/// Values of up to many segments are replaced by others of any size: while the live ones leave 15 %
+/// of the memory beside the index, none is refused or evicted, in a store that evicts nothing and in
+/// one that may. Of items that are large for the memory, two have to fit beside the live ones.
+#[test]
+fn live_items_of_any_size_have_room() {
+    const MEMORY_BYTES: usize = 16 << 20;
+    let sizes = [(12, 74), (18, 74), (20, 70)];
+    for (lossless, (bits, percent)) in [true, false]
+        .into_iter()
+        .flat_map(|lossless| sizes.map(|size| (lossless, size)))
+    {
+        let mut store = Store::new(&StoreConfig {
+            memory_bytes: MEMORY_BYTES,
+            item_bytes_max: 1 << bits,
+            hash_key: HASH_KEY,
+            kind: StoreKind::Segments,
+        })
+        .unwrap();
+        if lossless {
+            store.evict_nothing();
+        }
+        let mut random = 1;
+        let mut draw = |below: usize| {
+            random = u64::wrapping_mul(random, 0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (random >> 33) as usize % below
+        };
+        let (mut lens, mut live) = (std::collections::HashMap::new(), 0);
+        for n in 0..if bits == 12 { 40_000 } else { 15_000 } {
+            // Each of the largest magnitudes is as frequent.
+            let most = 1 << (bits - 4 + draw(5));
+            let len = most / 2 + draw(most / 2) - 64;
+            let key = draw(MEMORY_BYTES >> (bits - 2)) as u32;
+            let old = lens.get(&key).copied().unwrap_or(0);
+            if live - old + len + 40 > MEMORY_BYTES / 100 * percent {
+                continue;
+            }
+            live = live - old + len + 40;
+            lens.insert(key, len + 40);
+            assert_eq!(
+                set(&mut store, key, len),
+                Status::Done,
+                "{bits}: {n}: {live}"
+            );
+            assert_eq!(store.counters().evictions, 0, "{bits}: {n}: {live}");
+        }
+        assert!(live > MEMORY_BYTES / 100 * (percent - 3), "{bits}: {live}");
     }
 }

@@ -4,6 +4,7 @@
 use std::{
     fs::File,
     io,
+    ops::Range,
     sync::atomic::{Ordering, compiler_fence},
 };
 
@@ -14,8 +15,12 @@ use crate::superblock::{checked, unchecked};
 
 /// Words of each segment: its [`Word`]s.
 const WORDS: usize = 3;
+/// Words of the run that is being moved: where from and to, and the bytes of it that were moved.
+const MOVE_WORDS: usize = 2;
+/// Bits of a segment's number in the first of these.
+const NUMBER_BITS: u32 = 22;
 /// Bytes of segments for which one beginning of an item is noted; a segment has one or more.
-const STRIDE: usize = 4 << 10;
+pub(super) const STRIDE: usize = 4 << 10;
 
 /// What is stored of the run that begins with a segment.
 #[derive(Clone, Copy)]
@@ -37,6 +42,13 @@ pub(super) struct RunLeft {
     pub(super) sequence: u64,
 }
 
+/// A run that is moved: the segment with which it begins, and that with which it will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
 /// The words of all runs; those of a store that does not lie in a file are not kept.
 ///
 /// Each word carries its check and is stored whole, and the stores of a killed process stay in the
@@ -54,7 +66,7 @@ pub(crate) struct Book {
 impl Book {
     /// Returns the words for so many segments of so many bytes.
     pub(crate) fn words(segments: usize, segment_bytes: usize) -> usize {
-        segments * (WORDS + segment_bytes / STRIDE)
+        segments * (WORDS + segment_bytes / STRIDE) + MOVE_WORDS
     }
 
     pub(crate) fn in_file(
@@ -80,7 +92,7 @@ impl Book {
     }
 
     /// Enters an empty run; `bytes` are those of its segments.
-    pub(super) fn begin(&mut self, number: usize, bytes: std::ops::Range<usize>, sequence: u64) {
+    pub(super) fn begin(&mut self, number: usize, bytes: Range<usize>, sequence: u64) {
         self.forget(bytes);
         self.put(number, Word::Sequence, sequence);
         self.put(number, Word::First, 0);
@@ -88,7 +100,7 @@ impl Book {
     }
 
     /// Clears the noted beginnings among `bytes`.
-    pub(super) fn forget(&mut self, bytes: std::ops::Range<usize>) {
+    pub(super) fn forget(&mut self, bytes: Range<usize>) {
         let notes = self.segments * WORDS;
         if let Some(words) = &mut self.words {
             words[notes + bytes.start / STRIDE..notes + bytes.end / STRIDE].fill(0);
@@ -134,6 +146,66 @@ impl Book {
         self.cross_out(from);
     }
 
+    /// Records that a run is about to be moved. Until [`Self::end_move`] its words stay where they are.
+    pub(super) fn begin_move(&mut self, run: Move) {
+        if self.words.is_some() {
+            let place = self.move_place();
+            self.put_at(place + 1, 0);
+            self.put_at(place, (run.from << NUMBER_BITS | run.to) as u64);
+        }
+    }
+
+    /// Records that a piece of a run was moved, `bytes` of it, and moves the beginnings noted in it.
+    pub(super) fn moved(&mut self, run: Move, bytes: Range<usize>) {
+        let Some(words) = &mut self.words else {
+            return;
+        };
+        let notes = self.segments * WORDS;
+        let each = (words.len() - MOVE_WORDS - notes) / self.segments;
+        for n in bytes.start / STRIDE..bytes.end.div_ceil(STRIDE) {
+            let [from, to] = [run.from, run.to].map(|number| notes + number * each + n);
+            words[to] = unchecked(from, words[from]).map_or(0, |within| checked(to, within));
+        }
+        self.put_at(self.move_place() + 1, bytes.end as u64);
+    }
+
+    /// Enters a run that was moved where it is now, and crosses it out where it was.
+    pub(super) fn end_move(&mut self, run: Move) {
+        if let Ok(Some(left)) = self.run(run.from) {
+            self.put(run.to, Word::Sequence, left.sequence);
+            self.put(run.to, Word::First, (left.first / ALIGN) as u64);
+            self.wrote(run.to, left.written);
+            self.cross_out(run.from);
+        }
+        self.forget_move();
+    }
+
+    /// Records that no run is being moved.
+    pub(super) fn forget_move(&mut self) {
+        let place = self.move_place();
+        if let Some(words) = &mut self.words {
+            compiler_fence(Ordering::Release);
+            words[place] = 0;
+            compiler_fence(Ordering::Release);
+            self.testify();
+        }
+    }
+
+    /// Returns the run whose move was interrupted, and the bytes of it that had been moved.
+    pub(super) fn interrupted(&self) -> Option<(Move, usize)> {
+        let (words, place) = (self.words.as_ref()?, self.move_place());
+        let numbers = usize::try_from(unchecked(place, words[place])?).ok()?;
+        let moved = usize::try_from(unchecked(place + 1, words[place + 1])?).ok()?;
+        let (from, to) = (numbers >> NUMBER_BITS, numbers & ((1 << NUMBER_BITS) - 1));
+        (from < self.segments).then_some((Move { from, to }, moved))
+    }
+
+    /// Returns the place of the words of the run that is being moved.
+    fn move_place(&self) -> usize {
+        let words = self.words.as_ref().map_or(0, |words| words.len());
+        words.saturating_sub(MOVE_WORDS)
+    }
+
     /// Returns the run that begins with a segment, as the file has it; the error is a damaged word.
     pub(super) fn run(&self, number: usize) -> Result<Option<RunLeft>, ()> {
         let Some(words) = &self.words else {
@@ -169,7 +241,11 @@ impl Book {
 
     #[inline]
     fn put(&mut self, number: usize, word: Word, value: u64) {
-        let place = number * WORDS + word as usize;
+        self.put_at(number * WORDS + word as usize, value);
+    }
+
+    #[inline]
+    fn put_at(&mut self, place: usize, value: u64) {
         if let Some(words) = &mut self.words {
             compiler_fence(Ordering::Release);
             words[place] = checked(place, value);

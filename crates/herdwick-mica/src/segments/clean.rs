@@ -20,7 +20,7 @@ const RATE: usize = 8;
 const STEP: usize = 1 << 10;
 /// Segments that are cleaned without an end before live items give way: what is unused at the ends of
 /// segments is no room for items of any size.
-const FUTILE_MAX: u32 = 16;
+const FUTILE_MAX: u32 = 64;
 /// Items whose index entries are prefetched together.
 const TOGETHER: usize = 8;
 
@@ -49,19 +49,29 @@ impl Store {
 
     /// Cleans a part of a segment, in proportion to the `len` bytes that are stored, if few are free.
     pub(super) fn clean_ahead(&mut self, len: usize) {
-        if self.cleaner.is_none() && self.segments.free > SPARE + AHEAD {
+        if self.cleaner.is_none() && self.has_ahead() {
             return;
         }
         let mut budget = (RATE * len + STEP) as isize;
         while budget > 0 && self.begin_cleaning() {
-            match self.clean_some(self.survivors()) {
+            match self.clean_few(self.survivors()) {
                 Some(walked) => budget -= walked as isize,
                 None => return,
             }
-            if self.cleaner.is_none() && self.segments.free > SPARE + AHEAD {
+            if self.cleaner.is_none() && self.has_ahead() {
                 return;
             }
         }
+    }
+
+    /// Returns whether so many segments are free that none is cleaned ahead of need.
+    fn has_ahead(&self) -> bool {
+        let largest = self.segments.span(self.largest());
+        let spare = match self.survivors() {
+            Survivors::All => SPARE + 2 * largest,
+            _ => SPARE,
+        };
+        self.segments.free > spare + AHEAD
     }
 
     /// Cleans the next few items. Returns the bytes walked over; `None` if there is nothing to clean.
@@ -69,7 +79,7 @@ impl Store {
         if !self.begin_cleaning() {
             return None;
         }
-        self.clean_some(self.survivors())
+        self.clean_few(self.survivors())
     }
 
     /// Cleans the current segment to its end, or a whole one. Returns whether it did.
@@ -80,11 +90,26 @@ impl Store {
     /// Cleans the current segment to its end; returns whether it came there.
     pub(super) fn finish_cleaning(&mut self, keep: Survivors) -> bool {
         while self.cleaner.is_some() {
-            if self.clean_some(keep).is_none() {
+            if self.clean_few(keep).is_none() {
                 return false;
             }
         }
         true
+    }
+
+    /// As [`Self::clean_some`]; gathers free segments for an item that has no room.
+    fn clean_few(&mut self, keep: Survivors) -> Option<usize> {
+        let walked = self.clean_some(keep);
+        if walked.is_some() {
+            return walked;
+        }
+        let blocked = Offset(self.cleaner?.at);
+        let len = self.items.header(blocked).footprint();
+        if self.gather(self.segments.span(len)) {
+            self.clean_some(keep)
+        } else {
+            None
+        }
     }
 
     /// Chooses a segment to clean, unless one is being cleaned. Returns whether there is one.
@@ -155,13 +180,6 @@ impl Store {
         Some(walk.at - from)
     }
 
-    /// Ends cleaning before the end of the segment. Items that were copied or dropped are dead in it.
-    pub(super) fn abandon_cleaning(&mut self) {
-        if let Some(walk) = self.cleaner.take() {
-            self.segments.heads[walk.number].state = State::Sealed;
-        }
-    }
-
     /// Copies or drops an item. Returns false if it must be kept, and has no room.
     fn clean_item(&mut self, at: Offset, hash: KeyHash, keep: Survivors, age: u64) -> bool {
         if self.items.header(at).has(bit::STAGED) {
@@ -184,7 +202,7 @@ impl Store {
             if kept && self.move_item(hash, place, at, age) {
                 return true;
             }
-            if kept && self.lossless {
+            if kept && (self.lossless || self.lacks_a_run(header.footprint())) {
                 return false;
             }
         }
@@ -192,6 +210,16 @@ impl Store {
         self.count_dropped(at);
         self.bury(at, header.footprint());
         true
+    }
+
+    /// Returns whether the free segments that an item of `len` bytes needs are not side by side, and
+    /// can be gathered. Those of a window that is cleared stay where they are.
+    fn lacks_a_run(&self, len: usize) -> bool {
+        let span = self.segments.span(len);
+        span > 1
+            && self.cleaner.is_some_and(|walk| !walk.whole)
+            && self.segments.find_run(span).is_none()
+            && self.segments.scattered(span).is_some()
     }
 
     fn move_item(&mut self, hash: KeyHash, place: Place, at: Offset, age: u64) -> bool {

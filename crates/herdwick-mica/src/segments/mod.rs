@@ -4,6 +4,7 @@
 mod book;
 mod clean;
 mod copies;
+mod gather;
 mod limit;
 mod place;
 mod recover;

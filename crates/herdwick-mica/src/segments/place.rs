@@ -6,7 +6,7 @@ use herdwick_request::Deadline;
 
 use super::{
     clean::Survivors,
-    table::{Kind, SPARE, Segments},
+    table::{Kind, SPARE},
 };
 use crate::store::Store;
 
@@ -15,7 +15,7 @@ const VICTIMS: usize = 8;
 /// As [`VICTIMS`], in a store that evicts nothing, before a put is refused.
 const LAST_CHECK: usize = 4;
 /// Live items of a store that evicts nothing take at most this part of the segments.
-const LOSSLESS: (usize, usize) = (3, 4);
+const LOSSLESS: (usize, usize) = (17, 20);
 
 impl Store {
     /// Returns whether items lie in segments; else they lie in a log.
@@ -114,6 +114,7 @@ impl Store {
                 break;
             }
         }
+        self.gather(span);
         match self.segments.find_run(span) {
             Some(first) => self.segments.open(kind, first, span, 0),
             None => self.open_window(kind, span, self.survivors()),
@@ -168,52 +169,13 @@ impl Store {
             if self.segments.free > spare + span {
                 break;
             }
-            if !self.clean_one(Survivors::All) && !self.unblock() {
+            if !self.clean_one(Survivors::All) {
                 break;
             }
         }
         if self.segments.free < spare + span {
             return false;
         }
-        span == 1 || self.segments.find_run(span).is_some() || self.free_window(span)
-    }
-
-    /// Frees adjacent segments for the item that the cleaner has no room for. Returns whether there
-    /// is one, and it has room now.
-    fn unblock(&mut self) -> bool {
-        let Some(walk) = self.cleaner else {
-            return false;
-        };
-        let len = self.items.header(Offset(walk.at)).footprint();
-        self.free_window(self.segments.span(len))
-    }
-
-    /// Moves the live items of the cheapest window of `span` segments to segments outside it, if
-    /// those have enough room for them and some to spare. Returns whether the window is free.
-    fn free_window(&mut self, span: usize) -> bool {
-        let Some((first, live)) = self.segments.choose_window(span) else {
-            return false;
-        };
-        let outside = self
-            .segments
-            .free_outside(first, span)
-            .saturating_sub(SPARE);
-        // Copies leave a part of each segment unused.
-        if live * 4 > outside * self.segments.size() * 3 {
-            return false;
-        }
-        let blocked = self.cleaner.take();
-        let cleared = self.clear_window(first, span, Survivors::All);
-        self.segments.let_go(first, span);
-        self.abandon_cleaning();
-        self.cleaner = blocked;
-        cleared
-    }
-}
-
-impl Segments {
-    /// Returns the free segments that are not among the `span` from `first` on.
-    fn free_outside(&self, first: usize, span: usize) -> usize {
-        self.free - self.free_in(first, span)
+        span == 1 || self.gather(span)
     }
 }

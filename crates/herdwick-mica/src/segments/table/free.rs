@@ -3,7 +3,7 @@
 use herdwick_layout::bucket::Offset;
 
 use super::{Head, SPARE, Segments, State};
-use crate::segments::book::RunLeft;
+use crate::segments::book::{Move, RunLeft};
 
 impl Segments {
     /// Frees the segments of a run that end before the item at `at`: the cleaner has passed them.
@@ -76,6 +76,55 @@ impl Segments {
         None
     }
 
+    /// Returns whether a segment is free.
+    pub(in crate::segments) fn is_free(&self, number: usize) -> bool {
+        self.heads[number].state == State::Free
+    }
+
+    /// Returns the shortest stretch of segments with `span` free ones, from the first to behind the
+    /// last of these; the others in it are runs that can be moved.
+    pub(in crate::segments) fn scattered(&self, span: usize) -> Option<(usize, usize)> {
+        if self.free < span {
+            return None;
+        }
+        let (mut best, mut first, mut free): (Option<(usize, usize)>, _, _) = (None, 0, 0);
+        for (number, head) in self.heads.iter().enumerate() {
+            match head.state {
+                State::Held | State::Withheld => (first, free) = (number + 1, 0),
+                State::Free => free += 1,
+                _ => {}
+            }
+            if free < span || free == 0 {
+                continue;
+            }
+            while !self.is_free(first) {
+                first += 1;
+            }
+            let (from, to) = best.unwrap_or((0, usize::MAX));
+            if number + 1 - first < to - from {
+                best = Some((first, number + 1));
+            }
+            (first, free) = (first + 1, free - 1);
+        }
+        best
+    }
+
+    /// Records that a run was moved to the segments before it.
+    pub(in crate::segments) fn move_head(&mut self, run: Move) {
+        let Move { from, to } = run;
+        let head = self.heads[from];
+        let span = head.span as usize;
+        self.heads[to..to + span].fill(Head {
+            state: State::Continues(to as u32),
+            ..Head::FREE
+        });
+        self.heads[to] = head;
+        self.heads[from.max(to + span)..from + span].fill(Head::FREE);
+        if head.state == State::Open {
+            self.open[head.kind.0 as usize] = Some(to as u32);
+        }
+    }
+
     /// Returns whether more than the spare segments are free, and a limit is reached.
     pub(in crate::segments) fn has_spare(&self) -> bool {
         self.free > SPARE && self.withheld >= self.withhold
@@ -99,16 +148,6 @@ impl Segments {
             self.withheld -= usize::from(state == State::Withheld);
             if matches!(state, State::Free | State::Withheld) {
                 self.heads[number].state = State::Held;
-            }
-        }
-    }
-
-    /// Ends [`Self::hold`]: the segments are free.
-    pub(in crate::segments) fn let_go(&mut self, first: usize, span: usize) {
-        for head in &mut self.heads[first..first + span] {
-            if head.state == State::Held {
-                head.state = State::Free;
-                self.free += 1;
             }
         }
     }
