@@ -11,10 +11,10 @@ use crate::{
     BenchError, Config, Fabric, Progress, SEED, System,
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
-    hostile::{Neighbour, Process},
+    hostile::{Neighbour, NeighbourProcess},
     lines::{self, BareTarget, EchoTarget, EmulatedTarget, EndpointError, HerdTarget, farm, pilaf},
     measure::Bout,
-    report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject, Word},
+    report::{BeforeAfter, FigureClass, Manifest, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
     target::Target,
     tcp::{self, TcpOptions, TcpTarget},
@@ -333,7 +333,7 @@ impl Comparison<'_> {
 
     /// Starts the neighbour on the CPUs left over by the server and the clients, or on the clients'
     /// CPUs if there are none.
-    fn neighbour(&self, kind: Neighbour, server: &Server) -> Result<Process, BenchError> {
+    fn neighbour(&self, kind: Neighbour, server: &Server) -> Result<NeighbourProcess, BenchError> {
         let Config {
             clients, program, ..
         } = self.config;
@@ -341,7 +341,7 @@ impl Comparison<'_> {
         let spare = cpus.get(*clients..).filter(|spare| !spare.is_empty());
         let cpus = spare.unwrap_or(cpus);
         let server = (&server.remote.address, &self.config.access_flags[..]);
-        Ok(Process::start(program, kind, server, cpus)?)
+        Ok(NeighbourProcess::start(program, kind, server, cpus)?)
     }
 
     /// Runs a system in this process, its code compiled for the fabric's provider.
@@ -453,7 +453,7 @@ fn tcp_options(config: &Config, client: usize) -> TcpOptions {
 }
 
 /// Returns the parts of a subject that are common to all systems.
-pub(crate) fn subject(config: &Config, word: Word) -> Subject {
+pub(crate) fn subject(config: &Config, word: FigureClass) -> Subject {
     Subject {
         word: word.name().to_owned(),
         workload: config.mix.name().to_owned(),

@@ -9,7 +9,7 @@ use herdwick_providers::{AnyDevice, End};
 use crate::{
     System,
     host::{Placement, allowed_cpus},
-    report::{Knobs, Word},
+    report::{FigureClass, Knobs},
     workload::{Dist, KeySpace, KeySpaceError, Mix, TRACE_STEPS, Workload},
 };
 
@@ -348,12 +348,12 @@ impl Fabric {
 
     /// Returns the class of figures that its figures can be compared with.
     #[must_use]
-    pub fn word(self) -> Word {
+    pub fn word(self) -> FigureClass {
         match self {
-            Self::Herd(fabric) if fabric.is_local() => Word::Shm,
+            Self::Herd(fabric) if fabric.is_local() => FigureClass::Shm,
             // What may be lost is a device of the host.
-            Self::Herd(fabric) if fabric.may_be_lost() && has_rnic() => Word::Hardware,
-            Self::Herd(_) | Self::Tcp => Word::Soft,
+            Self::Herd(fabric) if fabric.may_be_lost() && has_rnic() => FigureClass::Hardware,
+            Self::Herd(_) | Self::Tcp => FigureClass::Soft,
         }
     }
 }

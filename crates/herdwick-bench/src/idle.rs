@@ -79,7 +79,10 @@ impl Attached {
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Report, BenchError> {
         let before = rtt(placement);
-        let (mut rest, mut counters) = (Rest::default(), [RunCounters::new(), RunCounters::new()]);
+        let (mut rest, mut counters) = (
+            RestTime::default(),
+            [RunCounters::new(), RunCounters::new()],
+        );
         for run in 1..=config.runs {
             watch(&Progress {
                 what: format!("rest {run}/{}", config.runs),
@@ -202,12 +205,12 @@ fn count(counters: &mut RunCounters, value: Option<&[u8]>, start_ns: u64, end_ns
 
 /// Duration and CPU time of the rests.
 #[derive(Clone, Copy, Default)]
-struct Rest {
+struct RestTime {
     seconds: f64,
     cpu_ns: Option<u64>,
 }
 
-impl Rest {
+impl RestTime {
     fn take(&mut self, seconds: f64, server: &Server) {
         let cpu_ns = || server.cpu.as_ref()?.ns();
         let (clock, before) = (Stopwatch::start(), cpu_ns());

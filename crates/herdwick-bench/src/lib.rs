@@ -47,14 +47,14 @@ pub use design::{Design, DesignError, DesignPlan, Level, design};
 pub use error::BenchError;
 pub use herdwick_fabric::Transport as VerbTransport;
 pub use host::Machine;
-pub use hostile::{LeaseError, Neighbour, neighbour};
+pub use hostile::{HostileLeaseError, Neighbour, neighbour};
 pub use idle::{IDLE_CONNECTIONS, IDLE_SESSIONS, idle};
 pub use lines::EndpointError;
 pub use names::NameError;
 pub use progress::Progress;
 pub use report::{
-    Against, BeforeAfter, CpuPerOp, Knobs, Latency, Manifest, Outcome, Percentiles, Report, Run,
-    SCHEMA, Subject, Table, VerbPoint, Word,
+    Against, BeforeAfter, CpuPerOp, FigureClass, Knobs, Latency, Manifest, Outcome, Percentiles,
+    Report, Run, SCHEMA, Subject, Table, VerbPoint,
 };
 pub use server::ServerError;
 pub use store::store;

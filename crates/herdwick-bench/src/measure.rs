@@ -36,7 +36,7 @@ pub(crate) struct Bout<'a> {
 }
 
 /// The result of one client.
-struct Part {
+struct ClientResult {
     counters: RunCounters,
     elapsed_ns: u64,
     client_cpu_ns: u64,
@@ -84,7 +84,7 @@ impl Bout<'_> {
 
     fn gather(
         &self,
-        parts: &mpsc::Receiver<Result<Part, BenchError>>,
+        parts: &mpsc::Receiver<Result<ClientResult, BenchError>>,
         clock: &Stopwatch,
         answered: &AtomicU64,
         watch: &mut dyn FnMut(&Progress),
@@ -104,10 +104,11 @@ impl Bout<'_> {
         }
     }
 
-    fn sum(&self, parts: &[Part]) -> Run {
+    fn sum(&self, parts: &[ClientResult]) -> Run {
         let mut counters = RunCounters::new();
         parts.iter().for_each(|part| counters.add(&part.counters));
-        let rate = |part: &Part| part.counters.operations() as f64 / part.elapsed_ns as f64 * 1e9;
+        let rate =
+            |part: &ClientResult| part.counters.operations() as f64 / part.elapsed_ns as f64 * 1e9;
         let operations = counters.operations();
         let ops_per_s: f64 = parts.iter().map(rate).sum();
         let slowest = parts.iter().map(rate).reduce(f64::min);
@@ -196,7 +197,7 @@ impl ClientThread<'_> {
         mut target: impl Target,
         trace: &mut Trace,
         barrier: &Barrier,
-    ) -> Result<Part, BenchError> {
+    ) -> Result<ClientResult, BenchError> {
         pin(self.bout.placement.client(self.index));
         let mut counters = RunCounters::new();
         if let Some(hash_key) = target.hash_key() {
@@ -227,7 +228,7 @@ impl ClientThread<'_> {
         load.count_unanswered(target.in_flight(), end_ns);
         let batches = batches_before.zip(batches_of.and_then(batches));
         let reads = target.reads().zip(reads_before);
-        Ok(Part {
+        Ok(ClientResult {
             reads: reads.map(|(after, before)| after.since(before)),
             counters,
             elapsed_ns: (end_ns - start_ns).max(1),

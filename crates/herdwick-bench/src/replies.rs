@@ -2,7 +2,7 @@
 
 use std::{io::Read, net::TcpStream};
 
-use herdwick_memcache::reply::{LINE_BYTES_MAX, Malformed, Reply, parse};
+use herdwick_memcache::reply::{LINE_BYTES_MAX, MalformedReply, Reply, parse};
 
 use crate::DriveError;
 
@@ -70,9 +70,9 @@ impl ReplyReader {
 }
 
 /// Returns the error for a reply that memcached never sends, at the front of `bytes`.
-pub(crate) fn refuse(flaw: Malformed, bytes: &[u8]) -> DriveError {
+pub(crate) fn refuse(flaw: MalformedReply, bytes: &[u8]) -> DriveError {
     match flaw {
-        Malformed::ValueTooLarge { bytes, .. } => DriveError::ForeignValue(bytes),
+        MalformedReply::ValueTooLarge { bytes, .. } => DriveError::ForeignValue(bytes),
         _ => unexpected(bytes),
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Server {
     /// Its CPU time, if it runs on this host.
     pub cpu: Option<ProcessCpu>,
     #[expect(dead_code, reason = "held to end the process on drop")]
-    own: Option<OwnProcess>,
+    own: Option<ChildProcess>,
 }
 
 /// Why no server can be measured.
@@ -97,7 +97,7 @@ impl Server {
         command.args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let named = format!("{} serve", program.display());
-        Self::launch(&named, command, cpus, OwnProcess::ready_address)
+        Self::launch(&named, command, cpus, ChildProcess::ready_address)
     }
 
     /// Starts the memcached in the path on `cpus`, with one worker and `memory_mb` MiB, on a free
@@ -122,7 +122,7 @@ impl Server {
         name: &str,
         mut command: Command,
         cpus: &[usize],
-        address: impl FnOnce(&mut OwnProcess) -> Result<SocketAddr, String>,
+        address: impl FnOnce(&mut ChildProcess) -> Result<SocketAddr, String>,
     ) -> Result<Self, ServerError> {
         let not_started = |reason: String| ServerError::NotStarted {
             program: name.to_owned(),
@@ -138,7 +138,7 @@ impl Server {
             scope.spawn(spawn).join()
         });
         let child = spawned.map_err(|_| not_started("no thread to start it".to_owned()))?;
-        let mut own = OwnProcess(child.map_err(|error| not_started(error.to_string()))?);
+        let mut own = ChildProcess(child.map_err(|error| not_started(error.to_string()))?);
         let address = address(&mut own).map_err(not_started)?;
         let cpu = Some(ProcessCpu::new(own.0.id()));
         let remote = Remote::new(Address::Tcp(address.to_string()), Options::default());
@@ -213,7 +213,7 @@ impl PortFile {
         Self(path)
     }
 
-    fn address(&self, own: &mut OwnProcess) -> Result<SocketAddr, String> {
+    fn address(&self, own: &mut ChildProcess) -> Result<SocketAddr, String> {
         let clock = Stopwatch::start();
         loop {
             let text = std::fs::read_to_string(&self.0).unwrap_or_default();
@@ -243,9 +243,9 @@ impl Drop for PortFile {
 
 /// A child process that is ended on drop.
 #[derive(Debug)]
-struct OwnProcess(Child);
+struct ChildProcess(Child);
 
-impl OwnProcess {
+impl ChildProcess {
     /// Waits for the ready line on standard output and returns the first address in it.
     fn ready_address(&mut self) -> Result<SocketAddr, String> {
         let stdout = self.0.stdout.as_mut().ok_or("it has no stdout")?;
@@ -275,7 +275,7 @@ impl OwnProcess {
     }
 }
 
-impl Drop for OwnProcess {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         if !self.drain() {
             let _ = self.0.kill();
@@ -292,10 +292,10 @@ pub(crate) fn batches(server: &Remote) -> Option<[u64; 2]> {
 }
 
 /// The statistics of a server, by name.
-type Stats = Vec<(String, String)>;
+type StatList = Vec<(String, String)>;
 
 /// Requests version and statistics.
-fn ask(server: &Remote) -> Result<(String, Stats), ServerError> {
+fn ask(server: &Remote) -> Result<(String, StatList), ServerError> {
     let asked = server.text_client().and_then(|mut client| {
         let version = client.version()?;
         Ok((version, client.stats("")?))
@@ -342,7 +342,7 @@ fn is_as_old(pid: u32, stats: &[(String, String)]) -> bool {
 mod tests {
     use super::*;
 
-    fn stats(pairs: &[(&str, &str)]) -> Stats {
+    fn stats(pairs: &[(&str, &str)]) -> StatList {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         pairs.iter().map(owned).collect()
     }

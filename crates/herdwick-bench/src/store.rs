@@ -12,7 +12,7 @@ use crate::{
     cost,
     counters::RunCounters,
     host::{Placement, Stopwatch, pin, thread_cpu_ns},
-    report::{BeforeAfter, CpuPerOp, Outcome, Report, Run, SCHEMA, Subject, Word},
+    report::{BeforeAfter, CpuPerOp, FigureClass, Outcome, Report, Run, SCHEMA, Subject},
     workload::{KeySpace, Mix, Step, Trace},
 };
 
@@ -49,7 +49,7 @@ struct Bare<'a> {
     config: &'a Config,
     placement: Placement,
     store: Store,
-    block: Block,
+    block: PreparedRequests,
 }
 
 impl<'a> Bare<'a> {
@@ -66,7 +66,7 @@ impl<'a> Bare<'a> {
             config,
             placement,
             store,
-            block: Block::new(space),
+            block: PreparedRequests::new(space),
         })
     }
 
@@ -115,7 +115,7 @@ impl<'a> Bare<'a> {
     fn manifest(&self, lines: BeforeAfter) -> crate::Manifest {
         let mut manifest = manifest(self.config, &self.placement, &[], lines);
         FABRIC.clone_into(&mut manifest.fabric);
-        Word::Soft.name().clone_into(&mut manifest.word);
+        FigureClass::Soft.name().clone_into(&mut manifest.word);
         let knobs = &mut manifest.knobs;
         knobs.batch = Some(self.config.batch);
         knobs.memory_mb = Some(self.config.memory_mb());
@@ -132,7 +132,7 @@ impl<'a> Bare<'a> {
             get_share,
             workers: Some(1),
             clients: 1,
-            ..subject(self.config, Word::Soft)
+            ..subject(self.config, FigureClass::Soft)
         }
     }
 
@@ -249,7 +249,7 @@ struct Spent {
 const FABRIC: &str = "none";
 
 /// Requests with their keys and values, contiguous in memory.
-struct Block {
+struct PreparedRequests {
     space: KeySpace,
     steps: Vec<(Step, KeyHash)>,
     keys: Vec<u8>,
@@ -257,7 +257,7 @@ struct Block {
     version: u32,
 }
 
-impl Block {
+impl PreparedRequests {
     fn new(space: KeySpace) -> Self {
         Self {
             space,

@@ -243,7 +243,7 @@ fn report(args: &BenchArgs, given: &ArgMatches) -> Result<bool, BenchFailure> {
     }
     options::check(args, given)?;
     let configs = args.configs()?;
-    let files = Files::open(args)?;
+    let files = ReportFiles::open(args)?;
     let mut shown = Ok(());
     let mut whole: Option<Report> = None;
     for config in &configs {
@@ -267,19 +267,19 @@ fn report(args: &BenchArgs, given: &ArgMatches) -> Result<bool, BenchFailure> {
 
 /// The files to write the report to, and the baseline to compare with: opened before the benchmark,
 /// so that a wrong path fails at once.
-struct Files<'a> {
-    json: Option<Output<'a>>,
-    hdr: Option<Output<'a>>,
+struct ReportFiles<'a> {
+    json: Option<OutputFile<'a>>,
+    hdr: Option<OutputFile<'a>>,
     baseline: Option<Report>,
 }
 
-struct Output<'a> {
+struct OutputFile<'a> {
     option: &'static str,
     path: &'a Path,
     file: File,
 }
 
-impl<'a> Output<'a> {
+impl<'a> OutputFile<'a> {
     fn create(option: &'static str, path: &'a Path) -> Result<Self, BenchFailure> {
         let file = File::create(path).map_err(unwritable(option, path))?;
         Ok(Self { option, path, file })
@@ -300,11 +300,12 @@ fn unwritable(option: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Be
     }
 }
 
-impl<'a> Files<'a> {
+impl<'a> ReportFiles<'a> {
     fn open(args: &'a BenchArgs) -> Result<Self, BenchFailure> {
         let output = |option, path: &'a Option<PathBuf>| {
             let path = path.as_deref();
-            path.map(|path| Output::create(option, path)).transpose()
+            path.map(|path| OutputFile::create(option, path))
+                .transpose()
         };
         Ok(Self {
             // First: the baseline may be the file that --json overwrites.
@@ -343,7 +344,7 @@ fn baseline(path: &Path) -> Result<Report, BenchFailure> {
     })
 }
 
-fn write_latencies(mut hdr: Output<'_>, report: &Report) -> Result<(), BenchFailure> {
+fn write_latencies(mut hdr: OutputFile<'_>, report: &Report) -> Result<(), BenchFailure> {
     let known = report.results.iter().filter_map(|result| {
         let latencies = result.latencies_ns.as_ref()?;
         Some((&result.subject, Percentiles(latencies).to_string()))
@@ -365,7 +366,7 @@ fn write_latencies(mut hdr: Output<'_>, report: &Report) -> Result<(), BenchFail
                 if before > 0 {
                     path.push(format!("-{}", before + 1));
                 }
-                Output::create("--hdr", Path::new(&path))?.write(text)?;
+                OutputFile::create("--hdr", Path::new(&path))?.write(text)?;
                 hdr.write(&format!("{}\n", Path::new(&path).display()))
             }),
     }

@@ -21,7 +21,7 @@ use crate::{exit::Exit, say};
 pub(crate) struct SimArgs {
     /// What is run.
     #[arg(value_enum)]
-    what: What,
+    what: SimSubject,
     /// The RNIC and its host: a name, or a file that ends in .toml.
     #[arg(long, default_value = "apt", value_name = "PROFILE")]
     profile: String,
@@ -76,7 +76,7 @@ pub(crate) struct SimArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum What {
+enum SimSubject {
     Verbs,
     Herd,
     Farm,
@@ -113,11 +113,11 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
         }
     };
     let lines = match args.what {
-        What::Verbs => verbs(args, &profile),
-        What::Herd => system(args, &profile, System::Herd),
-        What::Farm => system(args, &profile, System::Farm),
-        What::FarmVar => system(args, &profile, System::FarmVar),
-        What::Pilaf => system(args, &profile, System::Pilaf),
+        SimSubject::Verbs => verbs(args, &profile),
+        SimSubject::Herd => system(args, &profile, System::Herd),
+        SimSubject::Farm => system(args, &profile, System::Farm),
+        SimSubject::FarmVar => system(args, &profile, System::FarmVar),
+        SimSubject::Pilaf => system(args, &profile, System::Pilaf),
     };
     match lines.map(say::report) {
         Ok(Ok(())) => ExitCode::SUCCESS,

@@ -54,14 +54,14 @@ impl<D: Device> End<D> {
 }
 
 /// A server's port and a client of it.
-struct Pair<D: Device> {
+struct SharedPair<D: Device> {
     server: End<D>,
     client: End<D>,
     inbox: RegionId,
     now: Duration,
 }
 
-impl<D: Device + Clone> Pair<D> {
+impl<D: Device + Clone> SharedPair<D> {
     fn new(server: &D, client: D) -> Self {
         let limits = PortLimits::default();
         let mut port = server.open_port(&limits).expect("a port");
@@ -158,7 +158,7 @@ impl<D: Device + Clone> Pair<D> {
 /// # Panics
 /// If a provider does not show it.
 pub fn serves_several_ports<D: Device + Clone>(server: &D, clients: [D; 2]) {
-    let mut pairs = clients.map(|client| Pair::new(server, client));
+    let mut pairs = clients.map(|client| SharedPair::new(server, client));
     let memory = server.allocate_shared(LEN, Sharing::ReadOnly);
     let memory = memory.expect("memory");
     let words = LEN / 8;
@@ -200,7 +200,7 @@ pub fn serves_several_ports<D: Device + Clone>(server: &D, clients: [D; 2]) {
 /// # Panics
 /// If a provider does not show it.
 pub fn trusted_peers_change_it<D: Device + Clone>(server: &D, clients: [D; 2]) {
-    let mut pairs = clients.map(|client| Pair::new(server, client));
+    let mut pairs = clients.map(|client| SharedPair::new(server, client));
     let memory = server.allocate_shared(4096, Sharing::TrustedPeers);
     let memory = memory.expect("memory");
     let keys = [0, 1].map(|n: usize| pairs[n].register(&memory, Access::ALL).expect("a region").1);

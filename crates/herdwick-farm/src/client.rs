@@ -78,7 +78,7 @@ struct Key {
 
 /// A message without a reply.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct PendingMessage {
     token: u64,
     operation: Operation,
     since: Duration,
@@ -114,7 +114,7 @@ pub struct ClientSide {
     messages: Messages,
     requests: Ring,
     replies: Ring,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingMessage>,
     /// Messages sent, and replies taken.
     sent: u64,
     answered: u64,
@@ -259,7 +259,8 @@ impl ClientSide {
         self.completions(port);
         ended += self.take_replies(sink);
         self.ask_unsure(port, now);
-        let late = |first: &Waiting| now.saturating_sub(first.since) > self.messages.deadline;
+        let late =
+            |first: &PendingMessage| now.saturating_sub(first.since) > self.messages.deadline;
         if self.waiting.front().is_some_and(late) {
             self.lose(Lost::Silent);
         }
@@ -373,7 +374,7 @@ impl ClientSide {
             return Err(CallError::Lost(self.lose(Lost::Failed(Status::Flushed))));
         }
         self.sent += 1;
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(PendingMessage {
             token,
             operation,
             since: now,

@@ -4,8 +4,8 @@
 use herdwick_request::{Op, Put};
 
 use crate::{
-    Admits, Answer, Asked, Decoded, Extent,
-    block::{Block, Limits, announced, block, unended},
+    Admits, Answer, Asked, Decoded, InputRange,
+    block::{Block, BlockLimits, announced, block, unended},
     meta::KeyRoom,
 };
 
@@ -15,7 +15,7 @@ pub(crate) struct Awaited {
     key: KeptKey,
     put: Put<'static>,
     answer: Answer<'static>,
-    opaque: Extent,
+    opaque: InputRange,
     /// Offset of the block in the input, from the command's first byte on.
     data_at: usize,
     /// Bytes of the block, without its line end.
@@ -25,7 +25,7 @@ pub(crate) struct Awaited {
 #[derive(Debug)]
 enum KeptKey {
     /// As it is in the command.
-    Text(Extent),
+    Text(InputRange),
     /// It was in base64.
     Decoded(Box<[u8]>),
 }
@@ -41,7 +41,7 @@ impl Awaited {
         let Op::Put(put) = asked.op else {
             return None;
         };
-        let key = match Extent::within(input, asked.key) {
+        let key = match InputRange::within(input, asked.key) {
             Some(extent) => KeptKey::Text(extent),
             None => KeptKey::Decoded(asked.key.into()),
         };
@@ -49,7 +49,7 @@ impl Awaited {
             key,
             put: Put { value: &[], ..put },
             answer: asked.answer.with_opaque(&[]),
-            opaque: Extent::within(input, asked.answer.opaque()).unwrap_or_default(),
+            opaque: InputRange::within(input, asked.answer.opaque()).unwrap_or_default(),
             data_at,
             bytes,
         }))
@@ -73,7 +73,7 @@ impl Awaited {
         &self,
         input: &'a [u8],
         keys: &'a KeyRoom,
-        limits: Limits,
+        limits: BlockLimits,
         admits: Admits,
     ) -> Decoded<'a> {
         if admits == Admits::Reads {

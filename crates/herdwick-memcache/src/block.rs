@@ -8,7 +8,7 @@ pub const ANNOUNCED_BYTES: usize = 8 << 10;
 
 /// The limits of data blocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct BlockLimits {
     /// The maximum length of a value.
     pub(crate) value_bytes_max: usize,
     /// Values beyond this size are announced instead of awaited.
@@ -56,7 +56,7 @@ pub(crate) fn announced(asked: Asked<'_>, data_at: usize, value_len: usize) -> D
 }
 
 /// Returns the block of `bytes` bytes that begins at `data_at` of `input`.
-pub(crate) fn block(input: &[u8], data_at: usize, bytes: usize, limits: Limits) -> Block<'_> {
+pub(crate) fn block(input: &[u8], data_at: usize, bytes: usize, limits: BlockLimits) -> Block<'_> {
     if bytes > limits.value_bytes_max {
         return Block::Oversized(whole_block(bytes));
     }

@@ -9,7 +9,8 @@ pub(crate) use answer::ClassicAnswer;
 
 use self::answer::Shape;
 use crate::{
-    Admits, Answer, Asked, Command, Decoded, Extent, FlushAll, Get, KEY_BYTES_MAX, Keys, Refusal,
+    Admits, Answer, Asked, Command, Decoded, FlushAll, Get, InputRange, KEY_BYTES_MAX, Keys,
+    Refusal,
     block::whole_block,
     line::{Line, WORDS_MAX},
     number,
@@ -239,7 +240,7 @@ fn retrieve<'a>(
     }
     Decoded::Get {
         get: Get {
-            keys: Extent::behind(line.text, line.text.len() - keys.rest().len()),
+            keys: InputRange::behind(line.text, line.text.len() - keys.rest().len()),
             with_cas,
             touch,
         },

@@ -3,7 +3,7 @@
 use herdwick_request::Op;
 
 use crate::{
-    Answer, Extent, Refusal,
+    Answer, InputRange, Refusal,
     binary::{Echo, Packet, Status},
 };
 
@@ -63,7 +63,7 @@ pub enum Command<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Get {
     /// Where the keys are: at least one, each of 1 to 250 bytes.
-    pub keys: Extent,
+    pub keys: InputRange,
     /// Return the CAS unique.
     pub with_cas: bool,
     /// New exptime.

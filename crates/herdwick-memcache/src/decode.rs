@@ -7,7 +7,7 @@ use crate::{
     Admits, Decoded, Keys, Refusal,
     awaited::Awaited,
     binary,
-    block::{ANNOUNCED_BYTES, Limits},
+    block::{ANNOUNCED_BYTES, BlockLimits},
     classic,
     find::{find, find_either},
     line::Line,
@@ -35,7 +35,7 @@ const INDENT_MAX: usize = 100;
 /// [`check_again`](Self::check_again).
 #[derive(Debug)]
 pub struct Decoder {
-    limits: Limits,
+    limits: BlockLimits,
     language: Option<Language>,
     scanned: usize,
     /// Offset of the end of the key of a meta command, once it is found; else 0.
@@ -56,7 +56,7 @@ impl Decoder {
     #[must_use]
     pub fn new(value_bytes_max: usize) -> Self {
         Self {
-            limits: Limits {
+            limits: BlockLimits {
                 value_bytes_max,
                 announced_bytes_min: usize::MAX,
             },
@@ -71,7 +71,7 @@ impl Decoder {
     /// as [`ANNOUNCED_BYTES`] of the value have arrived.
     #[must_use]
     pub fn announcing(self, bytes: usize) -> Self {
-        let limits = Limits {
+        let limits = BlockLimits {
             announced_bytes_min: bytes.max(ANNOUNCED_BYTES),
             ..self.limits
         };

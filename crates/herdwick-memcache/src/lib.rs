@@ -33,4 +33,4 @@ pub use decode::{Decoder, GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 pub use herdwick_request::KEY_BYTES_MAX;
 pub use line::is_noreply;
 pub use refusal::Refusal;
-pub use words::{Extent, Keys};
+pub use words::{InputRange, Keys};

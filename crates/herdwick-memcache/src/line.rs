@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::{
     Admits, Asked, Command, Decoded, Keys, Refusal, Refused,
     awaited::Awaited,
-    block::{Block, Limits, announced, block, unended},
+    block::{Block, BlockLimits, announced, block, unended},
     meta::KeyRoom,
 };
 
@@ -25,7 +25,7 @@ pub(crate) struct Line<'a> {
     pub(crate) data_at: usize,
     /// Offset of the end of the key, if the search for the line's end has passed it; else 0.
     pub(crate) key_end: usize,
-    pub(crate) limits: Limits,
+    pub(crate) limits: BlockLimits,
     /// Room for a key in base64.
     pub(crate) keys: &'a KeyRoom,
     pub(crate) admits: Admits,

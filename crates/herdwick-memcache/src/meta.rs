@@ -41,7 +41,7 @@ struct Key<'a> {
 }
 
 /// A decoded part of a command, or the refusal.
-type Read<T> = Result<T, Refusal>;
+type ParsedPart<T> = Result<T, Refusal>;
 
 /// Decodes the line that begins with `command` (an `m` and a letter), and its data block.
 #[inline]
@@ -73,7 +73,7 @@ fn asked<'a>(key: Key<'a>, op: Op<'a>, kind: MetaKind, flags: &Flags<'a>) -> Ask
     }
 }
 
-fn get<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
+fn get<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<Asked<'a>> {
     let (key, flags) = key_and_flags(line, words)?;
     let (value, unless) = (flags.value, flags.compare);
     let op = Op::Get(Get {
@@ -88,7 +88,7 @@ fn get<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
     Ok(asked(key, op, MetaKind::Get { value, unless }, &flags))
 }
 
-fn delete<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
+fn delete<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<Asked<'a>> {
     let (key, flags) = key_and_flags(line, words)?;
     let op = Op::Delete(Delete {
         compare: flags.compare,
@@ -103,7 +103,7 @@ fn delete<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
 
 /// Decodes the words of a command of a key and flags.
 #[inline]
-fn key_and_flags<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<(Key<'a>, Flags<'a>)> {
+fn key_and_flags<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<(Key<'a>, Flags<'a>)> {
     let (text, rest) = key(line, words)?;
     let (key, flags) = flags(line, text, rest, BEFORE_FLAGS)?;
     flags.check_opaque()?;
@@ -112,7 +112,7 @@ fn key_and_flags<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<(Key<'a>, Flags<'
 
 /// Decodes `ma`. memcached executes it before it checks the opaque, so the reply refuses an opaque
 /// that is too long.
-fn arith<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
+fn arith<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<Asked<'a>> {
     let (text, rest) = key(line, words)?;
     let (key, flags) = flags(line, text, rest, BEFORE_FLAGS)
         .map_err(|_| of_words(rest, Refusal::FlagInvalidOrDuplicate))?;
@@ -135,7 +135,7 @@ fn arith<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
 }
 
 /// Decodes `me`. Words that cannot be flags are refused here, too; unknown flags are ignored.
-fn debug<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
+fn debug<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<Asked<'a>> {
     let (text, rest) = key(line, words)?;
     if text.len() > KEY_BYTES_MAX || of_words(rest, Refusal::FlagInvalid) == Refusal::Format {
         return Err(Refusal::Format);
@@ -160,7 +160,7 @@ fn debug<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<Asked<'a>> {
 }
 
 /// Splits off the key from the words behind it.
-fn key<'a>(line: &Line<'a>, mut words: Keys<'a>) -> Read<(&'a [u8], Keys<'a>)> {
+fn key<'a>(line: &Line<'a>, mut words: Keys<'a>) -> ParsedPart<(&'a [u8], Keys<'a>)> {
     // Its end is known, unless more than one space precedes it or its line came in pieces.
     let known = line.text.get(KEY_AT..line.key_end.min(line.text.len()));
     if let Some(key) = known.filter(|key| !key.is_empty()) {
@@ -179,7 +179,7 @@ fn flags<'a>(
     text: &'a [u8],
     rest: Keys<'a>,
     before: usize,
-) -> Read<(Key<'a>, Flags<'a>)> {
+) -> ParsedPart<(Key<'a>, Flags<'a>)> {
     if text.len() > KEY_BYTES_MAX {
         return Err(Refusal::Format);
     }
@@ -263,7 +263,7 @@ fn put<'a>(mode: Mode, value: &'a [u8], flags: &Flags<'_>) -> Put<'a> {
 }
 
 /// Decodes key and length of the block; also returns the words behind them.
-fn set_line<'a>(line: &Line<'a>, words: Keys<'a>) -> Read<(&'a [u8], usize, Keys<'a>)> {
+fn set_line<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<(&'a [u8], usize, Keys<'a>)> {
     let (text, mut rest) = key(line, words)?;
     let bytes = rest.next().and_then(number::block).ok_or(Refusal::Format)?;
     Ok((text, bytes, rest))
@@ -274,7 +274,7 @@ fn set_flags<'a>(
     line: &Line<'a>,
     text: &'a [u8],
     rest: Keys<'a>,
-) -> Read<(Mode, Key<'a>, Flags<'a>)> {
+) -> ParsedPart<(Mode, Key<'a>, Flags<'a>)> {
     let (key, flags) = flags(line, text, rest, BEFORE_FLAGS + 1)?;
     let mode = match flags.mode {
         None | Some(b'S') => Mode::Set,

@@ -68,7 +68,7 @@ pub struct Value<'a> {
 
 /// The server's reply is malformed or too long. The rest of the stream cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum MalformedReply {
     /// No line end within [`LINE_BYTES_MAX`].
     #[error("a reply line exceeds {LINE_BYTES_MAX} bytes")]
     LineTooLong,
@@ -96,23 +96,23 @@ pub enum Malformed {
 /// has arrived.
 ///
 /// # Errors
-/// [`Malformed`]; the stream is unusable after it.
+/// [`MalformedReply`]; the stream is unusable after it.
 pub fn parse(
     input: &[u8],
     value_bytes_max: usize,
-) -> Result<Option<(Reply<'_>, usize)>, Malformed> {
+) -> Result<Option<(Reply<'_>, usize)>, MalformedReply> {
     let window = &input[..input.len().min(LINE_BYTES_MAX)];
     let Some(newline) = memchr::memchr(b'\n', window) else {
         let too_long = input.len() >= LINE_BYTES_MAX;
         return if too_long {
-            Err(Malformed::LineTooLong)
+            Err(MalformedReply::LineTooLong)
         } else {
             Ok(None)
         };
     };
     let line = input[..newline]
         .strip_suffix(b"\r")
-        .ok_or(Malformed::Line)?;
+        .ok_or(MalformedReply::Line)?;
     let used = newline + 1;
     match line.strip_prefix(b"VALUE ") {
         Some(fields) => value(fields, &input[used..], value_bytes_max)
@@ -121,7 +121,7 @@ pub fn parse(
     }
 }
 
-fn single_line(line: &[u8]) -> Result<Reply<'_>, Malformed> {
+fn single_line(line: &[u8]) -> Result<Reply<'_>, MalformedReply> {
     Ok(match line {
         b"STORED" => Reply::Stored,
         b"NOT_STORED" => Reply::NotStored,
@@ -132,14 +132,14 @@ fn single_line(line: &[u8]) -> Result<Reply<'_>, Malformed> {
         b"OK" => Reply::Ok,
         b"RESET" => Reply::Reset,
         b"END" => Reply::End,
-        [b'0'..=b'9', ..] => Reply::Number(decimal(line).ok_or(Malformed::Line)?),
+        [b'0'..=b'9', ..] => Reply::Number(decimal(line).ok_or(MalformedReply::Line)?),
         _ => return texted(line),
     })
 }
 
 /// Decodes the replies with free text. memcached writes `SERVER_ERROR: ...` in one place, so a
 /// colon is accepted in place of the space.
-fn texted(line: &[u8]) -> Result<Reply<'_>, Malformed> {
+fn texted(line: &[u8]) -> Result<Reply<'_>, MalformedReply> {
     let end = line.iter().position(|byte| matches!(byte, b' ' | b':'));
     let (word, rest) = line.split_at(end.unwrap_or(line.len()));
     let text = rest.trim_ascii_start();
@@ -150,15 +150,15 @@ fn texted(line: &[u8]) -> Result<Reply<'_>, Malformed> {
         b"ERROR" => Ok(Reply::Error(text)),
         b"CLIENT_ERROR" => Ok(Reply::ClientError(text)),
         b"SERVER_ERROR" => Ok(Reply::ServerError(text)),
-        _ => Err(Malformed::Line),
+        _ => Err(MalformedReply::Line),
     }
 }
 
-fn stat(text: &[u8]) -> Result<Reply<'_>, Malformed> {
+fn stat(text: &[u8]) -> Result<Reply<'_>, MalformedReply> {
     let end = memchr::memchr(b' ', text).unwrap_or(text.len());
     let (name, value) = text.split_at(end);
     if name.is_empty() {
-        return Err(Malformed::Line);
+        return Err(MalformedReply::Line);
     }
     let value = value.strip_prefix(b" ").unwrap_or(value);
     Ok(Reply::Stat { name, value })
@@ -168,9 +168,9 @@ fn value<'a>(
     fields: &'a [u8],
     rest: &'a [u8],
     value_bytes_max: usize,
-) -> Result<Option<(Value<'a>, usize)>, Malformed> {
-    let (key, flags, bytes, cas) = value_fields(fields).ok_or(Malformed::ValueLine)?;
-    let too_large = Malformed::ValueTooLarge {
+) -> Result<Option<(Value<'a>, usize)>, MalformedReply> {
+    let (key, flags, bytes, cas) = value_fields(fields).ok_or(MalformedReply::ValueLine)?;
+    let too_large = MalformedReply::ValueTooLarge {
         bytes,
         limit: value_bytes_max,
     };
@@ -192,7 +192,7 @@ fn value<'a>(
             len + 2,
         ))),
         [] | [b'\r'] => Ok(None),
-        _ => Err(Malformed::Block),
+        _ => Err(MalformedReply::Block),
     }
 }
 
@@ -301,23 +301,23 @@ mod tests {
 
     #[test]
     fn replies_of_other_protocols_are_refused() {
-        let too_large = Malformed::ValueTooLarge {
+        let too_large = MalformedReply::ValueTooLarge {
             bytes: 11,
             limit: 10,
         };
         for (input, error) in [
             (b"VALUE k 0 11\r\n".as_slice(), too_large),
-            (b"VALUE k 0 2\r\nabc\r\n", Malformed::Block),
-            (b"VALUE k 0\r\n", Malformed::ValueLine),
-            (b"VALUE k 0 1 2 3\r\n", Malformed::ValueLine),
-            (b"VALUE  0 1\r\n", Malformed::ValueLine),
-            (b"VALUE k 4294967296 1\r\n", Malformed::ValueLine),
-            (b"18446744073709551616\r\n", Malformed::Line),
-            (b"12x\r\n", Malformed::Line),
-            (b"STORED\n", Malformed::Line),
-            (b"\r\n", Malformed::Line),
-            (b"HTTP/1.1 400 Bad Request\r\n", Malformed::Line),
-            (&[b'a'; LINE_BYTES_MAX], Malformed::LineTooLong),
+            (b"VALUE k 0 2\r\nabc\r\n", MalformedReply::Block),
+            (b"VALUE k 0\r\n", MalformedReply::ValueLine),
+            (b"VALUE k 0 1 2 3\r\n", MalformedReply::ValueLine),
+            (b"VALUE  0 1\r\n", MalformedReply::ValueLine),
+            (b"VALUE k 4294967296 1\r\n", MalformedReply::ValueLine),
+            (b"18446744073709551616\r\n", MalformedReply::Line),
+            (b"12x\r\n", MalformedReply::Line),
+            (b"STORED\n", MalformedReply::Line),
+            (b"\r\n", MalformedReply::Line),
+            (b"HTTP/1.1 400 Bad Request\r\n", MalformedReply::Line),
+            (&[b'a'; LINE_BYTES_MAX], MalformedReply::LineTooLong),
         ] {
             assert_eq!(
                 parse(input, 10),

@@ -6,12 +6,12 @@ use crate::find::find;
 /// byte. It borrows nothing, so it can be kept while the input moves. A line is shorter than 2^32
 /// bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extent {
+pub struct InputRange {
     at: u32,
     end: u32,
 }
 
-impl Extent {
+impl InputRange {
     /// Returns the bytes of `line` from `at` on.
     pub(crate) fn behind(line: &[u8], at: usize) -> Self {
         Self {

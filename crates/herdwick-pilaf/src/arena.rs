@@ -13,7 +13,7 @@ const NOT_FREE: u8 = u8::MAX;
 /// Memory from which extents are taken, in units of [`UNIT`] bytes. An extent takes exactly the units
 /// that it needs: the rest of its block is free again at once.
 #[derive(Debug)]
-pub(crate) struct Arena {
+pub(crate) struct ExtentArena {
     /// The order of the free block that begins at a unit.
     state: Vec<u8>,
     /// The free blocks of each order, linked both ways.
@@ -23,7 +23,7 @@ pub(crate) struct Arena {
     used: usize,
 }
 
-impl Arena {
+impl ExtentArena {
     /// Takes over `bytes` bytes of free memory, as far as they are whole units.
     pub(crate) fn new(bytes: usize) -> Self {
         let units = (bytes / UNIT).min(NONE as usize);
@@ -55,7 +55,7 @@ impl Arena {
         Some((at * UNIT) as u64)
     }
 
-    /// Gives back what [`Arena::take`] returned for `len` bytes.
+    /// Gives back what [`ExtentArena::take`] returned for `len` bytes.
     pub(crate) fn give(&mut self, offset: u64, len: usize) {
         let at = usize::try_from(offset).map_or(usize::MAX, |offset| offset / UNIT);
         self.release(at, len.div_ceil(UNIT).max(1));
@@ -119,7 +119,7 @@ mod tests {
             units in 1..5000_usize,
             steps in prop::collection::vec((any::<prop::sample::Index>(), 1..9000_usize, any::<bool>()), 1..200),
         ) {
-            let mut arena = Arena::new(units * UNIT + 17);
+            let mut arena = ExtentArena::new(units * UNIT + 17);
             let mut held: Vec<(u64, usize)> = Vec::new();
             for (index, len, give) in steps {
                 if give && !held.is_empty() {

@@ -10,7 +10,7 @@ use crate::{
     ClientCounters, Failure,
     calls::{Busy, Calls, Ended},
     judge::{Cursor, Lookups, TableView},
-    layout::{KEY_BYTES_MAX, KeyHash, VALUE_BYTES_MAX},
+    layout::{CuckooHash, KEY_BYTES_MAX, VALUE_BYTES_MAX},
     message::{Op, ReplyStatus},
 };
 
@@ -160,7 +160,7 @@ impl Client {
     pub fn get(&mut self, key: &[u8], user: u64) -> Result<(), Refused> {
         self.check(key, &[])?;
         let slot = *self.free.last().ok_or(Refused::Full)?;
-        let hash = KeyHash::of(&self.hash_key, key);
+        let hash = CuckooHash::of(&self.hash_key, key);
         let step = self.lookups.begin(slot, key, hash, self.view);
         let cursor = Cursor { slot, user };
         if !self.follows() {

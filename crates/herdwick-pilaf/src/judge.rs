@@ -11,7 +11,7 @@ use herdwick_read::{Fetch, Fetched, Judge, Step, Verdict};
 
 use crate::{
     ClientCounters,
-    layout::{BadEntry, ENTRY_BYTES, ENTRY_WORDS, Entry, KEY_BYTES_MAX, KeyHash, PLACES, State},
+    layout::{BadEntry, CuckooHash, ENTRY_BYTES, ENTRY_WORDS, Entry, KEY_BYTES_MAX, PLACES, State},
 };
 
 /// The table as a client READs it.
@@ -56,7 +56,7 @@ pub(crate) struct Lookups {
 
 #[derive(Clone, Copy, Debug)]
 struct Get {
-    hash: KeyHash,
+    hash: CuckooHash,
     key_len: usize,
     view: TableView,
     places: [u64; PLACES],
@@ -93,7 +93,7 @@ impl Lookups {
         extents: ExtentsView,
     ) -> Self {
         let get = Get {
-            hash: KeyHash::default(),
+            hash: CuckooHash::default(),
             key_len: 0,
             view,
             places: [0; PLACES],
@@ -111,7 +111,13 @@ impl Lookups {
     }
 
     /// Remembers a key of at most [`KEY_BYTES_MAX`] bytes; returns the first step of its GET.
-    pub(crate) fn begin(&mut self, slot: u32, key: &[u8], hash: KeyHash, view: TableView) -> Step {
+    pub(crate) fn begin(
+        &mut self,
+        slot: u32,
+        key: &[u8],
+        hash: CuckooHash,
+        view: TableView,
+    ) -> Step {
         let index = slot as usize;
         let place = &mut self.keys[index * KEY_BYTES_MAX..][..key.len()];
         herdwick_mem::copy(place, key);

@@ -205,9 +205,9 @@ fn entry_crc(covered: [u64; ENTRY_WORDS - 1]) -> u64 {
 
 /// The hash of a key: 128 bits, from which its places and its tag are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeyHash(pub(crate) [u64; 2]);
+pub struct CuckooHash(pub(crate) [u64; 2]);
 
-impl KeyHash {
+impl CuckooHash {
     /// Hashes a key (SipHash-1-3 with a key that the server draws, so that nobody but its clients can
     /// choose keys with the same places).
     #[inline]
@@ -299,7 +299,7 @@ mod tests {
         let key = HashKey([1, 2]);
         let mut seen = std::collections::BTreeMap::<[u64; 3], u32>::new();
         for n in 0..1000_u32 {
-            let places = KeyHash::of(&key, &n.to_le_bytes()).places(1000);
+            let places = CuckooHash::of(&key, &n.to_le_bytes()).places(1000);
             assert!(places.iter().all(|place| *place < 1000));
             *seen.entry(places).or_default() += 1;
         }

@@ -16,9 +16,9 @@ use crate::{
     store::Store,
 };
 
-use execute::{Executed, Line};
+use execute::{Line, MessageOutcome};
 pub use peer::ClientId;
-use peer::{Peer, Scratch, recv};
+use peer::{Peer, ScratchBuffers, recv};
 pub(crate) use peer::{PeerObjects, REPLY_DEPTH};
 
 /// Completions taken by one call of [`Port::poll`].
@@ -38,7 +38,7 @@ pub struct Server {
     /// Whether a PUT waits for a larger table; and whether there may be one.
     pub(crate) starved: bool,
     pub(crate) may_grow: bool,
-    scratch: Scratch,
+    scratch: ScratchBuffers,
     /// Room for what a poll takes.
     completions: Vec<Completion>,
     counters: ServerCounters,
@@ -66,7 +66,7 @@ impl Server {
             peers: (0..clients).map(free).collect(),
             starved: false,
             may_grow: true,
-            scratch: Scratch {
+            scratch: ScratchBuffers {
                 message: vec![0; MESSAGE_BYTES_MAX],
                 value: vec![0; VALUE_BYTES_MAX],
             },
@@ -258,9 +258,9 @@ impl Server {
                 return;
             };
             match line.execute(port, peer, buffer, len) {
-                Executed::NotYet => return,
-                Executed::Silently => {}
-                Executed::Answered(reply) => peer.unsent = Some(reply),
+                MessageOutcome::NotYet => return,
+                MessageOutcome::Silently => {}
+                MessageOutcome::Answered(reply) => peer.unsent = Some(reply),
             }
             peer.due.pop_front();
             let again = [recv(id, &peer.objects, buffer)];

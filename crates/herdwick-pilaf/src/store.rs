@@ -5,9 +5,9 @@ use herdwick_mem::{Span, crc64};
 use herdwick_request::HashKey;
 
 use crate::{
-    arena::Arena,
+    arena::ExtentArena,
     layout::{
-        ENTRY_BYTES, EXTENT_BYTES_MAX, Entry, KEY_BYTES_MAX, KeyHash, State, VALUE_BYTES_MAX,
+        CuckooHash, ENTRY_BYTES, EXTENT_BYTES_MAX, Entry, KEY_BYTES_MAX, State, VALUE_BYTES_MAX,
     },
     table::Table,
 };
@@ -28,7 +28,7 @@ pub enum PutError {
 pub struct Store {
     table: Table,
     extents: Span,
-    arena: Arena,
+    arena: ExtentArena,
     hash_key: HashKey,
     /// A key and its value, or the key of a stored entry, while they are looked at.
     scratch: Vec<u8>,
@@ -41,7 +41,7 @@ impl Store {
         let usable = usize::try_from(EXTENT_BYTES_MAX).unwrap_or(usize::MAX);
         Self {
             table: Table::new(table),
-            arena: Arena::new(extents.len().min(usable)),
+            arena: ExtentArena::new(extents.len().min(usable)),
             extents,
             hash_key,
             scratch: vec![0; KEY_BYTES_MAX + VALUE_BYTES_MAX],
@@ -78,7 +78,7 @@ impl Store {
         usize::try_from(buckets).map_or(usize::MAX, |n| n.saturating_mul(ENTRY_BYTES))
     }
 
-    fn find(&mut self, hash: &KeyHash, key: &[u8]) -> Option<(u64, Entry)> {
+    fn find(&mut self, hash: &CuckooHash, key: &[u8]) -> Option<(u64, Entry)> {
         let Self {
             table,
             extents,
@@ -99,7 +99,7 @@ impl Store {
     /// # Panics
     /// When the value is longer than `out`.
     pub fn get(&mut self, key: &[u8], out: &mut [u8]) -> Option<usize> {
-        let hash = KeyHash::of(&self.hash_key, key);
+        let hash = CuckooHash::of(&self.hash_key, key);
         let (_, entry) = self.find(&hash, key)?;
         let out = &mut out[..entry.value_len];
         self.extents
@@ -112,7 +112,7 @@ impl Store {
     /// # Errors
     /// [`PutError`]; the key has its old value then.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), PutError> {
-        let hash = KeyHash::of(&self.hash_key, key);
+        let hash = CuckooHash::of(&self.hash_key, key);
         let old = self.find(&hash, key);
         let len = key.len() + value.len();
         let offset = self.arena.take(len).ok_or(PutError::Extents)?;
@@ -147,7 +147,7 @@ impl Store {
 
     /// Removes a key; returns whether it was stored.
     pub fn delete(&mut self, key: &[u8]) -> bool {
-        let hash = KeyHash::of(&self.hash_key, key);
+        let hash = CuckooHash::of(&self.hash_key, key);
         let Some((bucket, entry)) = self.find(&hash, key) else {
             return false;
         };

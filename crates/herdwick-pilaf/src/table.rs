@@ -4,7 +4,7 @@
 
 use herdwick_mem::Span;
 
-use crate::layout::{ENTRY_BYTES, ENTRY_WORDS, Entry, KeyHash, PLACES, State};
+use crate::layout::{CuckooHash, ENTRY_BYTES, ENTRY_WORDS, Entry, PLACES, State};
 
 /// Most buckets that the search for a free one looks at; beyond, the table counts as full.
 const SEARCHED_MAX: usize = 1024;
@@ -17,7 +17,7 @@ const ROOT: u32 = u32::MAX;
 #[derive(Debug)]
 pub(crate) struct Table {
     span: Span,
-    hashes: Vec<KeyHash>,
+    hashes: Vec<CuckooHash>,
     used: usize,
     search: Vec<Node>,
 }
@@ -44,7 +44,7 @@ impl Table {
         let buckets = span.len() / ENTRY_BYTES;
         let table = Self {
             span,
-            hashes: vec![KeyHash::default(); buckets],
+            hashes: vec![CuckooHash::default(); buckets],
             used: 0,
             search: Vec::with_capacity(SEARCHED_MAX + PLACES),
         };
@@ -81,7 +81,7 @@ impl Table {
     }
 
     /// Stores an entry; its version is the bucket's next.
-    fn store(&mut self, bucket: u64, entry: &Entry, hash: KeyHash) {
+    fn store(&mut self, bucket: u64, entry: &Entry, hash: CuckooHash) {
         let version = self.entry(bucket).version.wrapping_add(1);
         let words = Entry { version, ..*entry }.words();
         self.span.write_words(bucket as usize * ENTRY_WORDS, &words);
@@ -91,7 +91,7 @@ impl Table {
     /// Returns the bucket of the key with this hash for which `is_key` holds.
     pub(crate) fn find(
         &self,
-        hash: &KeyHash,
+        hash: &CuckooHash,
         mut is_key: impl FnMut(&Entry) -> bool,
     ) -> Option<u64> {
         let places = hash.places(self.buckets());
@@ -110,12 +110,12 @@ impl Table {
     /// Removes the entry of a stored key.
     pub(crate) fn remove(&mut self, bucket: u64) {
         let vacant = Entry::vacant(State::Empty, 0);
-        self.store(bucket, &vacant, KeyHash::default());
+        self.store(bucket, &vacant, CuckooHash::default());
         self.used -= 1;
     }
 
     /// Stores the entry of a new key where [`Table::make_room`] has made room for it.
-    pub(crate) fn insert(&mut self, at: FreePlace, entry: &Entry, hash: KeyHash) {
+    pub(crate) fn insert(&mut self, at: FreePlace, entry: &Entry, hash: CuckooHash) {
         let FreePlace { bucket, place } = at;
         self.store(bucket, &Entry { place, ..*entry }, hash);
         self.used += 1;
@@ -123,7 +123,7 @@ impl Table {
 
     /// Makes one of the places of `hash` free: one that is, or one whose entry has been copied to
     /// another of its places, to be overwritten. `None`: there is no way within the search's bounds.
-    pub(crate) fn make_room(&mut self, hash: &KeyHash) -> Option<FreePlace> {
+    pub(crate) fn make_room(&mut self, hash: &CuckooHash) -> Option<FreePlace> {
         self.search.clear();
         for (place, bucket) in (0..).zip(hash.places(self.buckets())) {
             let parent = ROOT;

@@ -26,4 +26,4 @@ pub use fabric::Fabric;
 pub use herdwick_roce_udp::UDP_PORT as ROCE_PORT;
 pub use herdwick_verbs::{DeviceSelector, VerbsOptions};
 pub use options::{DialOptions, ListenOptions, Verbs, Wanted};
-pub use row::{Description, Dial, DialError, End, ListenError, ListenHost};
+pub use row::{ClientDeviceError, Description, Dial, End, ListenError, ListenHost};

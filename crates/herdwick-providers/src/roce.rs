@@ -11,7 +11,8 @@ use herdwick_herd::hello::FabricWords;
 use herdwick_roce_udp::{RoceDevice, RoceOptions};
 
 use crate::{
-    AnyDevice, Dial, DialError, Fabric, ListenError, ListenHost, ListenOptions, Wanted, doctor,
+    AnyDevice, ClientDeviceError, Dial, Fabric, ListenError, ListenHost, ListenOptions, Wanted,
+    doctor,
     row::{Description, Row},
 };
 
@@ -91,7 +92,7 @@ fn writable(path: &Path) -> Result<(), ListenError> {
 }
 
 /// Binds the address from which the kernel reaches the server.
-fn dial(dial: &Dial<'_>) -> Result<AnyDevice, DialError> {
+fn dial(dial: &Dial<'_>) -> Result<AnyDevice, ClientDeviceError> {
     let (local, peer) = dial.ends()?;
     // Copy the whole address: a link-local one needs its scope.
     let mut own = local;
@@ -101,6 +102,6 @@ fn dial(dial: &Dial<'_>) -> Result<AnyDevice, DialError> {
         keyed: dial.attribute.is_some(),
         ..RoceOptions::new(own)
     });
-    let device = device.map_err(|error| DialError::Setup(error.to_string()));
+    let device = device.map_err(|error| ClientDeviceError::Setup(error.to_string()));
     device.map(AnyDevice::Roce)
 }

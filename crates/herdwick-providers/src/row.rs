@@ -33,7 +33,7 @@ pub(crate) struct Row {
     /// Makes an error of a reason why a device cannot serve.
     pub(crate) refused: fn(String) -> ListenError,
     pub(crate) listen: fn(&ListenOptions, &ListenHost) -> Result<AnyDevice, ListenError>,
-    pub(crate) dial: fn(&Dial<'_>) -> Result<AnyDevice, DialError>,
+    pub(crate) dial: fn(&Dial<'_>) -> Result<AnyDevice, ClientDeviceError>,
     pub(crate) loopback: fn(End) -> io::Result<AnyDevice>,
     /// Returns the counters of its ports.
     pub(crate) counters: fn() -> Vec<&'static Counter>,
@@ -76,15 +76,15 @@ pub struct Dial<'a> {
 
 impl Dial<'_> {
     /// Returns both addresses of the connection.
-    pub(crate) fn ends(&self) -> Result<(SocketAddr, SocketAddr), DialError> {
-        let no_address = || DialError::Absent("the connection has no address".to_owned());
+    pub(crate) fn ends(&self) -> Result<(SocketAddr, SocketAddr), ClientDeviceError> {
+        let no_address = || ClientDeviceError::Absent("the connection has no address".to_owned());
         self.ends.ok_or_else(no_address)
     }
 }
 
 /// A client's device cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DialError {
+pub enum ClientDeviceError {
     /// This host has none.
     #[error("{0}")]
     Absent(String),

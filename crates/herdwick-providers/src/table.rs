@@ -11,7 +11,7 @@ use crate::{
     fabric::Fabric,
     options::{ListenOptions, Wanted},
     roce,
-    row::{Description, Dial, DialError, End, ListenError, ListenHost, Row},
+    row::{ClientDeviceError, Description, Dial, End, ListenError, ListenHost, Row},
     shm, verbs,
 };
 
@@ -107,8 +107,8 @@ impl Fabric {
     /// Opens a client's device.
     ///
     /// # Errors
-    /// [`DialError`].
-    pub fn dial(self, dial: &Dial<'_>) -> Result<AnyDevice, DialError> {
+    /// [`ClientDeviceError`].
+    pub fn dial(self, dial: &Dial<'_>) -> Result<AnyDevice, ClientDeviceError> {
         (self.row().dial)(dial)
     }
 

@@ -7,7 +7,7 @@ use herdwick_herd::hello::FabricWords;
 use herdwick_verbs::{Inlining, NoPlace, VerbsDevice, VerbsError, VerbsOptions};
 
 use crate::{
-    AnyDevice, Dial, DialError, Fabric, ListenError, ListenOptions, Verbs, Wanted, doctor,
+    AnyDevice, ClientDeviceError, Dial, Fabric, ListenError, ListenOptions, Verbs, Wanted, doctor,
     row::{Description, Row},
 };
 
@@ -80,7 +80,7 @@ fn refused(reason: String) -> ListenError {
 
 /// Opens the device that has the address from which the server was reached: the kernel has chosen
 /// that route. For a loopback address any device will do.
-fn dial(dial: &Dial<'_>) -> Result<AnyDevice, DialError> {
+fn dial(dial: &Dial<'_>) -> Result<AnyDevice, ClientDeviceError> {
     let (local, _) = dial.ends()?;
     let own_address = (!local.ip().to_canonical().is_loopback()).then_some(local.ip());
     let device = VerbsDevice::open(&VerbsOptions {
@@ -92,11 +92,13 @@ fn dial(dial: &Dial<'_>) -> Result<AnyDevice, DialError> {
 }
 
 /// Distinguishes temporary errors from permanent ones.
-fn no_device(error: VerbsError) -> DialError {
+fn no_device(error: VerbsError) -> ClientDeviceError {
     match error {
         VerbsError::System { .. }
         | VerbsError::Trial(_)
-        | VerbsError::Place(NoPlace::PortDown(_)) => DialError::Setup(error.to_string()),
-        VerbsError::Library(_) | VerbsError::Place(_) => DialError::Absent(error.to_string()),
+        | VerbsError::Place(NoPlace::PortDown(_)) => ClientDeviceError::Setup(error.to_string()),
+        VerbsError::Library(_) | VerbsError::Place(_) => {
+            ClientDeviceError::Absent(error.to_string())
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr};
 
 use arrayvec::ArrayVec;
 
-use crate::socket::{Destination, Inbox, Outgoing, RECEIVES, SEGMENTS_MAX, Sent, Socket};
+use crate::socket::{Destination, Outgoing, RECEIVES, ReceiveBuffers, SEGMENTS_MAX, Sent, Socket};
 
 const _: () = assert!(RECEIVES <= crate::socket::SENDS);
 
@@ -13,7 +13,7 @@ const _: () = assert!(RECEIVES <= crate::socket::SENDS);
 #[derive(Debug)]
 pub struct BareEnd {
     socket: Socket,
-    inbox: Inbox,
+    inbox: ReceiveBuffers,
 }
 
 impl BareEnd {
@@ -27,7 +27,7 @@ impl BareEnd {
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         Ok(Self {
             socket: Socket::bind(address, false)?,
-            inbox: Inbox::new(),
+            inbox: ReceiveBuffers::new(),
         })
     }
 

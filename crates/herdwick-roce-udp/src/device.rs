@@ -23,12 +23,12 @@ use crate::{
     capabilities::capabilities,
     capture::Capture,
     endpoint::Place,
-    gso::{FlowState, Outbox},
-    memory::Regions,
+    gso::{FlowState, SendHalf},
+    memory::RegisteredMemory,
     misrouted::Misrouted,
-    path::{Path, any_port, reached},
+    path::{NetworkPath, any_port, reached},
     port::{RocePort, route},
-    socket::{self, Inbox, Socket},
+    socket::{self, ReceiveBuffers, Socket},
 };
 
 /// The UDP port of RoCEv2.
@@ -148,7 +148,7 @@ impl RoceDevice {
             // A missing path is an error only when `connect` needs it.
             let path = options
                 .peer_host
-                .map(|host| Path::find(local, reached(local, host, UDP_PORT)));
+                .map(|host| NetworkPath::find(local, reached(local, host, UDP_PORT)));
             path.and_then(Result::ok).map_or(datagram, |path| path.mtu)
         });
         Ok(Self(Arc::new(DeviceShared {
@@ -196,8 +196,8 @@ impl RoceDevice {
         Capture::create(&path, self.0.options.origin).map(Some)
     }
 
-    fn path(&self, place: &Place) -> Result<Path, ConnectError> {
-        let path = Path::find(self.0.local, place.address);
+    fn path(&self, place: &Place) -> Result<NetworkPath, ConnectError> {
+        let path = NetworkPath::find(self.0.local, place.address);
         Ok(path.map_err(system("finding a way to the peer"))?)
     }
 
@@ -207,7 +207,7 @@ impl RoceDevice {
         port: &mut RocePort,
         flow: FlowId,
         place: &Place,
-        path: &Path,
+        path: &NetworkPath,
     ) -> Result<(), ConnectError> {
         // A receiving network card merges datagrams of one source port: one port for each socket of
         // a server. With several shards, everything is sent from the main socket.
@@ -297,11 +297,11 @@ impl Device for RoceDevice {
         };
         Ok(RocePort {
             engine: Engine::new(config, seed),
-            regions: Regions::default(),
-            outbox: Outbox::new(parts.socket, capture),
+            regions: RegisteredMemory::default(),
+            outbox: SendHalf::new(parts.socket, capture),
             misrouted: parts.misrouted,
             shard: parts.shard,
-            inbox: Inbox::new(),
+            inbox: ReceiveBuffers::new(),
             local: self.0.local,
             truncated: 0,
         })

@@ -154,7 +154,7 @@ impl Losses {
 
 /// The sending half of a port.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct SendHalf {
     sockets: Vec<Socket>,
     /// By flow index.
     tracks: Vec<Option<FlowState>>,
@@ -172,8 +172,8 @@ pub(crate) struct Outbox {
     pub(crate) now: Duration,
 }
 
-impl Outbox {
-    /// Sends from `socket`, and from others that [`Outbox::add_socket`] adds.
+impl SendHalf {
+    /// Sends from `socket`, and from others that [`SendHalf::add_socket`] adds.
     pub(crate) fn new(socket: Socket, capture: Option<Capture>) -> Self {
         Self {
             sockets: vec![socket],
@@ -433,7 +433,7 @@ impl Outbox {
     }
 }
 
-impl Wire for Outbox {
+impl Wire for SendHalf {
     #[inline]
     fn packet(&mut self, flow: FlowId, len: usize, ordered: bool) -> Option<&mut [u8]> {
         let flow = flow.index();

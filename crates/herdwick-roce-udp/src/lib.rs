@@ -26,4 +26,4 @@ pub use herdwick_roce::Mtu;
 pub use counters::counters;
 pub use device::{RoceDevice, RoceOptions, SHARDS_MAX, UDP_PORT};
 pub use port::RocePort;
-pub use probe::{GsoSupport, Probe, probe};
+pub use probe::{GsoSupport, UdpProbe, probe};

@@ -7,9 +7,9 @@ use herdwick_roce::{Memory, region_index};
 /// The registered memory of a port, by region index, with the full id beside it: indexes are
 /// reused, ids are not.
 #[derive(Debug, Default)]
-pub(crate) struct Regions(Vec<Option<(RegionId, Span)>>);
+pub(crate) struct RegisteredMemory(Vec<Option<(RegionId, Span)>>);
 
-impl Regions {
+impl RegisteredMemory {
     #[inline]
     pub(crate) fn get(&self, region: RegionId) -> Option<&Span> {
         let (id, span) = self.0.get(region_index(region))?.as_ref()?;
@@ -42,7 +42,7 @@ impl Regions {
 
 /// The engine names regions that it registered, and ranges inside them. A region that was removed
 /// meanwhile has no span: writes are dropped, reads return zeros.
-impl Memory for Regions {
+impl Memory for RegisteredMemory {
     #[inline]
     fn write(&mut self, region: RegionId, offset: usize, bytes: &[u8]) {
         if let Some(span) = self.get(region) {

@@ -13,14 +13,14 @@ use crate::socket;
 
 /// The path from here to a peer, as routed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Path {
+pub(crate) struct NetworkPath {
     /// The source address of packets.
     pub(crate) from: IpAddr,
     /// Maximum payload of a packet.
     pub(crate) mtu: Mtu,
 }
 
-impl Path {
+impl NetworkPath {
     /// Looks up the route to `to`, from `local` unless that is unspecified: a socket bound to every
     /// IPv6 address also receives on every IPv4 address.
     pub(crate) fn find(local: SocketAddr, to: SocketAddr) -> io::Result<Self> {
@@ -72,14 +72,14 @@ mod tests {
     fn wildcard_ipv6_socket_finds_the_path_to_an_ipv4_peer() {
         let local = "[::]:4791".parse().expect("an address");
         let to = "127.0.0.1:4791".parse().expect("an address");
-        let path = Path::find(local, to).expect("a path");
+        let path = NetworkPath::find(local, to).expect("a path");
         assert_eq!(path.from, Ipv4Addr::LOCALHOST);
     }
 
     #[test]
     fn loopback_mtu_allows_the_largest_packets() {
         let to = "127.0.0.1:4791".parse().expect("an address");
-        let path = Path::find("0.0.0.0:1".parse().expect("an address"), to).expect("a path");
+        let path = NetworkPath::find("0.0.0.0:1".parse().expect("an address"), to).expect("a path");
         assert_eq!((path.from, path.mtu), ([127, 0, 0, 1].into(), Mtu::B4096));
     }
 }

@@ -19,10 +19,10 @@ use herdwick_roce::{
 
 use crate::{
     counters::ShellCounters,
-    gso::Outbox,
-    memory::Regions,
+    gso::SendHalf,
+    memory::RegisteredMemory,
     misrouted::{Belongs, Misrouted},
-    socket::{Inbox, RECEIVES},
+    socket::{RECEIVES, ReceiveBuffers},
 };
 
 /// Maximum receives in a pass, or before a sleep; each after the first follows a full one.
@@ -33,9 +33,9 @@ const ENOUGH: u64 = 256;
 /// One thread's end of the fabric: an engine, its memory, and its sockets.
 pub struct RocePort {
     pub(crate) engine: Engine,
-    pub(crate) regions: Regions,
-    pub(crate) outbox: Outbox,
-    pub(crate) inbox: Inbox,
+    pub(crate) regions: RegisteredMemory,
+    pub(crate) outbox: SendHalf,
+    pub(crate) inbox: ReceiveBuffers,
     pub(crate) misrouted: Misrouted,
     pub(crate) shard: u16,
     /// The address of the main socket; unspecified where it is bound to all addresses.

@@ -4,11 +4,11 @@ use std::{io, net::Ipv4Addr, time::Duration};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::socket::{Destination, Inbox, Outgoing, Sent, Socket};
+use crate::socket::{Destination, Outgoing, ReceiveBuffers, Sent, Socket};
 
 /// What UDP on this host supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct UdpProbe {
     /// How GSO batches pass over the loopback.
     pub gso: GsoSupport,
     /// Bytes of receive buffer granted, including the kernel's own overhead.
@@ -30,7 +30,7 @@ pub enum GsoSupport {
 ///
 /// # Errors
 /// UDP sockets cannot be made, or do not deliver what is sent.
-pub fn probe() -> io::Result<Probe> {
+pub fn probe() -> io::Result<UdpProbe> {
     // Enough to tell a batch from single datagrams; small enough for any socket buffer.
     const DATAGRAMS: usize = 8;
     const BYTES: usize = 64;
@@ -47,14 +47,14 @@ pub fn probe() -> io::Result<Probe> {
         Sent::Full => return Err(io::ErrorKind::WouldBlock.into()),
         Sent::Refused(_) => GsoSupport::None,
     };
-    Ok(Probe {
+    Ok(UdpProbe {
         gso,
         receive_buffer: to.receive_buffer()?,
     })
 }
 
 fn receive(socket: &Socket, bytes: usize) -> io::Result<GsoSupport> {
-    let mut inbox = Inbox::new();
+    let mut inbox = ReceiveBuffers::new();
     let limit = Timespec::try_from(Duration::from_secs(1)).map_err(io::Error::other)?;
     let (mut got, mut calls) = (0, 0);
     while got < bytes {

@@ -22,7 +22,7 @@ pub(crate) struct Regions {
 
 /// The queue pair that accesses remote memory for a peer, and its domain.
 #[derive(Clone, Copy)]
-pub(crate) struct Asker {
+pub(crate) struct Accessor {
     pub(crate) pd: PdId,
     pub(crate) qp: QpId,
 }
@@ -101,7 +101,7 @@ impl Regions {
     #[inline]
     pub(crate) fn open(
         &self,
-        asker: Asker,
+        asker: Accessor,
         remote: Remote,
         len: usize,
         right: Right,

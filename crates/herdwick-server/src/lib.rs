@@ -55,5 +55,5 @@ pub use settings::{
 };
 pub use telemetry::{
     leases::LeaseNames,
-    stats::{Description, GeneralNames, StatisticKind, Unit, WorkerNames, statistics},
+    stats::{GeneralNames, StatisticDescription, StatisticKind, Unit, WorkerNames, statistics},
 };

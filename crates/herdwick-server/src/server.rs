@@ -47,7 +47,7 @@ use crate::{
         pin::{allowed_cpus, on_cpu},
         spin::AdaptiveSpin,
         stopping::Stopping,
-        time::Timer,
+        time::ServerClock,
         worker::{EVENTS, Worker, WorkerState},
     },
     settings::{
@@ -75,7 +75,7 @@ pub struct Server {
     lasting: Option<(MemoryFile, Restart)>,
     fabrics: Vec<(Fabric, FabricStatus)>,
     workers: usize,
-    timer: Timer,
+    timer: ServerClock,
     stopping: Arc<Stopping>,
     acceptor: Arc<Waker>,
     /// Wakes the thread for TLS handshakes, if there is one.
@@ -172,7 +172,7 @@ fn host(
     config: &Config,
     (workers, hash_key): (usize, HashKey),
     service: Option<&mut LeaseService>,
-    timer: Timer,
+    timer: ServerClock,
 ) -> Arc<Host> {
     let offer = Offer {
         workers,
@@ -210,7 +210,7 @@ struct Crew<'a> {
     /// Whether there are more CPUs than workers.
     spare_cpus: bool,
     wakeups: &'a [WakeupFd],
-    timer: Timer,
+    timer: ServerClock,
 }
 
 /// For each worker, its ends of the lease manager's channels, one per fabric.
@@ -352,7 +352,7 @@ impl Server {
     fn open_manager(
         &mut self,
         service: Option<LeaseService>,
-        timer: Timer,
+        timer: ServerClock,
     ) -> Result<WorkersEnds, StartError> {
         let Some(LeaseService {
             manager,

@@ -6,14 +6,14 @@ const LINE_WORDS: usize = LINE / WORD;
 
 /// The bytes of a payload.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Bytes<'a> {
+pub(crate) enum PayloadBytes<'a> {
     Words(&'a [u64]),
     Inline(&'a [u8]),
     /// Offset and length are within the span.
     Span(&'a Span, usize, usize),
 }
 
-impl Bytes<'_> {
+impl PayloadBytes<'_> {
     /// Returns 64 bytes from byte 64 `n` on, as words; zeros follow the end of the payload.
     pub(crate) fn line(&self, n: usize) -> [u64; LINE_WORDS] {
         let mut line = [0; LINE_WORDS];
@@ -79,9 +79,9 @@ mod tests {
             let whole = &bytes[..bytes.len() / 8 * 8];
             let words: Vec<u64> = whole.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
             for (from, bytes) in [
-                (Bytes::Inline(&bytes), &bytes[..]),
-                (Bytes::Span(&source, skip, bytes.len()), &bytes),
-                (Bytes::Words(&words), whole),
+                (PayloadBytes::Inline(&bytes), &bytes[..]),
+                (PayloadBytes::Span(&source, skip, bytes.len()), &bytes),
+                (PayloadBytes::Words(&words), whole),
             ] {
                 let target = Span::anonymous(4096).unwrap();
                 from.write_to(&target, at, bytes.len());

@@ -11,13 +11,13 @@ use herdwick_mem::Span;
 
 use crate::{
     files::Files,
-    layout::{QP_READY, QpAddress, REGIONS, Side},
+    layout::{DomainSide, QP_READY, QpAddress, REGIONS},
     outbound::Outbound,
     pd::{OutboundError, Pd, Shortage},
     port::ShmPort,
     qp::{Address, Cq, OPENED, Peer, Qp, Region},
-    region::Opened,
-    ring::{Consumer, Control, Shape},
+    region::PeerRegion,
+    ring::{Control, RingConsumer, Shape},
 };
 
 pub(crate) const PD: &str = "protection domain";
@@ -269,13 +269,13 @@ fn make_qp(port: &mut ShmPort, id: QpId, spec: &QpSpec) -> Result<Qp, ControlErr
         recvs: VecDeque::with_capacity(spec.recv_depth),
         line,
         place,
-        inbox: ring.map(|(place, ring, taken)| Consumer::new(ring, taken, place.shape)),
+        inbox: ring.map(|(place, ring, taken)| RingConsumer::new(ring, taken, place.shape)),
         peer: None,
         reads: match spec.transport {
             Transport::Rc => VecDeque::with_capacity(spec.send_depth),
             Transport::Uc | Transport::Ud => VecDeque::new(),
         },
-        opened: [Opened::NOTHING; OPENED],
+        opened: [PeerRegion::NOTHING; OPENED],
     })
 }
 
@@ -354,10 +354,9 @@ pub(crate) fn create_address(
     }
     let side = port.pds.get(qp.pd).ok_or(ControlError::Unknown(PD))?.side;
     let peer = read(peer, Transport::Ud, side)?;
-    let found = port
-        .pds
-        .iter_mut()
-        .find(|(id, pd)| pd.layout.token == peer.token && (pd.side == Side::Host || *id == qp.pd));
+    let found = port.pds.iter_mut().find(|(id, pd)| {
+        pd.layout.token == peer.token && (pd.side == DomainSide::Host || *id == qp.pd)
+    });
     let elsewhere = ConnectError::Endpoint("it is of a protection domain out of reach");
     let (pd_id, pd) = found.ok_or(elsewhere)?;
     let outbound = open_outbound(&mut port.outbounds, (pd_id, pd), &peer)?;
@@ -385,7 +384,11 @@ pub(crate) fn source(peer: &Endpoint) -> Result<Source, ConnectError> {
 }
 
 /// Decodes a peer's endpoint: it must be of the other side and of the same transport.
-fn read(peer: &Endpoint, transport: Transport, side: Side) -> Result<QpAddress, ConnectError> {
+fn read(
+    peer: &Endpoint,
+    transport: Transport,
+    side: DomainSide,
+) -> Result<QpAddress, ConnectError> {
     let peer = QpAddress::decode(peer).ok_or(MALFORMED)?;
     if peer.side == side {
         return Err(ConnectError::Endpoint("it is of this side of its domain"));

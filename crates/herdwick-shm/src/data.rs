@@ -12,7 +12,7 @@ use herdwick_fabric::{
 };
 use herdwick_mem::Span;
 
-use crate::{drops::Drop, park::settle, port::ShmPort, qp::local, recv, send};
+use crate::{drops::DropReason, park::settle, port::ShmPort, qp::local, recv, send};
 
 impl Port for ShmPort {
     fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
@@ -82,7 +82,7 @@ impl Port for ShmPort {
     fn drops(&self) -> Vec<(&'static str, u64)> {
         let mut drops = self.drops.clone();
         // The rest was counted on other threads.
-        drops.add(Drop::NotGivenBack, self.kept.load(Ordering::Relaxed));
+        drops.add(DropReason::NotGivenBack, self.kept.load(Ordering::Relaxed));
         drops.iter().collect()
     }
 }

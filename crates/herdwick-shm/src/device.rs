@@ -21,10 +21,10 @@ use crate::{
     DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, READ_BYTES_MAX,
     control::{self, PD},
     datagram_ring_bytes, discard,
-    drops::{Drop, Drops},
+    drops::{DropReason, Drops},
     file::{self, Board, Writers},
     files::Files,
-    layout::{CONTROL_BYTES, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress, Side},
+    layout::{CONTROL_BYTES, DomainSide, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress},
     park::Arming,
     pd::{Parts, Pd, Unclaimed},
     port::{Doorbell, ShmPort},
@@ -212,7 +212,7 @@ fn make(layout: PdLayout) -> io::Result<Pd> {
     let (down, down_mapping) = file::make(layout.down_len, Writers::Owner)?;
     let (wakeup, theirs) = Wakeup::pair()?;
     Pd::new(Parts {
-        side: Side::Host,
+        side: DomainSide::Host,
         layout,
         files: Files {
             up: up_mapping,
@@ -367,7 +367,7 @@ impl Device for ShmDevice {
     fn destroy_pd(&self, port: &mut ShmPort, pd: PdId) -> Result<(), ControlError> {
         let files = control::destroy_pd(port, pd)?;
         if files.is_some_and(|files| files.discard().is_err()) {
-            port.drops.count(Drop::NotGivenBack);
+            port.drops.count(DropReason::NotGivenBack);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use herdwick_fabric::{Counter, counted_reasons};
 
 counted_reasons! {
     /// Why something was dropped, or failed.
-    pub(crate) enum Drop counted by
+    pub(crate) enum DropReason counted by
     /// Number of drops at one port by reason.
     Drops {
         /// A message for an unreliable queue pair with no RECV posted.
@@ -26,5 +26,5 @@ counted_reasons! {
 
 /// Returns the counters that a port reports, in the order of its report.
 pub fn counters() -> impl Iterator<Item = &'static Counter> {
-    Drop::COUNTERS.iter()
+    DropReason::COUNTERS.iter()
 }

@@ -22,9 +22,9 @@ pub(crate) fn entry_word(rkey: Rkey, access: Access, serial: u64) -> u64 {
 
 /// The right that a one-sided verb needs: its bit in an entry's first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Right(pub(crate) u64);
+pub(crate) struct AccessRight(pub(crate) u64);
 
-impl Right {
+impl AccessRight {
     pub(crate) const READ: Self = Self(RIGHT_READ);
     pub(crate) const WRITE: Self = Self(RIGHT_WRITE);
     pub(crate) const ATOMIC: Self = Self(RIGHT_ATOMIC);

@@ -72,7 +72,7 @@ pub(crate) const QP_FAILED: u64 = 1 << 33;
 
 /// The two ends of a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum DomainSide {
     Host,
     Client,
 }
@@ -170,7 +170,7 @@ pub(crate) fn word_of(blob: &[u8], n: usize) -> u64 {
 /// Contents of an [`Endpoint`] of this provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpAddress {
-    pub(crate) side: Side,
+    pub(crate) side: DomainSide,
     pub(crate) transport: Transport,
     /// Its line in its side's control area.
     pub(crate) line: usize,
@@ -235,7 +235,7 @@ impl QpAddress {
         }
         let qpn = u32::try_from(word_of(blob, 2)).ok()?;
         Some(Self {
-            side: *[Side::Host, Side::Client].get(usize::from(blob[3]))?,
+            side: *[DomainSide::Host, DomainSide::Client].get(usize::from(blob[3]))?,
             transport: *[Transport::Rc, Transport::Uc, Transport::Ud].get(usize::from(blob[4]))?,
             line: Some(usize::from(blob[5])).filter(|line| *line < QPS)?,
             qpn: Some(Qpn(qpn)).filter(|qpn| qpn.0 != 0 && qpn.0 < 1 << 24)?,
@@ -252,7 +252,7 @@ mod tests {
 
     fn address() -> QpAddress {
         QpAddress {
-            side: Side::Client,
+            side: DomainSide::Client,
             transport: Transport::Ud,
             line: 7,
             qpn: Qpn(0x12_0003),

@@ -3,7 +3,7 @@
 use herdwick_fabric::Qpn;
 use herdwick_mem::Span;
 
-use crate::ring::Producer;
+use crate::ring::RingProducer;
 
 /// The ring to one queue pair of the peer, shared by all senders on this side.
 #[derive(Debug)]
@@ -13,5 +13,5 @@ pub(crate) struct Outbound {
     pub(crate) pd: u32,
     /// Number of the last batch that put something here.
     pub(crate) touched: u64,
-    pub(crate) ring: Producer<Span>,
+    pub(crate) ring: RingProducer<Span>,
 }

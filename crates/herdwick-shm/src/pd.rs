@@ -16,19 +16,19 @@ use crate::{
     files::{File, Files},
     imported::Imported,
     layout::{
-        CONTROL_BYTES, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS, Side, qp_word,
-        region_word, sender_word,
+        CONTROL_BYTES, DomainSide, PARKED_WORD, PdLayout, QPS, REGIONS, RingPlace, SENDERS,
+        qp_word, region_word, sender_word,
     },
     outbound::Outbound,
     park::{Arming, Sleeper},
-    ring::{Producer, Shape},
+    ring::{RingProducer, Shape},
     senders::Senders,
     wakeup::{ClientWakeup, Wakeup},
 };
 
 #[derive(Debug)]
 pub(crate) struct Pd {
-    pub(crate) side: Side,
+    pub(crate) side: DomainSide,
     pub(crate) layout: PdLayout,
     files: Files,
     up: Span,
@@ -81,7 +81,7 @@ pub(crate) enum Shortage {
 
 /// The parts of a [`Pd`].
 pub(crate) struct Parts {
-    pub(crate) side: Side,
+    pub(crate) side: DomainSide,
     pub(crate) layout: PdLayout,
     pub(crate) files: Files,
     pub(crate) wakeup: Wakeup,
@@ -104,12 +104,12 @@ impl Pd {
         };
         let (client_control, host_control) = (control(&up)?, control(&down)?);
         let (mine, theirs, areas) = match parts.side {
-            Side::Host => (
+            DomainSide::Host => (
                 host_control,
                 client_control,
                 [layout.up_host(), layout.down_host()],
             ),
-            Side::Client => (
+            DomainSide::Client => (
                 client_control,
                 host_control,
                 [layout.up_client(), layout.down_client()],
@@ -148,7 +148,7 @@ impl Pd {
 
     /// Shows the host, in a client's control area, whether this port sleeps.
     pub(crate) fn show(&self, arming: Arming) {
-        if self.side == Side::Client {
+        if self.side == DomainSide::Client {
             arming.show(&self.mine, PARKED_WORD);
         }
     }
@@ -176,7 +176,7 @@ impl Pd {
         for line in 0..QPS {
             self.give_line(line);
         }
-        (self.side == Side::Host).then(|| self.files.clone())
+        (self.side == DomainSide::Host).then(|| self.files.clone())
     }
 }
 
@@ -201,7 +201,7 @@ impl Pd {
     ) -> Result<(RegionPlace, Rkey, Span), Shortage> {
         let entry = self.free_entry()?;
         let read_only = !access.remote_write && !access.remote_atomic;
-        let file = if self.side == Side::Host && read_only {
+        let file = if self.side == DomainSide::Host && read_only {
             File::Down
         } else {
             File::Up
@@ -304,7 +304,7 @@ impl Pd {
         let file = self.inbound();
         let bytes = self.take(file, shape.bytes())?;
         let ring = self.slice(file, bytes.clone())?;
-        if self.side == Side::Host {
+        if self.side == DomainSide::Host {
             // A region may have been here. In the client's area of `down` there are only rings,
             // never reused.
             clear(&ring);
@@ -318,8 +318,8 @@ impl Pd {
     /// The file that the peer writes its messages to.
     fn inbound(&self) -> File {
         match self.side {
-            Side::Host => File::Up,
-            Side::Client => File::Down,
+            DomainSide::Host => File::Up,
+            DomainSide::Client => File::Down,
         }
     }
 
@@ -329,10 +329,10 @@ impl Pd {
         &self,
         line: usize,
         place: RingPlace,
-    ) -> Result<Producer<Span>, OutboundError> {
+    ) -> Result<RingProducer<Span>, OutboundError> {
         let (file, area) = match self.side {
-            Side::Host => (File::Down, self.layout.down_client()),
-            Side::Client => (File::Up, self.layout.up_host()),
+            DomainSide::Host => (File::Down, self.layout.down_client()),
+            DomainSide::Client => (File::Up, self.layout.up_host()),
         };
         let bytes = place.bytes();
         if bytes.start < area.start || bytes.end > area.end {
@@ -343,7 +343,7 @@ impl Pd {
         let ring = self.span(file).slice(bytes);
         let taken = self.theirs.slice(line_bytes(line));
         match (ring, taken) {
-            (Ok(ring), Ok(taken)) => Ok(Producer::new(ring, taken, place.shape)),
+            (Ok(ring), Ok(taken)) => Ok(RingProducer::new(ring, taken, place.shape)),
             _ => Err(OutboundError::Place),
         }
     }

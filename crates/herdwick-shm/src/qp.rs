@@ -9,11 +9,11 @@ use herdwick_fabric::{
 use herdwick_mem::{Span, Words};
 
 use crate::{
-    entry::Right,
+    entry::AccessRight,
     layout::{QP_FAILED, QP_READY, RingPlace, qp_word},
     pd::{Pd, RegionPlace},
-    region::Opened,
-    ring::{Consumer, Control},
+    region::PeerRegion,
+    ring::{Control, RingConsumer},
 };
 
 /// A queue pair of this port.
@@ -35,13 +35,13 @@ pub(crate) struct Qp {
     /// Its line in this side's control area.
     pub(crate) line: usize,
     pub(crate) place: Option<RingPlace>,
-    pub(crate) inbox: Option<Consumer<Span>>,
+    pub(crate) inbox: Option<RingConsumer<Span>>,
     /// The queue pair that it is connected with.
     pub(crate) peer: Option<Peer>,
     /// READs that were posted and have not been polled, oldest first; at most `send_pending`.
     pub(crate) reads: VecDeque<Read>,
     /// The peer's regions that it last accessed, by the low bits of their rkeys.
-    pub(crate) opened: [Opened; OPENED],
+    pub(crate) opened: [PeerRegion; OPENED],
 }
 
 /// Regions of its peer that a queue pair remembers.
@@ -73,7 +73,7 @@ impl Qp {
         pd: &Pd,
         rkey: Rkey,
         (addr, len): (u64, usize),
-        right: Right,
+        right: AccessRight,
     ) -> Option<(&Span, usize)> {
         let peer = self.peer?.qpn;
         self.opened[rkey.0 as usize % OPENED].reach(pd, rkey, (addr, len), right, peer)
@@ -92,7 +92,7 @@ impl Qp {
             QpState::Error => !self.recvs.is_empty(),
             QpState::ReadyToSend => {
                 let waits = self.transport == Transport::Rc && self.recvs.is_empty();
-                let next = self.inbox.as_ref().and_then(Consumer::peek);
+                let next = self.inbox.as_ref().and_then(RingConsumer::peek);
                 !waits && next.is_some()
             }
         }

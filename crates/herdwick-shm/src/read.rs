@@ -7,7 +7,7 @@ use herdwick_fabric::{Local, QpState, Remote, Slab, Status};
 use herdwick_mem::{LINE, WORD};
 
 use crate::{
-    entry::Right,
+    entry::AccessRight,
     pd::Pd,
     qp::{Qp, Read, Region, fail, local},
 };
@@ -21,7 +21,7 @@ pub(crate) const POLL_BYTES: usize = 256 << 10;
 #[inline]
 pub(crate) fn post(qp: &mut Qp, pd: &Pd, into: Local, from: Remote) {
     let at = (from.addr, into.len);
-    let reached = qp.reach(pd, from.rkey, at, Right::READ);
+    let reached = qp.reach(pd, from.rkey, at, AccessRight::READ);
     if let Some((span, offset)) = reached.filter(|_| into.len > 0) {
         let (first, last) = (offset / LINE, (offset + into.len - 1) / LINE);
         for line in (first..=last).take(PREFETCH_LINES) {
@@ -104,7 +104,7 @@ impl Read {
             return Status::LocalError;
         };
         let (key, at) = (self.from.rkey, (self.from.addr, self.into.len));
-        let Some((from, offset)) = qp.reach(pd, key, at, Right::READ) else {
+        let Some((from, offset)) = qp.reach(pd, key, at, AccessRight::READ) else {
             return Status::RemoteAccess;
         };
         let to_at = self.into.offset + self.done;

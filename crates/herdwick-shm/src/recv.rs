@@ -8,13 +8,13 @@ use herdwick_mem::{LINE, Span, Words};
 
 use crate::{
     DATAGRAM_BYTES_MAX, MESSAGE_BYTES_MAX,
-    drops::{Drop, Drops},
+    drops::{DropReason, Drops},
     layout::sender_word,
     pd::Pd,
     port::ShmPort,
     qp::{Cq, Qp, Region, Sent, fail, local},
     read,
-    ring::{Consumer, Control},
+    ring::{Control, RingConsumer},
 };
 
 /// Writes completions of `cq` to the front of `out`: completed sends, then one check of each ring,
@@ -116,9 +116,9 @@ fn receive(
             break;
         };
         match take(qp, pd, regions, &inbox, control, to) {
-            Taken::Delivered => count += 1,
-            Taken::Waits => break,
-            Taken::Dropped(reason) => drops.count(reason),
+            ReceiveResult::Delivered => count += 1,
+            ReceiveResult::Waits => break,
+            ReceiveResult::Dropped(reason) => drops.count(reason),
         }
         inbox.advance(control);
         if qp.state == QpState::Error {
@@ -133,7 +133,12 @@ fn receive(
 /// The common case alone: messages that fit into their cells, and have RECVs. A function of its
 /// own, to keep its variables in registers.
 #[inline(never)]
-fn take_small(qp: &mut Qp, pd: &Pd, inbox: &mut Consumer<Span>, out: &mut [Completion]) -> usize {
+fn take_small(
+    qp: &mut Qp,
+    pd: &Pd,
+    inbox: &mut RingConsumer<Span>,
+    out: &mut [Completion],
+) -> usize {
     let datagram = qp.transport == Transport::Ud;
     let mut count = 0;
     for to in out {
@@ -162,11 +167,11 @@ fn take_small(qp: &mut Qp, pd: &Pd, inbox: &mut Consumer<Span>, out: &mut [Compl
 }
 
 /// What happened to one message.
-enum Taken {
+enum ReceiveResult {
     Delivered,
     /// It stays in the ring until a RECV is posted.
     Waits,
-    Dropped(Drop),
+    Dropped(DropReason),
 }
 
 /// The other cases: long messages, WRITEs with an immediate, missing RECVs, malformed messages.
@@ -174,10 +179,10 @@ fn take(
     qp: &mut Qp,
     pd: &Pd,
     regions: &Slab<Region>,
-    inbox: &Consumer<Span>,
+    inbox: &RingConsumer<Span>,
     control: Control,
     to: &mut Completion,
-) -> Taken {
+) -> ReceiveResult {
     let (len, datagram) = (control.len(), qp.transport == Transport::Ud);
     let max = if datagram {
         DATAGRAM_BYTES_MAX
@@ -185,17 +190,17 @@ fn take(
         MESSAGE_BYTES_MAX
     };
     if len > max || (datagram && control.is_written()) {
-        return Taken::Dropped(Drop::Malformed);
+        return ReceiveResult::Dropped(DropReason::Malformed);
     }
     if control.is_small() && !qp.recvs.is_empty() {
         // It arrived after the common case had found none: the next poll takes it.
-        return Taken::Waits;
+        return ReceiveResult::Waits;
     }
     let Some(wr) = qp.recvs.pop_front() else {
         return if qp.transport == Transport::Rc {
-            Taken::Waits
+            ReceiveResult::Waits
         } else {
-            Taken::Dropped(Drop::NoRecv)
+            ReceiveResult::Dropped(DropReason::NoRecv)
         };
     };
     let (opcode, status) = if control.is_written() {
@@ -217,7 +222,7 @@ fn take(
     if status != Status::Success && qp.transport == Transport::Rc {
         fail(qp, pd);
     }
-    Taken::Delivered
+    ReceiveResult::Delivered
 }
 
 fn source(pd: &Pd, control: Control) -> Source {
@@ -230,7 +235,7 @@ fn source(pd: &Pd, control: Control) -> Source {
 fn place(
     qp: &Qp,
     regions: &Slab<Region>,
-    inbox: &Consumer<Span>,
+    inbox: &RingConsumer<Span>,
     len: usize,
     wr: RecvWr,
 ) -> Status {

@@ -7,16 +7,16 @@ use herdwick_mem::{
 };
 
 use crate::{
-    entry::{Right, SHARED},
+    entry::{AccessRight, SHARED},
     files::File,
-    layout::{REGIONS, Side, region_word},
+    layout::{DomainSide, REGIONS, region_word},
     pd::Pd,
 };
 
 /// A region of the peer, as this side last read it: copied out of the peer's control area and
 /// checked against the layout, so that a false entry harms only the peer itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Opened {
+pub(crate) struct PeerRegion {
     word: u64,
     /// `None` before the first.
     span: Option<Span>,
@@ -25,7 +25,7 @@ pub(crate) struct Opened {
     scope: u32,
 }
 
-impl Opened {
+impl PeerRegion {
     pub(crate) const NOTHING: Self = Self {
         word: 0,
         span: None,
@@ -42,7 +42,7 @@ impl Opened {
         pd: &Pd,
         rkey: Rkey,
         (addr, len): (u64, usize),
-        right: Right,
+        right: AccessRight,
         peer: Qpn,
     ) -> Option<(&Span, usize)> {
         let entry = rkey.0 as usize % REGIONS;
@@ -67,7 +67,7 @@ impl Opened {
         Some((self.span.as_ref()?, self.start + addr as usize))
     }
 
-    /// Whether nothing has changed in the region's entry since [`Opened::reach`]: what was copied
+    /// Whether nothing has changed in the region's entry since [`PeerRegion::reach`]: what was copied
     /// meanwhile was the region's.
     #[inline]
     pub(crate) fn is_current(&self, pd: &Pd, rkey: Rkey) -> bool {
@@ -102,10 +102,10 @@ impl Opened {
             File::Down
         };
         let area = match (pd.side, file) {
-            (Side::Host, File::Up) => pd.layout.up_client(),
-            (Side::Host, File::Down) => return None,
-            (Side::Client, File::Up) => pd.layout.up_host(),
-            (Side::Client, File::Down) => pd.layout.down_host(),
+            (DomainSide::Host, File::Up) => pd.layout.up_client(),
+            (DomainSide::Host, File::Down) => return None,
+            (DomainSide::Client, File::Up) => pd.layout.up_host(),
+            (DomainSide::Client, File::Down) => pd.layout.down_host(),
         };
         let start = usize::try_from(place & !(1 << 63)).ok()?;
         let end = start.checked_add(usize::try_from(len).ok()?)?;

@@ -222,7 +222,7 @@ impl CellPosition {
 
 /// The sending end.
 #[derive(Debug)]
-pub(crate) struct Producer<W> {
+pub(crate) struct RingProducer<W> {
     ring: W,
     next: CellPosition,
     /// Cells known to be free.
@@ -242,7 +242,7 @@ pub(crate) struct Producer<W> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full;
 
-impl<W: Words> Producer<W> {
+impl<W: Words> RingProducer<W> {
     /// Makes the sending end. `ring` has [`Shape::bytes`] zeroed bytes; `taken` is a line.
     pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
         Self {
@@ -321,7 +321,7 @@ impl<W: Words> Producer<W> {
     /// Reads the consumer's position; accepts only what is possible.
     #[cold]
     fn check(&mut self) {
-        // Pairs with the release in `Consumer::say`: the consumer has copied out what it counts.
+        // Pairs with the release in `RingConsumer::say`: the consumer has copied out what it counts.
         let head = self.taken.load_acquire(CELLS_TAKEN);
         let long = self.taken.load_acquire(LONG_TAKEN);
         let cells = self.shape.cells() as u64;
@@ -338,7 +338,7 @@ impl<W: Words> Producer<W> {
     /// Fills the next cell, which is free.
     #[inline(always)]
     fn publish(&mut self, control: Control, payload: &[u64]) {
-        // Pairs with the acquire in `Consumer::peek`.
+        // Pairs with the acquire in `RingConsumer::peek`.
         let control = control.0 | self.next.lap;
         self.ring.publish_line(self.next.word, payload, control);
         self.next.advance();
@@ -348,7 +348,7 @@ impl<W: Words> Producer<W> {
 
 /// The receiving end.
 #[derive(Debug)]
-pub(crate) struct Consumer<W> {
+pub(crate) struct RingConsumer<W> {
     ring: W,
     next: CellPosition,
     head: u64,
@@ -360,8 +360,8 @@ pub(crate) struct Consumer<W> {
     long_said: u64,
 }
 
-impl<W: Words> Consumer<W> {
-    /// Makes the receiving end. Arguments are as of [`Producer::new`].
+impl<W: Words> RingConsumer<W> {
+    /// Makes the receiving end. Arguments are as of [`RingProducer::new`].
     pub(crate) fn new(ring: W, taken: W, shape: Shape) -> Self {
         Self {
             ring,
@@ -382,7 +382,7 @@ impl<W: Words> Consumer<W> {
     /// Returns the control word of the next message, once that message is complete.
     #[inline]
     pub(crate) fn peek(&self) -> Option<Control> {
-        // Pairs with the release in `Producer::publish`.
+        // Pairs with the release in `RingProducer::publish`.
         let control = self.ring.load_acquire(self.next.word + CONTROL);
         ((control ^ self.next.lap) >> LAP_SHIFT == 0).then_some(Control(control))
     }
@@ -399,7 +399,7 @@ impl<W: Words> Consumer<W> {
         self.ring.copy_out(long_word(at, self.shape))
     }
 
-    /// Steps past the next message; its cell is the producer's again after [`Consumer::give_back`].
+    /// Steps past the next message; its cell is the producer's again after [`RingConsumer::give_back`].
     #[inline]
     pub(crate) fn advance(&mut self, control: Control) {
         self.next.advance();
@@ -421,7 +421,7 @@ impl<W: Words> Consumer<W> {
 
     #[cold]
     fn say(&mut self) {
-        // Pairs with the acquires in `Producer::check`, which reads the cells first: the long lines
+        // Pairs with the acquires in `RingProducer::check`, which reads the cells first: the long lines
         // that it then reads are at least those of these cells.
         self.taken.store_release(LONG_TAKEN, self.long_head);
         self.taken.store_release(CELLS_TAKEN, self.head);

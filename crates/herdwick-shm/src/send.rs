@@ -8,14 +8,14 @@ use herdwick_mem::{Span, Words};
 
 use crate::{
     DATAGRAM_BYTES_MAX, INLINE_BYTES_MAX, MESSAGE_BYTES_MAX, READ_BYTES_MAX,
-    bytes::Bytes,
-    drops::{Drop, Drops},
-    entry::Right,
+    bytes::PayloadBytes,
+    drops::{DropReason, Drops},
+    entry::AccessRight,
     pd::Pd,
     port::ShmPort,
     qp::{Address, Cq, Qp, Region, Sent, fail, local},
     read,
-    ring::{CELL_PAYLOAD, Control, Full, Producer},
+    ring::{CELL_PAYLOAD, Control, Full, RingProducer},
 };
 
 /// Posts a batch: all of it is checked before any of it is executed.
@@ -136,7 +136,7 @@ fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
                     lost_for_room(ring, drops);
                 }
             } else {
-                drops.count(Drop::NoPeer);
+                drops.count(DropReason::NoPeer);
             }
         }
         if wr.signaled {
@@ -148,7 +148,7 @@ fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
 /// Puts one message into a ring.
 #[inline(always)]
 fn push(
-    ring: &mut Producer<Span>,
+    ring: &mut RingProducer<Span>,
     control: Control,
     payload: &Payload<'_>,
     regions: &Slab<Region>,
@@ -161,7 +161,11 @@ fn push(
 }
 
 #[inline(never)]
-fn push_bytes(ring: &mut Producer<Span>, control: Control, from: &Bytes<'_>) -> Result<(), Full> {
+fn push_bytes(
+    ring: &mut RingProducer<Span>,
+    control: Control,
+    from: &PayloadBytes<'_>,
+) -> Result<(), Full> {
     if control.is_small() {
         ring.push_small(control, &from.line(0)[..CELL_PAYLOAD / 8])
     } else {
@@ -170,11 +174,11 @@ fn push_bytes(ring: &mut Producer<Span>, control: Control, from: &Bytes<'_>) -> 
 }
 
 #[cold]
-fn lost_for_room(ring: &mut Producer<Span>, drops: &mut Drops) {
-    drops.count(Drop::RingFull);
+fn lost_for_room(ring: &mut RingProducer<Span>, drops: &mut Drops) {
+    drops.count(DropReason::RingFull);
     if ring.liar {
         ring.liar = false;
-        drops.count(Drop::BadCounter);
+        drops.count(DropReason::BadCounter);
     }
 }
 
@@ -202,7 +206,7 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
         reserve(ring, drops, batch)?;
     }
     doorbell.touch_pd(qp.pd);
-    let mut wire = Wire {
+    let mut wire = ConnectedBatch {
         pd,
         regions,
         ring,
@@ -224,7 +228,7 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
 /// Reserves room for a batch. RC loses nothing: a batch that does not fit into the peer's ring is
 /// refused whole.
 fn reserve(
-    ring: &mut Producer<Span>,
+    ring: &mut RingProducer<Span>,
     drops: &mut Drops,
     batch: &[SendWr<'_>],
 ) -> Result<(), PostError> {
@@ -233,7 +237,7 @@ fn reserve(
         match &wr.op {
             SendOp::Send { payload, .. } => {
                 cells += 1;
-                lines += Producer::<Span>::lines_for(payload.len());
+                lines += RingProducer::<Span>::lines_for(payload.len());
             }
             SendOp::Write { imm: Some(_), .. } => cells += 1,
             _ => (),
@@ -241,7 +245,7 @@ fn reserve(
     }
     if cells > 0 && ring.reserve(cells, lines).is_err() {
         if std::mem::take(&mut ring.liar) {
-            drops.count(Drop::BadCounter);
+            drops.count(DropReason::BadCounter);
         }
         return Err(PostError::Full);
     }
@@ -249,17 +253,17 @@ fn reserve(
 }
 
 /// Context of a connected queue pair's batch.
-struct Wire<'a> {
+struct ConnectedBatch<'a> {
     pd: &'a Pd,
     regions: &'a Slab<Region>,
     /// `None`: the peer accepts no messages.
-    ring: Option<&'a mut Producer<Span>>,
+    ring: Option<&'a mut RingProducer<Span>>,
     drops: &'a mut Drops,
     /// Whether the peer's queue pair exists and is ready.
     listens: bool,
 }
 
-impl Wire<'_> {
+impl ConnectedBatch<'_> {
     /// The common case alone, a WRITE of whole words. Returns `false`, and does nothing, in any
     /// other.
     #[inline(always)]
@@ -273,7 +277,7 @@ impl Wire<'_> {
             return false;
         };
         let at = (to.addr, words.len() * 8);
-        let reached = qp.reach(self.pd, to.rkey, at, Right::WRITE);
+        let reached = qp.reach(self.pd, to.rkey, at, AccessRight::WRITE);
         let Some((span, offset)) = reached.filter(|(_, offset)| offset.is_multiple_of(8)) else {
             return false;
         };
@@ -312,7 +316,7 @@ impl Wire<'_> {
     #[inline(never)]
     fn execute(&mut self, qp: &mut Qp, wr: &SendWr<'_>) -> Status {
         if !self.listens {
-            return self.lost(qp, Drop::NoPeer, Status::RetryExceeded);
+            return self.lost(qp, DropReason::NoPeer, Status::RetryExceeded);
         }
         match &wr.op {
             SendOp::Write { payload, to, imm } => {
@@ -348,8 +352,8 @@ impl Wire<'_> {
     fn write(&mut self, qp: &mut Qp, payload: &Payload<'_>, to: Remote) -> Status {
         let len = payload.len();
         let (pd, at) = (qp.pd, (to.addr, len));
-        let Some((span, offset)) = qp.reach(self.pd, to.rkey, at, Right::WRITE) else {
-            return self.lost(qp, Drop::Refused, Status::RemoteAccess);
+        let Some((span, offset)) = qp.reach(self.pd, to.rkey, at, AccessRight::WRITE) else {
+            return self.lost(qp, DropReason::Refused, Status::RemoteAccess);
         };
         let from = bytes_of(payload, self.regions, pd);
         from.write_to(span, offset, len);
@@ -358,11 +362,11 @@ impl Wire<'_> {
 
     fn message(&mut self, qp: &Qp, control: Control, payload: &Payload<'_>) -> Status {
         let Some(ring) = &mut self.ring else {
-            return self.lost(qp, Drop::RingFull, Status::ReceiverNotReady);
+            return self.lost(qp, DropReason::RingFull, Status::ReceiverNotReady);
         };
         match push(ring, control, payload, self.regions, qp.pd) {
             Ok(()) => Status::Success,
-            Err(Full) => self.lost(qp, Drop::RingFull, Status::ReceiverNotReady),
+            Err(Full) => self.lost(qp, DropReason::RingFull, Status::ReceiverNotReady),
         }
     }
 
@@ -380,7 +384,7 @@ impl Wire<'_> {
             return Status::LocalError;
         };
         let word = (at.addr, 8);
-        let Some((span, offset)) = qp.reach(self.pd, at.rkey, word, Right::ATOMIC) else {
+        let Some((span, offset)) = qp.reach(self.pd, at.rkey, word, AccessRight::ATOMIC) else {
             return Status::RemoteAccess;
         };
         let old = change(span, offset / 8);
@@ -390,7 +394,7 @@ impl Wire<'_> {
 
     /// Returns `status` for RC, which fails; for UC counts a loss and returns success.
     #[cold]
-    fn lost(&mut self, qp: &Qp, reason: Drop, status: Status) -> Status {
+    fn lost(&mut self, qp: &Qp, reason: DropReason, status: Status) -> Status {
         if qp.transport == Transport::Rc {
             return status;
         }
@@ -402,13 +406,13 @@ impl Wire<'_> {
 /// Returns the bytes of `payload`; none for a local range that has become invalid since it was
 /// checked.
 #[inline]
-fn bytes_of<'a>(payload: &Payload<'a>, regions: &'a Slab<Region>, pd: u32) -> Bytes<'a> {
+fn bytes_of<'a>(payload: &Payload<'a>, regions: &'a Slab<Region>, pd: u32) -> PayloadBytes<'a> {
     match *payload {
-        Payload::Words(words) => Bytes::Words(words),
-        Payload::Inline(bytes) => Bytes::Inline(bytes),
+        Payload::Words(words) => PayloadBytes::Words(words),
+        Payload::Inline(bytes) => PayloadBytes::Inline(bytes),
         Payload::Region(from) => match local(regions, pd, (from.region, from.offset, from.len)) {
-            Some(span) => Bytes::Span(span, from.offset, from.len),
-            None => Bytes::Words(&[]),
+            Some(span) => PayloadBytes::Span(span, from.offset, from.len),
+            None => PayloadBytes::Words(&[]),
         },
     }
 }

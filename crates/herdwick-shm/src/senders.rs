@@ -15,12 +15,12 @@ pub(crate) struct Senders {
     /// The queue pair of each index; 0 where there is none.
     qpns: [u32; SENDERS],
     /// Messages of removed senders that may be unread.
-    unread: Vec<Unread>,
+    unread: Vec<UnreadRings>,
 }
 
 /// What the rings held when the sender of `index` was removed.
 #[derive(Debug)]
-struct Unread {
+struct UnreadRings {
     index: usize,
     ring: u32,
     /// The messages sent into that ring by then.
@@ -71,7 +71,7 @@ impl Senders {
             };
             let sent = outbound.ring.sent();
             if outbound.ring.received() < sent {
-                self.unread.push(Unread { index, ring, sent });
+                self.unread.push(UnreadRings { index, ring, sent });
             }
         }
     }

@@ -11,7 +11,7 @@ use herdwick_mem::{Span, WORD};
 use crate::{
     control::{self, PD, limit, system},
     file::{self, Writers},
-    layout::{PAGE, Side, word_of},
+    layout::{DomainSide, PAGE, word_of},
     port::ShmPort,
     qp::Region,
 };
@@ -65,7 +65,7 @@ pub(crate) fn register(
     let scope = control::scope(port, id, scope)?;
     let random = control::random()?;
     let pd = port.pds.get_mut(id.0).ok_or(ControlError::Unknown(PD))?;
-    if pd.side == Side::Client {
+    if pd.side == DomainSide::Client {
         return Err(ControlError::Unsupported("shared memory of a client"));
     }
     let rkey = |entry| control::rkey(random, entry);

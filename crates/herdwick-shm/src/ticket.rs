@@ -10,7 +10,7 @@ use crate::{
     control,
     file::{self, BOARD_BYTES, Writers},
     files::Files,
-    layout::{PdLayout, Side},
+    layout::{DomainSide, PdLayout},
     pd::{Parts, Pd},
     wakeup::{ClientWakeup, Wakeup},
 };
@@ -38,7 +38,7 @@ pub(crate) fn open(ticket: PdTicket) -> Result<Pd, ImportError> {
     let wakeup = Wakeup::open(ClientWakeup { socket, event })
         .ok_or(ImportError::Ticket("the wakeup descriptor"))?;
     let parts = Parts {
-        side: Side::Client,
+        side: DomainSide::Client,
         layout,
         files,
         wakeup,

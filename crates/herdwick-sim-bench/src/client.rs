@@ -21,7 +21,7 @@ pub(crate) enum Ended<'a> {
 }
 
 /// A system's client machine and its port.
-pub(crate) trait Caller {
+pub(crate) trait SystemClient {
     fn party(&self) -> PartyId;
 
     /// Begins a GET, or a PUT of a value. Whether there was room.
@@ -64,7 +64,7 @@ struct Call {
     at: Duration,
 }
 
-impl<C: Caller> Client<C> {
+impl<C: SystemClient> Client<C> {
     pub(crate) fn new(run: &Run, number: usize, caller: C, cpu: &Cpu) -> Self {
         let seed = run.seed ^ (number as u64 + 1) << 32;
         Self {
@@ -139,7 +139,7 @@ impl<C: Caller> Client<C> {
     }
 }
 
-impl<C: Caller> Process for Client<C> {
+impl<C: SystemClient> Process for Client<C> {
     fn party(&self) -> PartyId {
         self.caller.party()
     }
@@ -156,7 +156,7 @@ impl<C: Caller> Process for Client<C> {
     }
 }
 
-impl<C: Caller> Measured for Client<C> {
+impl<C: SystemClient> Measured for Client<C> {
     fn forget(&mut self) {
         self.latencies.clear();
     }

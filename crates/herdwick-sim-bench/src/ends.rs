@@ -29,7 +29,7 @@ pub(crate) struct Ends {
 }
 
 /// The devices of a run.
-pub(crate) struct Bed {
+pub(crate) struct Testbed {
     pub(crate) network: SeededNetwork,
     pub(crate) servers: Vec<SeededDevice>,
     pub(crate) clients: Vec<SeededDevice>,

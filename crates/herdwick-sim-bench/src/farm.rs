@@ -9,8 +9,8 @@ use herdwick_farm::{
 use herdwick_sim::{Cpu, PartyId, Process, SeededPort, Step};
 
 use crate::{
-    client::{Caller, Client, Ended, SPINS},
-    ends::{Bed, Ends, Serving},
+    client::{Client, Ended, SPINS, SystemClient},
+    ends::{Ends, Serving, Testbed},
     keys::{self, HASH_KEY},
     run::{Run, RunError},
 };
@@ -21,7 +21,7 @@ const OVERFLOW_MIN: usize = 64;
 /// A PUT takes the new value's block before it gives the old one's back.
 const BLOCKS_TO_SPARE: usize = 64;
 
-pub(crate) fn set_up(run: &Run, bed: Bed, out_of_table: bool) -> Result<Ends, RunError> {
+pub(crate) fn set_up(run: &Run, bed: Testbed, out_of_table: bool) -> Result<Ends, RunError> {
     let (device, window) = (&bed.servers[0], run.window.min(WINDOW_MAX));
     let terms = ServerTerms {
         table: table(run, out_of_table),
@@ -80,7 +80,7 @@ fn table(run: &Run, out_of_table: bool) -> Terms {
 
 struct FarmCaller(ClientEnd<SeededPort>);
 
-impl Caller for FarmCaller {
+impl SystemClient for FarmCaller {
     fn party(&self) -> PartyId {
         self.0.port.party()
     }

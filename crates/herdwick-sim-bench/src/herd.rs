@@ -12,8 +12,8 @@ use herdwick_request::{Clock, Execute, Get, Op, Put, Reply, Request, Second, Sin
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, SeededPort, Step};
 
 use crate::{
-    client::{Caller, Client, Ended, SPINS},
-    ends::{Bed, Ends, Serving},
+    client::{Client, Ended, SPINS, SystemClient},
+    ends::{Ends, Serving, Testbed},
     keys::{self, HASH_KEY},
     run::{Run, RunError},
 };
@@ -29,7 +29,7 @@ const DEADLINE: Duration = Duration::from_millis(500);
 /// Cold clients that a worker looks at in a pass.
 const COLD_PER_PASS: usize = 16;
 
-pub(crate) fn set_up(run: &Run, bed: Bed) -> Result<Ends, RunError> {
+pub(crate) fn set_up(run: &Run, bed: Testbed) -> Result<Ends, RunError> {
     let window = Window::new(run.window).ok_or(RunError::Window)?;
     let mut workers = Vec::with_capacity(run.workers);
     for (worker, device) in bed.servers.into_iter().enumerate() {
@@ -81,7 +81,7 @@ fn join(
 
 struct HerdCaller(ClientEnd<SeededPort>);
 
-impl Caller for HerdCaller {
+impl SystemClient for HerdCaller {
     fn party(&self) -> PartyId {
         self.0.port.party()
     }

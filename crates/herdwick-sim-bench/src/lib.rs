@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use herdwick_sim::{Process, Profile, Scheduler, SeededNetwork, verbs::Outcome};
 
-use crate::ends::{Bed, Ends};
+use crate::ends::{Ends, Testbed};
 
 impl Run {
     /// Runs it on hosts of a profile: one for the server, and the client machines.
@@ -35,7 +35,7 @@ impl Run {
         let server = network.host(&server);
         let machines: Vec<_> = (0..self.machines).map(|_| network.host(profile)).collect();
         let machine = |client| machines[client % self.machines];
-        let bed = Bed {
+        let bed = Testbed {
             servers: (0..self.workers)
                 .map(|_| network.device_at(server))
                 .collect(),

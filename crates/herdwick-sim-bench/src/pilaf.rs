@@ -9,8 +9,8 @@ use herdwick_pilaf::{
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, Step};
 
 use crate::{
-    client::{Caller, Client, Ended, SPINS},
-    ends::{Bed, Ends, Serving},
+    client::{Client, Ended, SPINS, SystemClient},
+    ends::{Ends, Serving, Testbed},
     keys::{self, HASH_KEY},
     run::{Run, RunError},
 };
@@ -22,7 +22,7 @@ const EXTENT_UNIT: usize = 64;
 /// A PUT takes the new value's extent before it gives the old one's back.
 const EXTENTS_TO_SPARE: usize = 16 << 20;
 
-pub(crate) fn set_up(run: &Run, mut bed: Bed) -> Result<Ends, RunError> {
+pub(crate) fn set_up(run: &Run, mut bed: Testbed) -> Result<Ends, RunError> {
     let buckets = (u64::from(run.keys) * 100).div_ceil(LOAD_PERCENT);
     let extent = (keys::KEY_BYTES + run.value_bytes).next_power_of_two();
     let options = ServerOptions {
@@ -80,7 +80,7 @@ fn join(
 
 struct PilafCaller(ClientEnd<SeededDevice>);
 
-impl Caller for PilafCaller {
+impl SystemClient for PilafCaller {
     fn party(&self) -> PartyId {
         self.0.port.party()
     }

@@ -7,7 +7,7 @@ use herdwick_verbs::sys;
 use crate::{
     memory,
     script::failure,
-    world::{Qp, Target, Work, World, lock},
+    world::{OpenObjects, Qp, Target, Work, lock},
 };
 
 /// Polls after which an RC send to a receiver without RECVs fails.
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn post_send(
 
 /// # Safety
 /// `wr` is valid, as libibverbs requires.
-unsafe fn take_send(world: &mut World, number: u32, wr: &sys::SendWr) -> Result<(), c_int> {
+unsafe fn take_send(world: &mut OpenObjects, number: u32, wr: &sys::SendWr) -> Result<(), c_int> {
     let qp = world.qps.get(&number).ok_or(libc::EINVAL)?;
     if qp.state < sys::IBV_QPS_RTS || qp.sends.len() >= qp.cap.max_send_wr as usize {
         return Err(if qp.state < sys::IBV_QPS_RTS {
@@ -187,7 +187,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::Cq, _solicited: c_in
 }
 
 /// Executes the queued sends of a queue pair until one has to wait.
-fn pump(world: &mut World, number: u32) {
+fn pump(world: &mut OpenObjects, number: u32) {
     while let Some(mut work) = world
         .qps
         .get_mut(&number)
@@ -209,7 +209,7 @@ fn pump(world: &mut World, number: u32) {
     }
 }
 
-fn finish(world: &mut World, number: u32, work: &Work, status: c_int) {
+fn finish(world: &mut OpenObjects, number: u32, work: &Work, status: c_int) {
     let Some(qp) = world.qps.get(&number) else {
         return;
     };
@@ -229,7 +229,7 @@ fn finish(world: &mut World, number: u32, work: &Work, status: c_int) {
 }
 
 /// Moves a queue pair to the error state and flushes its queues.
-pub(crate) fn fail(world: &mut World, number: u32) {
+pub(crate) fn fail(world: &mut OpenObjects, number: u32) {
     let Some(qp) = world.qps.get_mut(&number) else {
         return;
     };
@@ -252,7 +252,7 @@ pub(crate) fn fail(world: &mut World, number: u32) {
 }
 
 /// Executes one send; returns its status, or `None` if the receiver is not ready.
-fn execute(world: &mut World, number: u32, work: &Work) -> Option<c_int> {
+fn execute(world: &mut OpenObjects, number: u32, work: &Work) -> Option<c_int> {
     let qp = world.qps.get(&number)?;
     let (kind, state) = (qp.kind, qp.state);
     if state == sys::IBV_QPS_ERR {
@@ -305,7 +305,7 @@ fn execute(world: &mut World, number: u32, work: &Work) -> Option<c_int> {
 }
 
 /// Fails the responder of a reliable connection.
-fn refuse(world: &mut World, peer: u32, reliable: bool) -> Option<()> {
+fn refuse(world: &mut OpenObjects, peer: u32, reliable: bool) -> Option<()> {
     if reliable {
         fail(world, peer);
     }
@@ -313,7 +313,7 @@ fn refuse(world: &mut World, peer: u32, reliable: bool) -> Option<()> {
 }
 
 /// Executes a READ or an atomic.
-fn fetch(world: &mut World, number: u32, work: &Work, peer_pd: usize) -> c_int {
+fn fetch(world: &mut OpenObjects, number: u32, work: &Work, peer_pd: usize) -> c_int {
     let read = work.opcode == sys::IBV_WR_RDMA_READ;
     let right = if read {
         sys::IBV_ACCESS_REMOTE_READ
@@ -372,7 +372,7 @@ fn fetch(world: &mut World, number: u32, work: &Work, peer_pd: usize) -> c_int {
 }
 
 /// Delivers a message to the peer's next RECV.
-fn receive(world: &mut World, number: u32, work: &Work, kind: c_int) -> Option<c_int> {
+fn receive(world: &mut OpenObjects, number: u32, work: &Work, kind: c_int) -> Option<c_int> {
     let peer = world.qps.get(&work.target.qpn)?;
     let reliable = kind == sys::IBV_QPT_RC;
     let Some((_, into)) = peer.recvs.front().copied() else {
@@ -422,7 +422,7 @@ fn receive(world: &mut World, number: u32, work: &Work, kind: c_int) -> Option<c
 }
 
 /// Completes the peer's next RECV for a WRITE with an immediate.
-fn announce(world: &mut World, number: u32, work: &Work) {
+fn announce(world: &mut OpenObjects, number: u32, work: &Work) {
     let wc = sys::Wc {
         opcode: sys::IBV_WC_RECV_RDMA_WITH_IMM,
         byte_len: u32::try_from(work.payload.len()).unwrap_or(0),
@@ -441,7 +441,7 @@ fn received(number: u32, work: &Work) -> sys::Wc {
     }
 }
 
-fn take_recv(world: &mut World, number: u32, wc: sys::Wc) {
+fn take_recv(world: &mut OpenObjects, number: u32, wc: sys::Wc) {
     let Some(qp) = world.qps.get_mut(&number) else {
         return;
     };

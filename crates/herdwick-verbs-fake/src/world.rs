@@ -9,7 +9,7 @@ use std::{
 
 use herdwick_verbs::sys;
 
-static WORLD: Mutex<World> = Mutex::new(World {
+static WORLD: Mutex<OpenObjects> = Mutex::new(OpenObjects {
     next: 0x11,
     unplugged: false,
     contexts: BTreeMap::new(),
@@ -20,12 +20,12 @@ static WORLD: Mutex<World> = Mutex::new(World {
 });
 
 /// Locks the state for one call.
-pub(crate) fn lock() -> MutexGuard<'static, World> {
+pub(crate) fn lock() -> MutexGuard<'static, OpenObjects> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All open objects; those of the C interface by their address.
-pub(crate) struct World {
+pub(crate) struct OpenObjects {
     next: u32,
     /// Whether the loopback's link is down.
     pub(crate) unplugged: bool,
@@ -106,7 +106,7 @@ pub(crate) struct Qp {
     pub(crate) recvs: VecDeque<(u64, sys::Sge)>,
 }
 
-impl World {
+impl OpenObjects {
     /// Returns a number that was not used before.
     pub(crate) fn number(&mut self) -> u32 {
         self.next += 1;

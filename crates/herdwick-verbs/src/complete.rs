@@ -5,7 +5,7 @@ use herdwick_fabric::{Completion, Opcode, QpState, Qpn, Slab, Source, Status, Tr
 use crate::{
     DATAGRAM_HEADER_BYTES,
     faults::{Fault, Faults},
-    objects::{PortCq, PortQp, Token},
+    objects::{PortCq, PortQp, WorkId},
     sys,
 };
 
@@ -13,7 +13,7 @@ use crate::{
 pub(crate) const TAKE: usize = 32;
 
 /// Buffer for completions from the device.
-pub(crate) type Scratch = Box<[sys::Wc; TAKE]>;
+pub(crate) type WcBuffer = Box<[sys::Wc; TAKE]>;
 
 /// The result of polling a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) fn poll(
     cq: &mut PortCq,
     qps: &mut Slab<PortQp>,
     faults: &mut Faults,
-    scratch: &mut Scratch,
+    scratch: &mut WcBuffer,
     out: &mut [Completion],
 ) -> Check {
     let mut count = 0;
@@ -49,7 +49,7 @@ pub(crate) fn poll(
         };
         let mut known = None;
         for wc in &scratch[..taken.min(room)] {
-            let token = Token::decode(wc.wr_id);
+            let token = WorkId::decode(wc.wr_id);
             // Consecutive completions often have the same queue pair.
             if known
                 .as_ref()
@@ -75,7 +75,7 @@ pub(crate) fn put_aside(
     cq: &mut PortCq,
     qps: &mut Slab<PortQp>,
     faults: &mut Faults,
-    scratch: &mut Scratch,
+    scratch: &mut WcBuffer,
     most: usize,
 ) -> bool {
     let mut left = most;
@@ -84,7 +84,7 @@ pub(crate) fn put_aside(
         // A queue that fails has no more: the look at it says that it failed.
         let taken = cq.raw.poll(&mut scratch[..room]).unwrap_or(0).min(room);
         for wc in &scratch[..taken] {
-            let token = Token::decode(wc.wr_id);
+            let token = WorkId::decode(wc.wr_id);
             let mut completion = Completion::BLANK;
             if let Some(qp) = qps.get_mut(token.qp)
                 && translate(wc, token, qp, faults, &mut completion)
@@ -104,7 +104,7 @@ pub(crate) fn put_aside(
 #[inline]
 fn translate(
     wc: &sys::Wc,
-    token: Token,
+    token: WorkId,
     qp: &mut PortQp,
     faults: &mut Faults,
     out: &mut Completion,

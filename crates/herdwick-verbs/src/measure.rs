@@ -24,7 +24,7 @@ const TIMEOUT: usize = 10_000_000;
 ///
 /// The device refuses a call that it supports.
 pub(crate) fn worth_copying(device: &impl Device, most: usize) -> Result<usize, TrialError> {
-    let mut fixture = Fixture::new(device)?;
+    let mut fixture = LoopbackQp::new(device)?;
     let worth = |size: &usize| {
         let [inline, fetched] = fixture.fastest(*size)?;
         (inline <= fetched).then_some(*size)
@@ -48,7 +48,7 @@ pub enum TrialError {
 }
 
 /// A UD queue pair that sends to itself.
-struct Fixture<P> {
+struct LoopbackQp<P> {
     port: P,
     cq: CqId,
     qp: QpId,
@@ -57,7 +57,7 @@ struct Fixture<P> {
     bytes: Vec<u8>,
 }
 
-impl<P: Port> Fixture<P> {
+impl<P: Port> LoopbackQp<P> {
     fn new<D: Device<Port = P>>(device: &D) -> Result<Self, TrialError> {
         let mut port = device.open_port(&PortLimits::default())?;
         let pd = device.create_pd(&mut port)?;

@@ -44,7 +44,7 @@ pub(crate) struct PortQp {
     pub(crate) recvs: Outstanding,
 }
 
-/// The `wr_id`s of outstanding work requests, in the order of posting. The device gets a [`Token`]
+/// The `wr_id`s of outstanding work requests, in the order of posting. The device gets a [`WorkId`]
 /// in place of each, so that a completion shows which requests precede it.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
@@ -131,7 +131,7 @@ impl Batch<'_> {
 
 /// The decoded `wr_id` of a completion: the queue pair's id, the verb, and the request's position.
 #[derive(Clone, Copy)]
-pub(crate) struct Token {
+pub(crate) struct WorkId {
     pub(crate) qp: u32,
     pub(crate) opcode: Opcode,
     pub(crate) position: u32,
@@ -157,7 +157,7 @@ const _: () = {
     }
 };
 
-impl Token {
+impl WorkId {
     #[inline]
     pub(crate) fn decode(word: u64) -> Self {
         Self {
@@ -193,7 +193,7 @@ mod tests {
         sends.taken = u32::MAX - 1;
         sends.freed = u32::MAX - 1;
         let mut batch = sends.batch(QpId(7));
-        let token = |n| Token::decode(batch.put(n, Opcode::Send)).position;
+        let token = |n| WorkId::decode(batch.put(n, Opcode::Send)).position;
         let positions: Vec<u32> = (10..13).map(token).collect();
         assert_eq!(positions, [POSITIONS - 2, POSITIONS - 1, 0]);
         sends.took(3);
@@ -210,7 +210,7 @@ mod tests {
         for opcode in &OPCODES[..7] {
             let mut queue = Outstanding::new(4);
             queue.taken = POSITIONS - 1;
-            let back = Token::decode(queue.batch(QpId(0xdead_beef)).put(1, *opcode));
+            let back = WorkId::decode(queue.batch(QpId(0xdead_beef)).put(1, *opcode));
             assert_eq!(
                 (back.qp, back.opcode, back.position),
                 (0xdead_beef, *opcode, POSITIONS - 1)

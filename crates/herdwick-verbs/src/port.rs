@@ -10,7 +10,7 @@ use herdwick_fabric::{PdId, PortLimits, Slab};
 use rustix::event::epoll;
 
 use crate::{
-    complete::{Scratch, TAKE},
+    complete::{TAKE, WcBuffer},
     faults::Faults,
     objects::{Address, PortCq, PortQp, Region},
     place::Place,
@@ -53,7 +53,7 @@ pub struct VerbsPort {
     pub(crate) place: Place,
     pub(crate) faults: Faults,
     pub(crate) health: Health,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: WcBuffer,
     pub(crate) sends: Chain<sys::SendWr>,
     pub(crate) recvs: Chain<sys::RecvWr>,
     pub(crate) wakeup: WakeupFds,

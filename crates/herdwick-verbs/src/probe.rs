@@ -35,7 +35,7 @@ pub(crate) struct Found {
 
 pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io::Result<Found> {
     let attributes = context.query_device()?;
-    let trial = Trial::new(context)?;
+    let trial = TrialObjects::new(context)?;
     let has = |transport| trial.qp(transport, 0).is_some();
     let [rc, uc, ud] = [Transport::Rc, Transport::Uc, Transport::Ud].map(has);
     let count = |most: i32| u8::try_from(most.clamp(0, FETCHES_MAX)).unwrap_or(0);
@@ -91,12 +91,12 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
 }
 
 /// A domain and a completion queue for trial queue pairs.
-struct Trial {
+struct TrialObjects {
     pd: Arc<Pd>,
     cq: Arc<Cq>,
 }
 
-impl Trial {
+impl TrialObjects {
     fn new(context: &Arc<Context>) -> io::Result<Self> {
         let channel = Channel::new(context)?;
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, time::Duration};
 
-use herdwick_memcache::reply::Malformed;
+use herdwick_memcache::reply::MalformedReply;
 
 /// Why a call failed. The variants are sorted by who is to blame.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ pub enum Cause {
     Io(OsError),
     /// The peer does not speak memcached.
     #[error("{0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] MalformedReply),
     /// The session belongs to the process that this one was forked from: dial another session.
     #[error("the session belongs to the process that this one was forked from")]
     Forked,

@@ -8,7 +8,7 @@ use herdwick_mem::ForkMark;
 use crate::{
     Address, Answer, Cause, DialError, Direct, Fallback, Key, Op, Options, Ticket,
     text::{Command, When},
-    transports::Transport,
+    transports::OpenTransport,
 };
 
 /// One connection, driven by polling: submit many requests, flush them together, poll the answers.
@@ -53,7 +53,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Session {
-    transport: Transport,
+    transport: OpenTransport,
     /// Why a better transport is not used.
     missed: Option<Fallback>,
     deadline: Duration,
@@ -70,12 +70,16 @@ impl Session {
     /// # Errors
     /// [`DialError`].
     pub fn dial(address: &Address, options: &Options) -> Result<Self, DialError> {
-        let (transport, missed) = Transport::dial(address, options)?;
+        let (transport, missed) = OpenTransport::dial(address, options)?;
         Ok(Self::over(transport, missed, options.deadline))
     }
 
     /// Makes a session over an open transport.
-    pub(crate) fn over(transport: Transport, missed: Option<Fallback>, deadline: Duration) -> Self {
+    pub(crate) fn over(
+        transport: OpenTransport,
+        missed: Option<Fallback>,
+        deadline: Duration,
+    ) -> Self {
         Self {
             transport,
             missed,
@@ -175,7 +179,7 @@ impl Session {
     /// Why it goes by text, if it does.
     #[must_use]
     pub fn fallback(&self) -> Option<&Fallback> {
-        let text = matches!(self.transport, Transport::Memcached(_));
+        let text = matches!(self.transport, OpenTransport::Memcached(_));
         self.missed.as_ref().filter(|_| text)
     }
 

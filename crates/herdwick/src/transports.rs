@@ -23,14 +23,14 @@ use crate::{
 
 /// An open transport. Each call is one branch; everything behind it is concrete.
 #[derive(Debug)]
-pub(crate) enum Transport {
+pub(crate) enum OpenTransport {
     /// memcached's text protocol, which every memcached speaks.
     Memcached(Memcached),
     /// HERD over a fabric.
     Herd(Fabric, Box<Herd<AnyPort>>),
 }
 
-impl Transport {
+impl OpenTransport {
     /// Opens the best transport to `address` that both ends have. Also returns why a better one
     /// failed, or why there is only text.
     pub(crate) fn dial(
@@ -205,8 +205,8 @@ fn take(
     due: Due,
 ) -> Result<Taken<AnyPort>, Fallback> {
     let device = fabric.dial(dial).map_err(|error| match error {
-        providers::DialError::Absent(why) => Fallback::NoDevice(why),
-        providers::DialError::Setup(why) => Fallback::Setup(why),
+        providers::ClientDeviceError::Absent(why) => Fallback::NoDevice(why),
+        providers::ClientDeviceError::Setup(why) => Fallback::Setup(why),
     })?;
     let socket = match (&lease.socket, dial.ends) {
         (Some(path), _) => LeaseSocket::unix(path, due),

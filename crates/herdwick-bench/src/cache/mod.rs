@@ -78,13 +78,13 @@ struct Cell {
 }
 
 /// A server filled to its memory limit.
-struct Full {
+struct FilledServer {
     server: Server,
     client: CacheClient,
     counters: RunCounters,
 }
 
-impl Full {
+impl FilledServer {
     fn resident_mb(&self) -> f64 {
         let cpu = self.server.cpu.as_ref();
         cpu.and_then(|cpu| cpu.resident_mb()).unwrap_or_default()
@@ -143,7 +143,7 @@ impl CacheBench<'_> {
         &self,
         cell: Cell,
         watch: &mut dyn FnMut(&Progress),
-    ) -> Result<Full, BenchError> {
+    ) -> Result<FilledServer, BenchError> {
         let item = (self.config.key_size + self.config.value_size) as u64 + MEMCACHED_OVERHEAD;
         let memory_mb = (self.config.keys * item * cell.percent / 100) >> 20;
         let server = Server::start_memcached(&self.placement.server, memory_mb.max(2))?;
@@ -157,7 +157,7 @@ impl CacheBench<'_> {
         cell: Cell,
         resident: f64,
         watch: &mut dyn FnMut(&Progress),
-    ) -> Result<Full, BenchError> {
+    ) -> Result<FilledServer, BenchError> {
         let mut memory_mb = resident as u64;
         for tried in 1.. {
             let memory = memory_mb.max(MEMORY_MIN_MB);
@@ -187,8 +187,8 @@ impl CacheBench<'_> {
         server: Server,
         cell: Cell,
         watch: &mut dyn FnMut(&Progress),
-    ) -> Result<Full, BenchError> {
-        let mut full = Full {
+    ) -> Result<FilledServer, BenchError> {
+        let mut full = FilledServer {
             client: CacheClient::connect(&server.remote.address, self.space)?,
             server,
             counters: RunCounters::new(),
@@ -202,7 +202,7 @@ impl CacheBench<'_> {
     fn measure(
         &self,
         cell: Cell,
-        full: &mut Full,
+        full: &mut FilledServer,
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Outcome, BenchError> {
         let what = format!("{} {} %", cell.pattern.name(), cell.percent);
@@ -224,7 +224,7 @@ impl CacheBench<'_> {
         Ok(Outcome::of(self.subject(cell, full), &[run]))
     }
 
-    fn subject(&self, cell: Cell, full: &Full) -> Subject {
+    fn subject(&self, cell: Cell, full: &FilledServer) -> Subject {
         Subject {
             system: "cache".to_owned(),
             fabric: Fabric::Tcp.name().to_owned(),
@@ -241,7 +241,7 @@ impl CacheBench<'_> {
     }
 }
 
-impl Full {
+impl FilledServer {
     fn ask(
         &mut self,
         steps: impl Iterator<Item = Step>,

@@ -45,7 +45,7 @@ const WINDOW: usize = Window::MAX;
 
 /// Why no lease was taken.
 #[derive(Debug, thiserror::Error)]
-pub enum LeaseError {
+pub enum HostileLeaseError {
     /// No connection to the server.
     #[error(transparent)]
     Unreachable(#[from] herdwick::Error),
@@ -66,7 +66,7 @@ pub enum LeaseError {
     Endpoints(#[from] EndpointError),
 }
 
-impl From<FrameError> for LeaseError {
+impl From<FrameError> for HostileLeaseError {
     fn from(error: FrameError) -> Self {
         Self::Handshake(error.into())
     }
@@ -81,9 +81,9 @@ pub(super) struct Prey {
 
 impl Prey {
     /// Takes a lease at `server` by the protocol that every client uses.
-    pub(super) fn take(server: &Remote) -> Result<Self, LeaseError> {
+    pub(super) fn take(server: &Remote) -> Result<Self, HostileLeaseError> {
         let offer = hello(server)?;
-        let mut socket = UnixStream::connect(offer.socket.ok_or(LeaseError::NoOffer)?)?;
+        let mut socket = UnixStream::connect(offer.socket.ok_or(HostileLeaseError::NoOffer)?)?;
         socket.set_read_timeout(Some(TIMEOUT))?;
         let (mut shake, claim) = ClientHandshake::new(&Claim {
             token: offer.token,
@@ -118,14 +118,14 @@ impl Prey {
 }
 
 /// Maps the file of a ticket that the client may write, its first, a second time.
-fn writable(fds: &[OwnedFd]) -> Result<Span, LeaseError> {
+fn writable(fds: &[OwnedFd]) -> Result<Span, HostileLeaseError> {
     let up = fds.first().ok_or(FrameError::Body)?;
     let len = fstat(up).map_err(io::Error::from)?.st_size as usize;
     let mapping = Mapping::shared(up.as_fd(), len, Access::ReadWrite)?;
     Ok(Span::new(Arc::new(mapping)))
 }
 
-fn hello(server: &Remote) -> Result<FabricOffer, LeaseError> {
+fn hello(server: &Remote) -> Result<FabricOffer, HostileLeaseError> {
     let mut stream = server.connect_blocking()?;
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let hello = Hello {
@@ -137,11 +137,18 @@ fn hello(server: &Remote) -> Result<FabricOffer, LeaseError> {
     let mut line = Vec::new();
     BufReader::new(stream.take(HELLO_BYTES_MAX as u64)).read_until(b'\n', &mut line)?;
     let offer = Offer::parse(line.trim_ascii_end(), &[*LOCAL.words()])?;
-    offer.fabrics.into_iter().next().ok_or(LeaseError::NoOffer)
+    offer
+        .fabrics
+        .into_iter()
+        .next()
+        .ok_or(HostileLeaseError::NoOffer)
 }
 
 /// Reads the next message of the server.
-fn receive(socket: &UnixStream, shake: &mut ClientHandshake) -> Result<ClientEvent, LeaseError> {
+fn receive(
+    socket: &UnixStream,
+    shake: &mut ClientHandshake,
+) -> Result<ClientEvent, HostileLeaseError> {
     loop {
         let mut bytes = vec![0; shake.wanted()];
         let mut space =

@@ -23,17 +23,17 @@ use crate::{
 };
 
 pub use kind::Neighbour;
-pub use lease::LeaseError;
+pub use lease::HostileLeaseError;
 use lease::Prey;
 
 /// A neighbour's process, killed on drop.
 #[derive(Debug)]
-pub(crate) struct Process(Child);
+pub(crate) struct NeighbourProcess(Child);
 
 /// The line that a neighbour prints when it has started.
 const BEGUN: &str = "begun";
 
-impl Process {
+impl NeighbourProcess {
     /// Starts `program` as a neighbour of the clients of `server`, on `cpus`. `access_flags` are the
     /// options with which it reaches the server.
     pub(crate) fn start(
@@ -69,7 +69,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for NeighbourProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -86,7 +86,7 @@ pub fn neighbour(
     server: &str,
     access: Options,
     cpus: &[usize],
-) -> Result<(), LeaseError> {
+) -> Result<(), HostileLeaseError> {
     pin(cpus);
     let address = server.parse().map_err(herdwick::Error::from)?;
     let mut prey = match kind {

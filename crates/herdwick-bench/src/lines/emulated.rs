@@ -44,7 +44,7 @@ const POINTER: usize = 8;
 
 /// What a GET READs, and of how much memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Layout {
+struct ReadLayout {
     /// Bytes from one place of the table to the next, and of a READ there.
     stride: usize,
     len: usize,
@@ -60,7 +60,7 @@ struct Layout {
     keys: u64,
 }
 
-impl Layout {
+impl ReadLayout {
     fn of(system: EmulatedSystem, keys: u64, space: &KeySpace) -> Self {
         let (key, value) = (space.key_size(), space.value_size());
         let slots = (keys * 100).div_ceil(LOAD_PERCENT);
@@ -119,7 +119,7 @@ struct Get {
 
 /// Decides what a GET READs next; what it READs means nothing.
 struct Places {
-    layout: Layout,
+    layout: ReadLayout,
     region: Remote,
 }
 
@@ -150,7 +150,7 @@ impl Judge for Places {
                 let place = Rng::new(get.rng).below(self.layout.keys);
                 let from = self
                     .region
-                    .offset(first + place * Layout::value_stride(len));
+                    .offset(first + place * ReadLayout::value_stride(len));
                 Verdict::Follow(Step::one(Fetch { from, len }))
             }
             _ => Verdict::Found(read.within(0, 0..self.layout.answer)),
@@ -161,19 +161,19 @@ impl Judge for Places {
 /// The region, as a part of each client's connection.
 struct Region {
     memory: SharedMemory,
-    layout: Layout,
+    layout: ReadLayout,
     window: usize,
 }
 
 impl<D: Device> Attach<D> for Region {
-    type Client = Lookups;
+    type Client = EmulatedGets;
     type Error = EndpointError;
 
     fn attach(
         &mut self,
         (server, there): (&mut EchoParty<D>, PdId),
         (client, here): (&mut EchoParty<D>, PdId),
-    ) -> Result<Lookups, EndpointError> {
+    ) -> Result<EmulatedGets, EndpointError> {
         let options = ReaderOptions {
             lookups: self.window,
             step_bytes: self.layout.longest().next_multiple_of(WORD),
@@ -209,7 +209,7 @@ impl<D: Device> Attach<D> for Region {
             .device
             .connect(&mut client.port, reader.qp(), &ends.0);
         connected.map_err(SetupError::from)?;
-        Ok(Lookups {
+        Ok(EmulatedGets {
             reader,
             places: Places {
                 layout: self.layout,
@@ -220,7 +220,7 @@ impl<D: Device> Attach<D> for Region {
 }
 
 /// A client's GETs.
-struct Lookups {
+struct EmulatedGets {
     reader: Reader<Get>,
     places: Places,
 }
@@ -235,7 +235,7 @@ pub(crate) struct EmulatedTarget<D: Device> {
 
 struct EmulatedEnd<D: Device> {
     asker: Asker<D>,
-    lookups: Lookups,
+    lookups: EmulatedGets,
     now_ns: u64,
     /// Why nothing more is answered.
     failed: Option<DriveError>,
@@ -258,7 +258,7 @@ where
     ) -> Result<Vec<Self>, EndpointError> {
         let lossless = host.capabilities().lossless;
         let exchange = exchange(system, window, &space, host.capabilities().inline_bytes_max)?;
-        let layout = Layout::of(system, keys, &space);
+        let layout = ReadLayout::of(system, keys, &space);
         let mut region = Region {
             memory: host.allocate_shared(layout.bytes(), Sharing::ReadOnly)?,
             layout,
@@ -338,7 +338,7 @@ impl<D: Device> Lines for EmulatedEnd<D> {
             });
             return Ok(());
         }
-        let Lookups { reader, places } = &mut self.lookups;
+        let EmulatedGets { reader, places } = &mut self.lookups;
         let mut get = Get {
             token,
             rng: request.hash.0,
@@ -368,7 +368,7 @@ impl<D: Device> Lines for EmulatedEnd<D> {
         let replies = self
             .asker
             .replies(now, &mut |token, _, _| sink(token, done(&[])));
-        let Lookups { reader, places } = &mut self.lookups;
+        let EmulatedGets { reader, places } = &mut self.lookups;
         let ended = reader.poll(&mut self.asker.hub.port, places, &mut |get, outcome| {
             sink(
                 get.token,
@@ -478,7 +478,7 @@ mod tests {
     fn pilaf_probes_as_often_as_the_paper_says() {
         let space = KeySpace::new(KEYS, 16, 32).unwrap();
         let mean = |system| {
-            let layout = Layout::of(system, KEYS, &space);
+            let layout = ReadLayout::of(system, KEYS, &space);
             let hash = |n: u64| HASH_KEY.hash(&n.to_le_bytes());
             let more = (0..KEYS).map(|n| u64::from(layout.more_probes(hash(n))));
             let more: u64 = more.sum();
@@ -521,14 +521,14 @@ mod tests {
             (EmulatedSystem::Farm, slots * 48),
             (EmulatedSystem::FarmVar, slots * 24 + KEYS * 32),
         ] {
-            let layout = Layout::of(system, KEYS, &space);
+            let layout = ReadLayout::of(system, KEYS, &space);
             let bytes = layout.bytes() as u64;
             assert!((least..least + least / 10).contains(&bytes), "{system:?}");
             let last = (layout.places - 1) * layout.stride as u64 + layout.len as u64;
             let first = layout.value.map_or(bytes, |(_, first)| first);
             assert!(last <= first, "{system:?}");
             if let Some((len, first)) = layout.value {
-                assert!(first + (KEYS - 1) * Layout::value_stride(len) + len as u64 <= bytes);
+                assert!(first + (KEYS - 1) * ReadLayout::value_stride(len) + len as u64 <= bytes);
             }
         }
     }

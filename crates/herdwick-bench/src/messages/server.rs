@@ -73,7 +73,7 @@ pub(crate) struct Work {
     memory: Arena<u64>,
     accesses: usize,
     /// Where requests wait for their memory; `None`: the accesses of a request are done at once.
-    pipeline: Option<Pipeline<Job>>,
+    pipeline: Option<Pipeline<PipelinedRequest>>,
     /// The replies of the requests in the pipeline.
     replies: Vec<u64>,
     /// Requests taken into the pipeline.
@@ -81,7 +81,7 @@ pub(crate) struct Work {
 }
 
 /// A request in the pipeline.
-struct Job {
+struct PipelinedRequest {
     /// The word to access next.
     at: usize,
     channel: usize,
@@ -132,7 +132,7 @@ impl Work {
         self.taken += 1;
         let kept = first..first + reply.len();
         self.replies[kept.clone()].copy_from_slice(reply);
-        let job = Job {
+        let job = PipelinedRequest {
             at,
             channel,
             reply: kept,
@@ -149,7 +149,7 @@ impl Work {
     }
 
     #[inline]
-    fn push(&mut self, job: Option<Job>, done: impl FnOnce((usize, &[u64]))) {
+    fn push(&mut self, job: Option<PipelinedRequest>, done: impl FnOnce((usize, &[u64]))) {
         let Self {
             memory,
             accesses,
@@ -164,7 +164,7 @@ impl Work {
                 prefetch_read(memory, job.at);
             }
         });
-        if let Some(Job { at, channel, reply }) = ended {
+        if let Some(PipelinedRequest { at, channel, reply }) = ended {
             black_box(at);
             done((channel, &replies[reply]));
         }

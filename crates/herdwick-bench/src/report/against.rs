@@ -14,52 +14,52 @@ pub struct Against<'a> {
 }
 
 /// A figure of a run: its printed name, and how to read it.
-struct Figure {
+struct ComparedFigure {
     name: &'static str,
     of: fn(&Run) -> Option<f64>,
 }
 
-const FIGURES: [Figure; 7] = [
-    Figure {
+const FIGURES: [ComparedFigure; 7] = [
+    ComparedFigure {
         name: "kops/s",
         of: |run| Some(run.ops_per_s / 1000.0),
     },
-    Figure {
+    ComparedFigure {
         name: "hit %",
         of: |run| run.hit_ratio.map(|ratio| ratio * 100.0),
     },
-    Figure {
+    ComparedFigure {
         name: "p50 us",
         of: |run| run.latency_us.map(|latency| latency.p50),
     },
-    Figure {
+    ComparedFigure {
         name: "p99 us",
         of: |run| run.latency_us.map(|latency| latency.p99),
     },
-    Figure {
+    ComparedFigure {
         name: "p99.9 us",
         of: |run| run.latency_us.map(|latency| latency.p999),
     },
-    Figure {
+    ComparedFigure {
         name: "srv ns",
         of: |run| run.cpu_ns_per_op.server,
     },
-    Figure {
+    ComparedFigure {
         name: "cli ns",
         of: |run| run.cpu_ns_per_op.client,
     },
 ];
 
 /// The values of a figure in the runs of one report.
-struct Values {
+struct FigureValues {
     median: f64,
     min: f64,
     max: f64,
     runs: usize,
 }
 
-impl Values {
-    fn of(outcome: &Outcome, figure: &Figure) -> Option<Self> {
+impl FigureValues {
+    fn of(outcome: &Outcome, figure: &ComparedFigure) -> Option<Self> {
         let values = outcome.per_run.iter().filter_map(figure.of);
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
@@ -132,7 +132,10 @@ impl Against<'_> {
 
 fn changes(text: &mut impl fmt::Write, before: &Outcome, after: &Outcome) -> fmt::Result {
     for figure in &FIGURES {
-        let pair = (Values::of(before, figure), Values::of(after, figure));
+        let pair = (
+            FigureValues::of(before, figure),
+            FigureValues::of(after, figure),
+        );
         let (Some(before), Some(now)) = pair else {
             continue;
         };

@@ -51,7 +51,7 @@ pub struct Manifest {
     pub machine: Machine,
     /// Fabrics measured, joined by commas.
     pub fabric: String,
-    /// Classes of the figures, joined by commas: [`Word`]s.
+    /// Classes of the figures, joined by commas: [`FigureClass`]s.
     pub word: String,
     /// Cache-line round trip before the first run and after the last.
     pub line_rtt_ns: BeforeAfter,
@@ -65,7 +65,7 @@ pub struct Manifest {
 /// The class of a figure; figures of different classes are not comparable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Word {
+pub enum FigureClass {
     /// Shared memory of one host.
     Shm,
     /// Software on ordinary hardware: sockets, a software RNIC, a bare store.
@@ -76,7 +76,7 @@ pub enum Word {
     Hardware,
 }
 
-impl Word {
+impl FigureClass {
     /// Returns its name in the manifest.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -202,7 +202,7 @@ pub struct Subject {
     /// The neighbour on the same host: `scribbler`, `spinner`, or `crowd` (idle connections).
     pub beside: Option<String>,
     pub fabric: String,
-    /// A [`Word`].
+    /// A [`FigureClass`].
     pub word: String,
     /// Version that the server reports.
     pub server: Option<String>,

@@ -8,7 +8,7 @@ fn report() -> Report {
     let subject = Subject {
         system: "herd".to_owned(),
         fabric: "tcp".to_owned(),
-        word: Word::Soft.name().to_owned(),
+        word: FigureClass::Soft.name().to_owned(),
         workload: "b".to_owned(),
         get_share: 0.95,
         clients: 2,

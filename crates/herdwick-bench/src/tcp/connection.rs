@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     compose::Composer,
-    reply::{Asked, FOREIGN_MAX, Front, Reader},
+    reply::{Asked, FOREIGN_MAX, NextReply, Reader},
 };
 use crate::{
     counters::RunCounters,
@@ -147,9 +147,9 @@ impl<S: Read + Write> Connection<S> {
         while let Some(asked) = self.asked.front_mut() {
             let bytes = &self.inbox[at..self.filled];
             match reader.front(bytes, asked, &mut self.wanted, counters)? {
-                Front::Partial => break,
-                Front::Part(n) => at += n,
-                Front::End(n) => {
+                NextReply::Partial => break,
+                NextReply::Part(n) => at += n,
+                NextReply::End(n) => {
                     at += n;
                     counters.latency(asked.start_ns, now_ns);
                     self.asked.pop_front();

@@ -20,13 +20,13 @@ const REPLIES_MAX: usize = 48 << 10;
 
 /// An in-memory stream: requests written, and replies to read.
 #[derive(Debug, Default)]
-struct Memory {
+struct InMemoryStream {
     requests: Vec<u8>,
     replies: Vec<u8>,
     read: usize,
 }
 
-impl Write for Memory {
+impl Write for InMemoryStream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.requests.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -37,7 +37,7 @@ impl Write for Memory {
     }
 }
 
-impl Read for Memory {
+impl Read for InMemoryStream {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let rest = &self.replies[self.read..];
         if rest.is_empty() {
@@ -50,7 +50,7 @@ impl Read for Memory {
     }
 }
 
-impl Memory {
+impl InMemoryStream {
     /// Answers every request that was written; every key is found.
     fn answer(&mut self, space: &KeySpace, value: &mut [u8]) {
         (self.read, self.replies) = (0, Vec::with_capacity(self.replies.len()));
@@ -100,7 +100,7 @@ pub(crate) fn generator_ns(
     let count = options.connections.max(IN_FLIGHT.div_ceil(pipeline));
     let mut connections = Vec::from_iter((0..count).map(|_| {
         let room = space.value_size() + REPLIES_MAX;
-        Connection::new(Memory::default(), room, true)
+        Connection::new(InMemoryStream::default(), room, true)
     }));
     let (mut composer, mut reader) = (
         Composer::new(space, options.multiget.max(1)),
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn instant_target_answers_in_the_protocol() {
         let space = KeySpace::new(100, 5, 3).unwrap();
-        let mut memory = Memory::default();
+        let mut memory = InMemoryStream::default();
         let _ = memory.write(b"get 00001 0000a\r\nset 00002 0 0 3\r\nx\n\r\r\nget 00003\r\n");
         memory.answer(&space, &mut [0; 3]);
         let text = memory.replies.split(|byte| *byte == b'\n');

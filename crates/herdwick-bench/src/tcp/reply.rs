@@ -36,7 +36,7 @@ pub(super) struct Asked {
 
 /// What the front of the received bytes is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Front {
+pub(super) enum NextReply {
     /// An incomplete reply line or value.
     Partial,
     /// This many bytes of a reply that continues.
@@ -70,10 +70,10 @@ impl Reader {
         asked: &mut Asked,
         wanted: &mut VecDeque<u32>,
         counters: &mut RunCounters,
-    ) -> Result<Front, DriveError> {
+    ) -> Result<NextReply, DriveError> {
         if asked.is_put && bytes.starts_with(STORED) {
             counters.puts += 1;
-            return Ok(Front::End(STORED.len()));
+            return Ok(NextReply::End(STORED.len()));
         }
         if !asked.is_put && bytes.starts_with(VALUE) {
             return self.value(bytes, asked, wanted, counters);
@@ -81,7 +81,7 @@ impl Reader {
         if !asked.is_put && bytes.starts_with(END) {
             counters.misses += asked.remaining as u64;
             wanted.drain(..asked.remaining);
-            return Ok(Front::End(END.len()));
+            return Ok(NextReply::End(END.len()));
         }
         refusal(bytes, asked, wanted, counters)
     }
@@ -92,7 +92,7 @@ impl Reader {
         asked: &mut Asked,
         wanted: &mut VecDeque<u32>,
         counters: &mut RunCounters,
-    ) -> Result<Front, DriveError> {
+    ) -> Result<NextReply, DriveError> {
         let key_end = VALUE.len() + self.space.key_size();
         let header_end = key_end + self.tail.len();
         let value_end = header_end + self.space.value_size();
@@ -101,7 +101,7 @@ impl Reader {
             return foreign_value(bytes, asked, wanted, counters);
         }
         if bytes.len() < value_end + 2 {
-            return Ok(Front::Partial);
+            return Ok(NextReply::Partial);
         }
         match self.expected(&bytes[VALUE.len()..key_end], asked, wanted, counters) {
             Some(key)
@@ -112,7 +112,7 @@ impl Reader {
             }
             _ => counters.wrong_values += 1,
         }
-        Ok(Front::Part(value_end + 2))
+        Ok(NextReply::Part(value_end + 2))
     }
 
     /// Returns the index of the requested key that `key` is; the requested keys before it were
@@ -144,9 +144,9 @@ fn foreign_value(
     asked: &mut Asked,
     wanted: &mut VecDeque<u32>,
     counters: &mut RunCounters,
-) -> Result<Front, DriveError> {
+) -> Result<NextReply, DriveError> {
     let total = match parsed(bytes)? {
-        None => return Ok(Front::Partial),
+        None => return Ok(NextReply::Partial),
         Some((Reply::Value(_), total)) => total,
         Some(_) => return Err(unexpected(bytes)),
     };
@@ -155,7 +155,7 @@ fn foreign_value(
         wanted.pop_front();
         asked.remaining -= 1;
     }
-    Ok(Front::Part(total))
+    Ok(NextReply::Part(total))
 }
 
 /// Counts an error line, which ends the reply, whatever keys were still to be answered.
@@ -164,15 +164,15 @@ fn refusal(
     asked: &Asked,
     wanted: &mut VecDeque<u32>,
     counters: &mut RunCounters,
-) -> Result<Front, DriveError> {
+) -> Result<NextReply, DriveError> {
     let len = match parsed(bytes)? {
-        None => return Ok(Front::Partial),
+        None => return Ok(NextReply::Partial),
         Some((reply, len)) if is_refusal(&reply) => len,
         Some(_) => return Err(unexpected(bytes)),
     };
     wanted.drain(..asked.remaining);
     counters.errors += 1;
-    Ok(Front::End(len))
+    Ok(NextReply::End(len))
 }
 
 fn is_refusal(reply: &Reply<'_>) -> bool {
@@ -215,15 +215,15 @@ mod tests {
         let (mut counters, mut at, mut seen) = (RunCounters::new(), 0, 0);
         while let Some(front) = asked.front_mut() {
             match reader.front(&replies[at..seen], front, &mut wanted, &mut counters)? {
-                Front::Partial => {
+                NextReply::Partial => {
                     assert!(
                         seen < replies.len(),
                         "requests more bytes than the replies have"
                     );
                     seen = (seen + step).min(replies.len());
                 }
-                Front::Part(n) => at += n,
-                Front::End(n) => {
+                NextReply::Part(n) => at += n,
+                NextReply::End(n) => {
                     at += n;
                     asked.pop_front();
                 }

@@ -16,11 +16,11 @@ use super::{
     arrivals::{ArrivalCounts, Arrivals},
     issue::{Flow, Issuer, Shape},
     plan::{Direction, Point, Verb},
-    respond::{Responder, ResponderFlow},
+    respond::{ResponderFlow, TargetThread},
 };
 
 /// A thread's port and what hangs on it.
-struct Party<D: Device> {
+struct VerbThread<D: Device> {
     device: D,
     port: D::Port,
     cq: CqId,
@@ -70,7 +70,7 @@ impl Sizes {
 /// Everything of a point, ready to run.
 pub(super) struct Ends<D: Device> {
     pub(super) issuers: Vec<Issuer<D::Port, D>>,
-    pub(super) responders: Vec<Responder<D>>,
+    pub(super) responders: Vec<TargetThread<D>>,
     pub(super) counts: ArrivalCounts,
 }
 
@@ -142,14 +142,14 @@ pub(super) fn connect<D: Device>(
     ))
 }
 
-type Flows = Vec<(Vec<Flow>, Vec<ResponderFlow>)>;
+type ThreadFlows = Vec<(Vec<Flow>, Vec<ResponderFlow>)>;
 
 impl<D: Device> Ends<D> {
     fn of(
         point: &Point,
         sizes: &Sizes,
-        [exporters, importers]: [Vec<Party<D>>; 2],
-        [exporting, importing]: [Flows; 2],
+        [exporters, importers]: [Vec<VerbThread<D>>; 2],
+        [exporting, importing]: [ThreadFlows; 2],
         exporter_issues: bool,
     ) -> Self {
         let exporters = exporters.into_iter().zip(exporting);
@@ -181,7 +181,7 @@ impl<D: Device> Ends<D> {
                 .collect(),
             responders: responders
                 .map(|(party, (_, flows))| {
-                    Responder::new((party.device, party.port, party.cq), flows)
+                    TargetThread::new((party.device, party.port, party.cq), flows)
                 })
                 .collect(),
             counts,
@@ -190,7 +190,7 @@ impl<D: Device> Ends<D> {
 }
 
 /// Opens a thread's port, with room for `peers` threads of the other side.
-fn party<D: Device>(point: &Point, device: D, peers: usize) -> Result<Party<D>, SetupError> {
+fn party<D: Device>(point: &Point, device: D, peers: usize) -> Result<VerbThread<D>, SetupError> {
     let qps = point.queue_pairs * (peers + 1);
     let mut port = device.open_port(&PortLimits {
         pds: peers + 1,
@@ -202,7 +202,7 @@ fn party<D: Device>(point: &Point, device: D, peers: usize) -> Result<Party<D>, 
     let outstanding = point.window.max(RECVS_MIN) * 2 + 1;
     let depth = 2 * qps * outstanding;
     let cq = device.create_cq(&mut port, &CqSpec { depth })?;
-    Ok(Party { device, port, cq })
+    Ok(VerbThread { device, port, cq })
 }
 
 /// Allocates the memory that one-sided verbs access at one target.
@@ -219,8 +219,8 @@ fn memory<D: Device>(point: &Point, device: &D) -> Result<Option<SharedMemory>, 
 struct Pair<'a, D: Device> {
     point: &'a Point,
     sizes: &'a Sizes,
-    exporter: &'a mut Party<D>,
-    importer: &'a mut Party<D>,
+    exporter: &'a mut VerbThread<D>,
+    importer: &'a mut VerbThread<D>,
 }
 
 impl<D: Device> Pair<'_, D> {
@@ -284,8 +284,8 @@ const NOWHERE: Remote = Remote {
 /// Registers the target's memory in the domain of a pair; returns its remote address.
 fn register<D: Device>(
     point: &Point,
-    (exporter, there): (&mut Party<D>, PdId),
-    (importer, here): (&mut Party<D>, PdId),
+    (exporter, there): (&mut VerbThread<D>, PdId),
+    (importer, here): (&mut VerbThread<D>, PdId),
     memory: &SharedMemory,
 ) -> Result<Remote, SetupError> {
     let access = match point.verb {
@@ -296,7 +296,7 @@ fn register<D: Device>(
             ..Access::LOCAL
         },
     };
-    let Party { device, port, .. } = exporter;
+    let VerbThread { device, port, .. } = exporter;
     let region = device.register_shared(port, there, memory, access, Scope::Pd)?;
     let ticket = device.export_region(port, region)?;
     importer
@@ -308,7 +308,7 @@ fn register<D: Device>(
 /// Makes a queue pair that sends, with memory for payloads and for the results of READs.
 fn sender<D: Device>(
     point: &Point,
-    party: &mut Party<D>,
+    party: &mut VerbThread<D>,
     pd: PdId,
 ) -> Result<(QpId, RegionId), SetupError> {
     let flows = match point.transport {
@@ -332,8 +332,8 @@ fn sender<D: Device>(
 fn flow<D: Device>(
     point: &Point,
     sizes: &Sizes,
-    (from, (qp, region)): (&mut Party<D>, (QpId, RegionId)),
-    (to, pd): (&mut Party<D>, PdId),
+    (from, (qp, region)): (&mut VerbThread<D>, (QpId, RegionId)),
+    (to, pd): (&mut VerbThread<D>, PdId),
     base: Remote,
 ) -> Result<(Flow, ResponderFlow), SetupError> {
     let spec = QpSpec {
@@ -377,7 +377,11 @@ fn flow<D: Device>(
 }
 
 /// Allocates memory without remote rights.
-fn local<D: Device>(party: &mut Party<D>, pd: PdId, len: usize) -> Result<RegionId, SetupError> {
+fn local<D: Device>(
+    party: &mut VerbThread<D>,
+    pd: PdId,
+    len: usize,
+) -> Result<RegionId, SetupError> {
     let spec = RegionSpec::local(len.max(WORD));
     Ok(party.device.allocate_region(&mut party.port, pd, &spec)?)
 }

@@ -65,7 +65,7 @@ const TRIAL_PASSES: u64 = 100_000;
 const NAP: Duration = Duration::from_millis(1);
 
 /// One thread of the targets.
-pub(super) struct Responder<D: Device> {
+pub(super) struct TargetThread<D: Device> {
     // The device stays open as long as its port is used.
     _device: D,
     port: D::Port,
@@ -78,7 +78,7 @@ pub(super) struct Responder<D: Device> {
     failures: Arc<AtomicU64>,
 }
 
-impl<D: Device> Responder<D> {
+impl<D: Device> TargetThread<D> {
     pub(super) fn new(
         (device, port, cq): (D, D::Port, CqId),
         mut flows: Vec<ResponderFlow>,

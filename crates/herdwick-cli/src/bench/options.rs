@@ -8,10 +8,10 @@ use herdwick_bench::Fabric;
 use super::{BenchArgs, System, failure::BenchFailure, verbs};
 
 /// Tells whether a system reads an option.
-type Reads = fn(System) -> bool;
+type OptionReaders = fn(System) -> bool;
 
 /// The options that not every system reads, by their identifiers, and the systems that do.
-const READERS: [(&str, Reads); 20] = [
+const READERS: [(&str, OptionReaders); 20] = [
     ("fabric", |system| {
         in_process(system) || matches!(system, System::Herd | System::Verbs)
     }),
@@ -76,7 +76,7 @@ fn timed(system: System) -> bool {
 }
 
 /// Options of a server that the benchmark starts, or of the bare store.
-const OF_OWN_SERVER: [(&str, Reads); 2] = [
+const OF_OWN_SERVER: [(&str, OptionReaders); 2] = [
     ("workers", |system| {
         matches!(
             system,
@@ -98,7 +98,7 @@ const OF_TCP: [&str; 4] = ["connections", "idle_connections", "pipeline", "multi
 /// Checks that each option on the command line has an effect.
 pub(super) fn check(args: &BenchArgs, given: &ArgMatches) -> Result<(), BenchFailure> {
     let is_given = |id: &&str| given.value_source(id) == Some(ValueSource::CommandLine);
-    let is_verbs: Reads = |system| system == System::Verbs;
+    let is_verbs: OptionReaders = |system| system == System::Verbs;
     let of_verbs = verbs::OPTIONS.map(|id| (id, is_verbs));
     let all = READERS.iter().chain(&OF_OWN_SERVER).chain(&of_verbs);
     for (id, reads) in all.filter(|(id, _)| is_given(id)) {

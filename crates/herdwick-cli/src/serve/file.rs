@@ -28,12 +28,12 @@ pub(crate) enum FileError {
 
 /// A flag in the form of a command-line argument, and its line in the file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Flag {
+pub(super) struct FlagLine {
     pub(super) word: String,
     pub(super) line: usize,
 }
 
-impl Flag {
+impl FlagLine {
     /// Returns its long name, and its value if it has one.
     pub(super) fn parts(&self) -> (&str, Option<&str>) {
         let word = self.word.trim_start_matches('-');
@@ -51,7 +51,7 @@ impl Flag {
 }
 
 /// Reads the flags in `path`, arguments of `command`; each is checked.
-pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<Flag>, FileError> {
+pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<FlagLine>, FileError> {
     let text = std::fs::read_to_string(path).map_err(|source| FileError::Unreadable {
         path: path.to_owned(),
         source,
@@ -71,7 +71,7 @@ pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<Flag>, FileErr
 type Wrong = (usize, String);
 
 /// Parses the flags of `text`, in the order of their names.
-fn read(text: &str) -> Result<Vec<Flag>, Wrong> {
+fn read(text: &str) -> Result<Vec<FlagLine>, Wrong> {
     let line = |span: Range<usize>| 1 + text[..span.start].matches('\n').count();
     let table = DeTable::parse(text).map_err(|error| {
         let span = error.span().unwrap_or(0..0);
@@ -96,11 +96,16 @@ fn read(text: &str) -> Result<Vec<Flag>, Wrong> {
 }
 
 /// Appends a flag. `true` gives a flag without a value, `false` none, a list one flag per element.
-fn push(flags: &mut Vec<Flag>, name: &str, value: &DeValue<'_>, line: usize) -> Result<(), Wrong> {
+fn push(
+    flags: &mut Vec<FlagLine>,
+    name: &str,
+    value: &DeValue<'_>,
+    line: usize,
+) -> Result<(), Wrong> {
     let value = match value {
         DeValue::Boolean(true) => {
             let word = format!("--{name}");
-            flags.push(Flag { word, line });
+            flags.push(FlagLine { word, line });
             return Ok(());
         }
         DeValue::Boolean(false) => return Ok(()),
@@ -127,12 +132,12 @@ fn push(flags: &mut Vec<Flag>, name: &str, value: &DeValue<'_>, line: usize) -> 
         }
     };
     let word = format!("--{name}={value}");
-    flags.push(Flag { word, line });
+    flags.push(FlagLine { word, line });
     Ok(())
 }
 
 /// Checks that `command` accepts the flag, independent of other flags.
-fn check(flag: &Flag, command: &Command) -> Result<(), Wrong> {
+fn check(flag: &FlagLine, command: &Command) -> Result<(), Wrong> {
     let words = ["serve", &flag.word];
     let Err(error) = command.clone().try_get_matches_from(words) else {
         return Ok(());

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 /// One address of `-l`, with its port if given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
+pub(crate) struct ListenAddress {
     host: String,
     port: Option<u16>,
     plain: bool,
@@ -14,7 +14,7 @@ pub(crate) struct Interface {
 const ANY: &str = "*";
 
 /// Parses `[notls:][tag[NAME]:]ADDR[:PORT]`. An IPv6 address with a port has to be in brackets.
-pub(super) fn parse(text: &str) -> Result<Interface, String> {
+pub(super) fn parse(text: &str) -> Result<ListenAddress, String> {
     let mut rest = text.trim();
     let bare = rest.strip_prefix("notls:");
     let plain = bare.is_some();
@@ -35,10 +35,10 @@ pub(super) fn parse(text: &str) -> Result<Interface, String> {
         let end = rest.find("]:").ok_or("a tag ends with ]:")?;
         rest = &rest[end + 2..];
     }
-    let interface = split(rest).map(|interface| Interface { plain, ..interface });
+    let interface = split(rest).map(|interface| ListenAddress { plain, ..interface });
     // The resolver takes a number for an address: 1 is 0.0.0.1.
     let digits = |host: &str| host.bytes().all(|byte| byte.is_ascii_digit());
-    if let Some(Interface { host, .. }) = &interface
+    if let Some(ListenAddress { host, .. }) = &interface
         && !host.is_empty()
         && digits(host)
     {
@@ -67,8 +67,8 @@ pub(super) fn metrics(text: &str) -> Result<SocketAddr, String> {
         .ok_or_else(|| "give a port, or an address such as 0.0.0.0:9150 or [::1]:9150".into())
 }
 
-fn split(text: &str) -> Option<Interface> {
-    let interface = |host: &str, port| Interface {
+fn split(text: &str) -> Option<ListenAddress> {
+    let interface = |host: &str, port| ListenAddress {
         host: host.to_owned(),
         port,
         plain: false,
@@ -88,7 +88,7 @@ fn split(text: &str) -> Option<Interface> {
     }
 }
 
-impl Interface {
+impl ListenAddress {
     /// Resolves the address; `port` applies if it has none of its own.
     ///
     /// # Errors

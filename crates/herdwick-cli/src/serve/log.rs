@@ -88,15 +88,15 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut message = Message(String::new());
+        let mut message = MessageField(String::new());
         event.record(&mut message);
         writeln!(writer, "herdwick: {}", message.0)
     }
 }
 
-struct Message(String);
+struct MessageField(String);
 
-impl Visit for Message {
+impl Visit for MessageField {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             self.0 = format!("{value:?}");

@@ -33,7 +33,7 @@ use error::ServeError;
 use extended::{Extended, extend};
 use log::LogFormat;
 use process::PidFile;
-use reload::Flags;
+use reload::FlagSources;
 use tracing::{debug, error, info, warn};
 
 /// Serves until a signal or a client ends the server; returns the exit code. `command` is the
@@ -54,17 +54,17 @@ fn serve(args: &ServeArgs, command: &clap::Command) -> Result<(), ServeError> {
     let Some(path) = args.config.as_deref().map(absolute) else {
         return serve_with(args, None);
     };
-    let mut flags = Flags::read(&path, command)?;
+    let mut flags = FlagSources::read(&path, command)?;
     serve_with(&flags.args.clone(), Some(&mut flags)).map_err(|error| flags.locate(error))
 }
 
 /// Serves by the flags `args`, of which `flags` are those of a file.
-fn serve_with(args: &ServeArgs, flags: Option<&mut Flags>) -> Result<(), ServeError> {
+fn serve_with(args: &ServeArgs, flags: Option<&mut FlagSources>) -> Result<(), ServeError> {
     log::start(args.log_format, args.verbosity);
     if let Some(reason) = args.missing.refused().or_else(|| useless(args)) {
         return Err(ServeError::Refused(reason));
     }
-    paths::check(args, flags.as_deref().map(Flags::path))?;
+    paths::check(args, flags.as_deref().map(FlagSources::path))?;
     if args.daemon && !args.in_background {
         let said = process::start_in_background()?;
         // The server runs, whoever hears of it.
@@ -248,7 +248,7 @@ fn prepare(args: &ServeArgs) -> Result<(), ServeError> {
 
 /// Waits until a signal, or a client's `shutdown`, ends the server. SIGHUP reloads the settings
 /// that may change.
-fn wait(mut signals: Signals, server: &Server, mut flags: Option<&mut Flags>) {
+fn wait(mut signals: Signals, server: &Server, mut flags: Option<&mut FlagSources>) {
     for signal in signals.forever() {
         // A client may have changed the verbosity (`verbosity`).
         log::set_verbosity(server.verbosity());

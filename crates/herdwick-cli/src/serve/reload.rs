@@ -15,22 +15,22 @@ use super::{
     args::ServeArgs,
     error::ServeError,
     extended::{Extended, extend},
-    file::{self, FileError, Flag},
+    file::{self, FileError, FlagLine},
     log, process,
 };
 
 /// The flags of a file, followed by those of the command line.
-pub(super) struct Flags {
+pub(super) struct FlagSources {
     path: PathBuf,
     /// The definition of `serve`.
     command: Command,
     matches: ArgMatches,
     /// Those of the file alone.
-    set: Vec<Flag>,
+    set: Vec<FlagLine>,
     pub(super) args: ServeArgs,
 }
 
-impl Flags {
+impl FlagSources {
     /// Reads the file, and appends the command line.
     pub(super) fn read(path: &Path, command: &Command) -> Result<Self, ServeError> {
         let set = file::flags(path, command)?;
@@ -82,7 +82,7 @@ impl Flags {
             let arg = known.find(|arg| is_called(arg, word))?;
             // A value that the command line replaces is not the one that is wrong.
             let values = raw(&self.matches, arg.get_id().as_str());
-            let holds = |flag: &&Flag| match flag.parts() {
+            let holds = |flag: &&FlagLine| match flag.parts() {
                 (name, Some(value)) => {
                     arg.get_long() == Some(name) && values.iter().any(|v| v == value)
                 }
@@ -130,7 +130,7 @@ impl Flags {
 }
 
 /// Reloads users, certificates, and the file of flags.
-pub(super) fn reload(server: &Server, flags: Option<&mut Flags>) {
+pub(super) fn reload(server: &Server, flags: Option<&mut FlagSources>) {
     report("users", server.reload_users());
     report("certificates", server.reload_certificates());
     if let Some(flags) = flags {
@@ -147,7 +147,7 @@ fn report<E: Display>(what: &str, outcome: Result<(), E>) {
 
 /// Returns the error about all flags together, in one line. `needy` is a flag of the file that takes
 /// another beside it.
-fn wrong(path: &Path, error: &clap::Error, needy: Option<&Flag>) -> ServeError {
+fn wrong(path: &Path, error: &clap::Error, needy: Option<&FlagLine>) -> ServeError {
     let text = error.to_string();
     let reason = text.split("\n\n").next().unwrap_or_default();
     let words = reason.trim_start_matches("error: ").split_whitespace();

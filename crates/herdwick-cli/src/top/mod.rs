@@ -48,7 +48,7 @@ pub(crate) struct TopArgs {
 }
 
 /// The result of the sampling thread: a sample, or the error.
-type Found = Result<Sample, String>;
+type SampleResult = Result<Sample, String>;
 
 /// Time that the screen waits for a key before it is drawn again.
 const KEYS: Duration = Duration::from_millis(50);
@@ -104,7 +104,7 @@ fn check_again(
     server: &str,
     options: &Options,
     interval: Duration,
-    screen: &SyncSender<Found>,
+    screen: &SyncSender<SampleResult>,
     done: &Receiver<()>,
 ) {
     let mut client = None;
@@ -127,7 +127,7 @@ fn check_again(
     clippy::disallowed_methods,
     reason = "this is the shell that reads the clock"
 )]
-fn check(client: &mut Option<Client>, server: &str, options: &Options) -> Found {
+fn check(client: &mut Option<Client>, server: &str, options: &Options) -> SampleResult {
     let dialled = match client.take() {
         Some(dialled) => dialled,
         None => Client::connect_with(server, options.clone()).map_err(|error| error.to_string())?,
@@ -139,7 +139,7 @@ fn check(client: &mut Option<Client>, server: &str, options: &Options) -> Found 
 fn show(
     terminal: &mut DefaultTerminal,
     mut state: State,
-    found: &Receiver<Found>,
+    found: &Receiver<SampleResult>,
 ) -> io::Result<()> {
     loop {
         while let Ok(found) = found.try_recv() {

@@ -202,14 +202,14 @@ pub(crate) fn read_returns_the_remote_bytes(mut stage: Stage) -> Result<(), Skip
 }
 
 /// Objects of the atomic behaviours: a queue pair, the word, and the buffer for old values.
-struct Counter {
+struct SharedCounter {
     qp: herdwick_fabric::QpId,
     region: herdwick_fabric::RegionId,
     at: Remote,
     into: Local,
 }
 
-fn counter(stage: &mut Stage) -> Result<Counter, Skip> {
+fn counter(stage: &mut Stage) -> Result<SharedCounter, Skip> {
     need(stage.capabilities().atomics != Atomics::None, "no atomics")?;
     let qp = stage.link(Rc).qp[A];
     let region = stage.sides[B].region(Access::ALL);
@@ -218,7 +218,7 @@ fn counter(stage: &mut Stage) -> Result<Counter, Skip> {
         len: WORD,
         ..stage.sides[A].buffer(1)
     };
-    Ok(Counter {
+    Ok(SharedCounter {
         qp,
         region,
         at,
@@ -226,7 +226,7 @@ fn counter(stage: &mut Stage) -> Result<Counter, Skip> {
     })
 }
 
-impl Counter {
+impl SharedCounter {
     fn old(&self, stage: &mut Stage) -> u64 {
         let word = self.into.offset / WORD;
         stage.sides[A].party.load(self.into.region, word)

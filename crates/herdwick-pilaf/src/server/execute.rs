@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use herdwick_fabric::{Local, Payload, Port, PostError, SendWr};
 
-use super::peer::{ClientId, Peer, SIGNALED_EVERY, Scratch, send};
+use super::peer::{ClientId, Peer, SIGNALED_EVERY, ScratchBuffers, send};
 use crate::{
     ServerCounters,
     message::{
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// What became of a message.
-pub(super) enum Executed {
+pub(super) enum MessageOutcome {
     Answered(Reply),
     /// More parts of the request follow, or its reply was posted.
     Silently,
@@ -29,7 +29,7 @@ pub(super) struct Line<'a> {
     pub(super) may_grow: bool,
     pub(super) starved: &'a mut bool,
     pub(super) store: &'a mut Store,
-    pub(super) scratch: &'a mut Scratch,
+    pub(super) scratch: &'a mut ScratchBuffers,
     pub(super) counters: &'a mut ServerCounters,
 }
 
@@ -40,7 +40,7 @@ impl Line<'_> {
         peer: &mut Peer,
         buffer: u32,
         len: usize,
-    ) -> Executed {
+    ) -> MessageOutcome {
         // A private copy: what is checked is what is executed.
         let at = buffer as usize * MESSAGE_BYTES_MAX;
         peer.objects
@@ -66,17 +66,17 @@ impl Line<'_> {
         herdwick_mem::copy(&mut peer.body[at..at + part.len()], part);
         if at + part.len() < request.body_len() {
             peer.upload = Some(request);
-            return Executed::Silently;
+            return MessageOutcome::Silently;
         }
         let executed = self.run(port, peer, &request);
-        if !matches!(executed, Executed::NotYet) {
+        if !matches!(executed, MessageOutcome::NotYet) {
             peer.upload = None;
             self.counters.requests += 1;
         }
         executed
     }
 
-    fn run<P: Port>(&mut self, port: &mut P, peer: &mut Peer, request: &Request) -> Executed {
+    fn run<P: Port>(&mut self, port: &mut P, peer: &mut Peer, request: &Request) -> MessageOutcome {
         let body = &peer.body[..request.body_len()];
         let (key, value) = body.split_at(request.key_len);
         let status = match request.op {
@@ -88,7 +88,7 @@ impl Line<'_> {
                 }
                 Err(PutError::Table) if self.may_grow => {
                     *self.starved = true;
-                    return Executed::NotYet;
+                    return MessageOutcome::NotYet;
                 }
                 Err(PutError::Table | PutError::Extents) => {
                     self.counters.full += 1;
@@ -107,8 +107,8 @@ impl Line<'_> {
         self.reply(request.token, status)
     }
 
-    fn reply(&self, token: u64, status: ReplyStatus) -> Executed {
-        Executed::Answered(Reply {
+    fn reply(&self, token: u64, status: ReplyStatus) -> MessageOutcome {
+        MessageOutcome::Answered(Reply {
             status,
             value_len: 0,
             token,
@@ -134,9 +134,9 @@ impl Line<'_> {
         sent
     }
 
-    fn get<P: Port>(&mut self, port: &mut P, peer: &mut Peer, request: &Request) -> Executed {
+    fn get<P: Port>(&mut self, port: &mut P, peer: &mut Peer, request: &Request) -> MessageOutcome {
         if peer.reply_until.is_some() {
-            return Executed::NotYet;
+            return MessageOutcome::NotYet;
         }
         let key = &peer.body[..request.key_len];
         let Some(value_len) = self.store.get(key, &mut self.scratch.value) else {
@@ -156,9 +156,9 @@ impl Line<'_> {
             self.send_parts(port, peer, reply)
         };
         if sent {
-            Executed::Silently
+            MessageOutcome::Silently
         } else {
-            Executed::NotYet
+            MessageOutcome::NotYet
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct PeerObjects {
 }
 
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(super) struct ScratchBuffers {
     pub(super) message: Vec<u8>,
     pub(super) value: Vec<u8>,
 }

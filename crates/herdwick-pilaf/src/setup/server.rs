@@ -51,13 +51,13 @@ pub struct ServerEnd<D: Device> {
     /// Passes since a PUT has waited for a client to leave the old table.
     lagged: u32,
     /// Passes until the table may try to grow again, and how many it will be after the next failure.
-    retry: Retry,
+    retry: GrowthRetry,
 }
 
 /// Growth that failed is tried again later, after twice as many passes each time: what was short may be
 /// there again, but an attempt copies the table.
 #[derive(Clone, Copy, Debug)]
-struct Retry {
+struct GrowthRetry {
     left: u32,
     next: u32,
 }
@@ -66,7 +66,7 @@ struct Retry {
 const RETRY_PASSES: u32 = 1 << 12;
 const RETRY_PASSES_MAX: u32 = 1 << 30;
 
-impl Retry {
+impl GrowthRetry {
     const FIRST: Self = Self {
         left: 0,
         next: RETRY_PASSES,
@@ -163,7 +163,7 @@ impl<D: Device> ServerEnd<D> {
             extents,
             clients: Vec::with_capacity(clients),
             lagged: 0,
-            retry: Retry::FIRST,
+            retry: GrowthRetry::FIRST,
         })
     }
 
@@ -327,7 +327,7 @@ impl<D: Device> ServerEnd<D> {
         let grown = larger > buckets && self.move_to(larger).is_ok();
         self.server.may_grow = grown;
         if grown {
-            self.retry = Retry::FIRST;
+            self.retry = GrowthRetry::FIRST;
         } else {
             self.retry.failed();
         }

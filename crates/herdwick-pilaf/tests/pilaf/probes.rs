@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use herdwick_pilaf::{ClientOptions, layout::KeyHash};
+use herdwick_pilaf::{ClientOptions, layout::CuckooHash};
 use herdwick_request::HashKey;
 
 use crate::fixture::{Kept, join, key, seeded, server_options, shm};
@@ -78,7 +78,7 @@ fn values_longer_than_a_client_reads_are_asked_for() {
 
 /// Returns two keys with one tag, of which the second may be where the first one is stored.
 fn same_tag(buckets: u64) -> [Vec<u8>; 2] {
-    let hash = |n: u64| KeyHash::of(&HashKey([3, 4]), &key(n));
+    let hash = |n: u64| CuckooHash::of(&HashKey([3, 4]), &key(n));
     let mut seen = HashMap::new();
     let pairs = (0..1_000_000).filter_map(|n| Some((seen.insert(hash(n).tag(), n)?, n)));
     let mut meeting = pairs.filter(|(a, b)| {

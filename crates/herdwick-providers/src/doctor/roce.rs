@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use herdwick_roce_udp::{GsoSupport, Probe, UDP_PORT, probe};
+use herdwick_roce_udp::{GsoSupport, UdpProbe, UDP_PORT, probe};
 
 use crate::check::{Check, Checks};
 
@@ -34,7 +34,7 @@ pub(super) fn packet_filter() -> Check {
     firewall(&tables, is_loaded("nf_tables"))
 }
 
-fn gso(probed: Result<&Probe, &io::Error>) -> Check {
+fn gso(probed: Result<&UdpProbe, &io::Error>) -> Check {
     let (says, seen) = match probed {
         Ok(probe) => match probe.gso {
             GsoSupport::Whole => ("datagrams leave by GSO and arrive by GRO", "whole"),
@@ -57,8 +57,8 @@ fn gso(probed: Result<&Probe, &io::Error>) -> Check {
     Check::works(says).fact("gso", seen)
 }
 
-fn buffer(probe: Option<&Probe>) -> Check {
-    let Some(Probe { receive_buffer, .. }) = probe else {
+fn buffer(probe: Option<&UdpProbe>) -> Check {
+    let Some(UdpProbe { receive_buffer, .. }) = probe else {
         return Check::cannot("no UDP socket could be opened");
     };
     let kilobytes = receive_buffer >> 10;
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn every_check_result_has_its_message() {
-        let probe = |gso| Probe {
+        let probe = |gso| UdpProbe {
             gso,
             receive_buffer: 212_992,
         };

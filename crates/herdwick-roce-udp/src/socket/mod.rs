@@ -191,7 +191,7 @@ impl Socket {
     ///
     /// An error is the socket's (ENOBUFS, an ICMP message), not the caller's: it is counted, and
     /// nothing is received.
-    pub(crate) fn receive(&self, inbox: &mut Inbox) -> usize {
+    pub(crate) fn receive(&self, inbox: &mut ReceiveBuffers) -> usize {
         inbox.count = 0;
         match system::receive(self.fd.as_fd(), inbox) {
             Ok(count) => inbox.count = count,
@@ -209,7 +209,7 @@ impl AsFd for Socket {
 }
 
 /// Buffers to receive GSO batches into.
-pub(crate) struct Inbox {
+pub(crate) struct ReceiveBuffers {
     buffers: Box<[u8]>,
     arrivals: [Arrival; RECEIVES],
     count: usize,
@@ -230,7 +230,7 @@ struct Arrival {
     truncated: bool,
 }
 
-impl Inbox {
+impl ReceiveBuffers {
     pub(crate) fn new() -> Self {
         Self {
             buffers: vec![0; RECEIVES * DATAGRAM].into(),
@@ -267,7 +267,7 @@ impl Inbox {
     }
 }
 
-impl std::fmt::Debug for Inbox {
+impl std::fmt::Debug for ReceiveBuffers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inbox")
             .field("count", &self.count)
@@ -291,7 +291,7 @@ mod tests {
     }
 
     /// Waits until the socket is readable, then receives.
-    fn receive(socket: &Socket, inbox: &mut Inbox) -> usize {
+    fn receive(socket: &Socket, inbox: &mut ReceiveBuffers) -> usize {
         let limit = Timespec::try_from(Duration::from_secs(10)).expect("short");
         let mut fds = [PollFd::new(socket, PollFlags::IN)];
         poll(&mut fds, Some(&limit)).expect("poll");
@@ -309,7 +309,7 @@ mod tests {
         let (a, b) = (loopback(false), loopback(false));
         let bytes: Vec<u8> = (0..6_000u32).map(|i| i.to_le_bytes()[0]).collect();
         send(&a, &b, &bytes, 96);
-        let mut inbox = Inbox::new();
+        let mut inbox = ReceiveBuffers::new();
         let mut got = Vec::new();
         while got.len() < bytes.len() {
             let batches = receive(&b, &mut inbox);
@@ -335,7 +335,7 @@ mod tests {
         for low in [0u8, 1, 2, 3, 7, 254, 255] {
             let datagram = [9, 9, 9, 9, 9, 8, 8, low, 9, 9, 9, 9];
             send(&from, &group[0], &datagram, 12);
-            let mut inbox = Inbox::new();
+            let mut inbox = ReceiveBuffers::new();
             assert_eq!(receive(&group[usize::from(low) % 3], &mut inbox), 1);
             assert_eq!(inbox.batch(0).expect("whole").bytes, datagram);
         }
@@ -355,7 +355,7 @@ mod tests {
             segment: 5,
         };
         assert!(matches!(other.send(&[batch]), Sent::All(1)));
-        let mut inbox = Inbox::new();
+        let mut inbox = ReceiveBuffers::new();
         assert_eq!(receive(&both, &mut inbox), 1);
         assert_eq!(inbox.batch(0).expect("whole").class, 3);
 
@@ -399,7 +399,7 @@ mod tests {
             segment: 5,
         };
         assert!(matches!(from.send(&[batch]), Sent::All(1)));
-        let mut inbox = Inbox::new();
+        let mut inbox = ReceiveBuffers::new();
         assert_eq!(receive(&all, &mut inbox), 1);
         let told = inbox.batch(0).expect("whole").to;
         assert_eq!(told, Some([127, 0, 0, 9].into()));

@@ -11,7 +11,7 @@ use std::{
     ptr,
 };
 
-use super::{Arrival, DATAGRAM, Inbox, Outgoing, RECEIVES, SENDS, Say, TOLD_BYTES};
+use super::{Arrival, DATAGRAM, Outgoing, RECEIVES, ReceiveBuffers, SENDS, Say, TOLD_BYTES};
 
 /// Sets the options that every socket of this crate has.
 pub(super) fn prepare(fd: BorrowedFd<'_>, address: &SocketAddr) -> io::Result<()> {
@@ -165,7 +165,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, batches: &[Outgoing<'_>]) -> io::Result<u
 }
 
 /// Calls recvmmsg(2) for at most [`RECEIVES`] GSO batches; returns how many arrived.
-pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut Inbox) -> io::Result<usize> {
+pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut ReceiveBuffers) -> io::Result<usize> {
     let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; RECEIVES];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; RECEIVES];
     let buffers = inbox.buffers.chunks_exact_mut(DATAGRAM);

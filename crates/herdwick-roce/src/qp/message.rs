@@ -5,7 +5,7 @@ use herdwick_fabric::RegionId;
 use crate::{Drop, packet::Psn24};
 
 /// The message being received.
-pub(crate) struct Inbound {
+pub(crate) struct InboundMessage {
     /// The expected PSN of the next packet.
     pub(crate) expected: Psn24,
     pub(super) message: Message,
@@ -41,7 +41,7 @@ pub(crate) enum Refusal {
     Access(Drop),
 }
 
-impl Default for Inbound {
+impl Default for InboundMessage {
     fn default() -> Self {
         Self {
             expected: Psn24::new(0),
@@ -50,7 +50,7 @@ impl Default for Inbound {
     }
 }
 
-impl Inbound {
+impl InboundMessage {
     /// Returns whether no message is partly received.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.message, Message::Idle)

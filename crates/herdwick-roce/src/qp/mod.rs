@@ -24,7 +24,7 @@ use crate::{
     Config, Memory, Secret, Wire,
     completions::{Cq, Slots},
     packet::Psn24,
-    regions::Asker,
+    regions::Accessor,
     shared::Shared,
     slab::Slab,
 };
@@ -34,7 +34,7 @@ pub use sends::{MESSAGE_BYTES_MAX, READ_BYTES_MAX};
 
 pub(crate) use blame::Blame;
 pub(crate) use fragment::class;
-pub(crate) use message::Inbound;
+pub(crate) use message::InboundMessage;
 pub(crate) use reliable::{Requester, Responder};
 pub(crate) use sends::{Ended, Sends};
 pub(crate) use target::Target;
@@ -58,7 +58,7 @@ pub(crate) struct Qp {
     pub(crate) link: Option<Link>,
     pub(crate) sends: Sends,
     pub(crate) recvs: Recvs,
-    pub(crate) inbound: Inbound,
+    pub(crate) inbound: InboundMessage,
     /// RC: outstanding requests, and responses to send.
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
@@ -147,7 +147,7 @@ impl Qp {
                 held: 0,
                 ring: VecDeque::with_capacity(spec.recv_depth),
             },
-            inbound: Inbound::default(),
+            inbound: InboundMessage::default(),
             requester: Requester::new(names.psn, &config.retry),
             responder: Responder::new(spec.transport == Transport::Rc),
             blame: Blame::NONE,
@@ -157,8 +157,8 @@ impl Qp {
     }
 
     /// Returns the identity with which it accesses remote memory on behalf of its peer.
-    pub(crate) fn asker(&self) -> Asker {
-        Asker {
+    pub(crate) fn asker(&self) -> Accessor {
+        Accessor {
             pd: self.pd,
             qp: self.id,
         }

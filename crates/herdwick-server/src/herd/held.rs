@@ -14,10 +14,10 @@ use crate::herd::lease::{LeaseId, Terms};
 /// The leases that one worker holds resources for.
 #[derive(Default)]
 pub(super) struct HeldLeases {
-    leases: HashMap<LeaseId, Lease>,
+    leases: HashMap<LeaseId, HeldLease>,
 }
 
-struct Lease {
+struct HeldLease {
     terms: Terms,
     pd: PdId,
     resources: LeaseResources,
@@ -27,7 +27,7 @@ struct Lease {
 
 /// Why a lease was not granted or not connected.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ServeError {
+pub(super) enum GrantError {
     #[error("no such lease, or terms that no layout has")]
     Terms,
     #[error("the client's queue pairs are not where it came from")]
@@ -38,7 +38,7 @@ pub(super) enum ServeError {
     Setup(#[from] SetupError),
 }
 
-impl ServeError {
+impl GrantError {
     /// Returns the refusal for the client: its own fault, or the server's.
     pub(super) fn refusal(&self) -> Refusal {
         match self {
@@ -63,8 +63,9 @@ impl HeldLeases {
         device: &D,
         server: &ServerEnd<D::Port>,
     ) -> impl Iterator<Item = LeaseId> {
-        let serves = |lease: &Lease| lease.admitted.is_some();
-        let unheard = move |lease: &Lease| serves(lease) && !server.hears(device, &lease.resources);
+        let serves = |lease: &HeldLease| lease.admitted.is_some();
+        let unheard =
+            move |lease: &HeldLease| serves(lease) && !server.hears(device, &lease.resources);
         let leases = self.leases.iter();
         leases
             .filter(move |(_, lease)| unheard(lease))
@@ -83,12 +84,12 @@ impl HeldLeases {
         server: &mut ServerEnd<D::Port>,
         id: LeaseId,
         terms: Terms,
-    ) -> Result<(WorkerGrant, Vec<OwnedFd>), ServeError> {
-        let window = Window::new(terms.window.into()).ok_or(ServeError::Terms)?;
+    ) -> Result<(WorkerGrant, Vec<OwnedFd>), GrantError> {
+        let window = Window::new(terms.window.into()).ok_or(GrantError::Terms)?;
         let pd = device.create_pd_for(&mut server.port, &terms.path.pd_room(window))?;
         match allocate(device, server, pd, (terms.path, window)) {
             Ok((resources, grant, fds)) => {
-                let lease = Lease {
+                let lease = HeldLease {
                     terms,
                     pd,
                     resources,
@@ -112,12 +113,12 @@ impl HeldLeases {
         server: &mut ServerEnd<D::Port>,
         id: LeaseId,
         peer: &WorkerAccept,
-    ) -> Result<(), ServeError> {
-        let lease = self.leases.get_mut(&id).ok_or(ServeError::Terms)?;
-        let epoch = Epoch::new(lease.terms.epoch).ok_or(ServeError::Terms)?;
+    ) -> Result<(), GrantError> {
+        let lease = self.leases.get_mut(&id).ok_or(GrantError::Terms)?;
+        let epoch = Epoch::new(lease.terms.epoch).ok_or(GrantError::Terms)?;
         let ends = [&peer.requests, &peer.replies];
         if !device.is_at(&server.port, lease.pd, &ends, lease.terms.host) {
-            return Err(ServeError::Elsewhere);
+            return Err(GrantError::Elsewhere);
         }
         let reply_bytes_max = lease.terms.reply_bytes_max as usize;
         let admitted = server.admit(device, &lease.resources, peer, epoch, reply_bytes_max)?;
@@ -151,7 +152,7 @@ fn allocate<D: Device>(
     server: &mut ServerEnd<D::Port>,
     pd: PdId,
     (path, window): (RequestPath, Window),
-) -> Result<(LeaseResources, WorkerGrant, Vec<OwnedFd>), ServeError> {
+) -> Result<(LeaseResources, WorkerGrant, Vec<OwnedFd>), GrantError> {
     let resources = server.allocate(device, pd, path, window)?;
     let PdTicket { blob, fds } = device.export_pd(&mut server.port, pd)?;
     let grant = server.grant(device, &resources, blob, fds.len() as u8)?;

@@ -62,7 +62,7 @@ pub(crate) struct HerdFront<D: Device> {
     found: Option<LeaseOrder>,
     /// Where the event sources of ends opened later are registered.
     sources: Option<(Registry, Tokens)>,
-    losses: Losses,
+    losses: LostDevices,
     /// Leases that the device did not release completely.
     unrevoked: Arc<AtomicU64>,
     config: HerdConfig,
@@ -94,7 +94,7 @@ impl<D: Device> HerdFront<D> {
             held: HeldLeases::default(),
             found: None,
             sources: None,
-            losses: Losses::default(),
+            losses: LostDevices::default(),
             unrevoked: Arc::default(),
             config,
         }
@@ -254,7 +254,7 @@ impl<D: Device> HerdFront<D> {
 
 /// Lost devices and their counters.
 #[derive(Default)]
-struct Losses {
+struct LostDevices {
     /// Ends lost since the start.
     count: u64,
     /// Queue pair failures at the current end that have been handled.
@@ -265,7 +265,7 @@ struct Losses {
     counts: Vec<(&'static str, u64)>,
 }
 
-impl Losses {
+impl LostDevices {
     /// Adds the counters of lost ends to `counts`, those of the current end; empty without one.
     fn with(&self, mut counts: Vec<(&'static str, u64)>) -> Vec<(&'static str, u64)> {
         if counts.is_empty() {

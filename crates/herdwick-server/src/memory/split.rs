@@ -11,11 +11,11 @@ use herdwick_request::{HashKey, Second};
 use crate::{
     herd::{
         HerdConfig,
-        lease::{LeaseConfig, LeaseService, LeaseSocket, Offered, WorkerEnd},
+        lease::{LeaseConfig, LeaseListener, LeaseService, Offered, WorkerEnd},
         transports::{self, REPLY_BYTES_MAX, Transports},
     },
     memory::file::{MemoryFile, Parts, Restart},
-    runtime::{front::Front, parking::WakeupFd, time::Timer},
+    runtime::{front::Front, parking::WakeupFd, time::ServerClock},
     settings::{
         config::Config,
         error::{StartError, refused},
@@ -75,7 +75,7 @@ impl LeaseBounds {
         &self,
         transports: &Transports,
         wakeups: &[WakeupFd],
-        socket: Option<LeaseSocket>,
+        socket: Option<LeaseListener>,
     ) -> Result<Option<LeaseService>, StartError> {
         let fabrics = transports.offered(socket.is_some());
         if fabrics.is_empty() {
@@ -118,13 +118,13 @@ impl LeaseBounds {
 pub(crate) fn lease_socket(
     config: &mut Config,
     left_out: &mut Vec<StartError>,
-) -> Result<Option<LeaseSocket>, StartError> {
+) -> Result<Option<LeaseListener>, StartError> {
     let Some(leases) = &config.leases else {
         return Ok(None);
     };
     let possible = transports::try_local().map_err(StartError::SharedMemory);
     let bound = possible.and_then(|()| {
-        let bound = LeaseSocket::bind(&leases.directory, leases.mode);
+        let bound = LeaseListener::bind(&leases.directory, leases.mode);
         bound.map_err(|source| StartError::Leases {
             directory: leases.directory.clone(),
             source,
@@ -159,7 +159,7 @@ pub(crate) struct Stores {
     /// The key of the hash that distributes keys over partitions and index.
     pub(crate) hash_key: HashKey,
     /// The clock of their items.
-    pub(crate) timer: Timer,
+    pub(crate) timer: ServerClock,
     /// The file of the items, if there is one, and what was recovered from it.
     pub(crate) lasting: Option<(MemoryFile, Restart)>,
 }
@@ -197,7 +197,7 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
     Ok(Stores {
         stores,
         hash_key: store.hash_key,
-        timer: Timer::start(),
+        timer: ServerClock::start(),
         lasting: None,
     })
 }
@@ -233,7 +233,7 @@ fn lasting_stores(
             second = second.max(recovered.map_or(second, |recovered| recovered.second));
         }
     }
-    let timer = Timer::resume(file.left.map(|left| (left.epoch_unix, second)));
+    let timer = ServerClock::resume(file.left.map(|left| (left.epoch_unix, second)));
     let epoch_unix = timer.clock(Duration::ZERO).epoch_unix;
     file.begin(store.hash_key, epoch_unix)
         .map_err(|source| MemoryFileError::Refused {

@@ -15,7 +15,7 @@ const BUCKETS_PER_STEP: usize = 64;
 const ITEMS_PER_PAUSE: u64 = 1000;
 /// One worker's part of the crawls.
 #[derive(Debug, Default)]
-pub(crate) struct Walk {
+pub(crate) struct WorkerCrawl {
     /// The last start that this worker has seen.
     start: u32,
     /// The next bucket. A crawl begins where the one before it ended, so that crawls limited to
@@ -31,7 +31,7 @@ pub(crate) struct Walk {
     due: Duration,
 }
 
-impl Walk {
+impl WorkerCrawl {
     /// Takes a step of the crawl under way; returns whether there is more to do at once.
     #[inline]
     pub(crate) fn step(
@@ -125,7 +125,7 @@ mod tests {
     /// Workers that take their steps in any order.
     struct Schedule {
         crawler: Crawler,
-        workers: Vec<(Walk, Store)>,
+        workers: Vec<(WorkerCrawl, Store)>,
         /// Those that have not finished the crawl under way.
         walking: [bool; WORKERS],
         now: Duration,
@@ -151,7 +151,9 @@ mod tests {
             };
             Self {
                 crawler: Crawler::new(&config),
-                workers: (0..WORKERS).map(|_| (Walk::default(), store())).collect(),
+                workers: (0..WORKERS)
+                    .map(|_| (WorkerCrawl::default(), store()))
+                    .collect(),
                 walking: [false; WORKERS],
                 now: Duration::ZERO,
                 second: Second(1),
@@ -229,7 +231,7 @@ mod tests {
         }
 
         fn items(&self) -> u64 {
-            let items = |(_, store): &(Walk, Store)| store.counters().items;
+            let items = |(_, store): &(WorkerCrawl, Store)| store.counters().items;
             self.workers.iter().map(items).sum()
         }
     }
@@ -240,7 +242,7 @@ mod tests {
     /// expired, and nothing else.
     ///
     /// It finds this bug when it is planted: a worker that finds crawls disabled ends its walk and
-    /// remains counted (`Walk::go_on`), so that no other crawl ever starts.
+    /// remains counted (`WorkerCrawl::go_on`), so that no other crawl ever starts.
     #[test]
     fn crawls_end_whenever_workers_stop_in_them() {
         let mut paused = 0;
@@ -273,8 +275,9 @@ mod tests {
                 schedule.now += Duration::from_micros(50);
                 let walking = schedule.walking.contains(&true);
                 assert_eq!(schedule.is_running(), walking, "seed {seed}");
-                let rests =
-                    |(walk, _): &(Walk, Store)| walk.left.is_some() && walk.due > schedule.now;
+                let rests = |(walk, _): &(WorkerCrawl, Store)| {
+                    walk.left.is_some() && walk.due > schedule.now
+                };
                 paused += u32::from(schedule.workers.iter().any(rests));
             }
             schedule.finish();

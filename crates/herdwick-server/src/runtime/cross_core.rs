@@ -9,7 +9,7 @@ use herdwick_request::Request;
 
 use crate::{
     runtime::{
-        forward::{ForwardBatch, Order, Ticket},
+        forward::{ForwardBatch, Order, ReplyTicket},
         parking::WakeupFd,
         partition::{Partition, Uploader},
         upload_steps::UploadStep,
@@ -98,7 +98,7 @@ impl CrossCore {
         peer: usize,
         request: &Request<'_>,
         answer: &Answer<'_>,
-        ticket: Ticket,
+        ticket: ReplyTicket,
         large: bool,
     ) -> Result<(), Exhausted> {
         let open = self.links[peer].open(|open| open.has_room(request))?;
@@ -152,7 +152,11 @@ impl CrossCore {
     ///
     /// # Errors
     /// All forwarded batches to one of them are in flight; nothing was sent.
-    pub(crate) fn broadcast(&mut self, order: Order, ticket: Ticket) -> Result<usize, Exhausted> {
+    pub(crate) fn broadcast(
+        &mut self,
+        order: Order,
+        ticket: ReplyTicket,
+    ) -> Result<usize, Exhausted> {
         let workers = &mut self.links[..self.workers];
         if workers.iter().any(|link| link.free.is_empty()) {
             return Err(Exhausted);
@@ -175,7 +179,7 @@ impl CrossCore {
         &mut self,
         peer: usize,
         order: Order,
-        ticket: Ticket,
+        ticket: ReplyTicket,
     ) -> Result<(), Exhausted> {
         let link = &mut self.links[peer];
         let mut batch = link.free.pop().ok_or(Exhausted)?;

@@ -7,7 +7,7 @@ use herdwick_memcache::Answer;
 use herdwick_request::{KeyHash, Op, Put, Request, Second, Staged};
 
 use crate::{
-    runtime::protocol::{BatchEncoder, Large, Mark, PerRequest, RUN_REQUESTS},
+    runtime::protocol::{BatchEncoder, Large, PerRequest, RUN_REQUESTS, ReplyMark},
     runtime::{
         dump::Dump,
         partition::{NOBODY, Partition, Uploader},
@@ -38,10 +38,10 @@ pub(crate) struct ForwardBatch {
     bytes: Vec<u8>,
     /// The encoded replies.
     replies: Vec<u8>,
-    /// The [`Mark`] of each reply.
+    /// The [`ReplyMark`] of each reply.
     marks: Vec<u32>,
     /// The waiting connection of each reply; a barrier has one ticket.
-    pub(crate) tickets: Vec<Ticket>,
+    pub(crate) tickets: Vec<ReplyTicket>,
     /// The answer to [`Order::Count`].
     pub(crate) snapshot: Option<Box<Snapshot>>,
     /// The answer to [`Order::Prefixes`].
@@ -75,7 +75,7 @@ pub(crate) enum Order {
 
 /// The connection and position that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub(crate) struct ReplyTicket {
     /// The connection's index at its worker.
     pub(crate) connection: u32,
     /// Distinguishes connections that have used the same index.
@@ -86,7 +86,7 @@ pub(crate) struct Ticket {
     pub(crate) slot: u32,
 }
 
-impl Ticket {
+impl ReplyTicket {
     /// Identifies the connection, at `worker`, to the owner of the partition it uploads to.
     pub(crate) fn uploader(self, worker: usize) -> Uploader {
         Uploader {
@@ -172,7 +172,7 @@ impl ForwardBatch {
         &mut self,
         request: &Request<'_>,
         answer: &Answer<'_>,
-        ticket: Ticket,
+        ticket: ReplyTicket,
         large: bool,
     ) {
         let value = value_of(&request.op);
@@ -236,12 +236,14 @@ impl ForwardBatch {
 
     /// Returns the replies in order: the ticket, and the reply's range in [`text`](Self::text), or
     /// `Err(large)` if the reply was deferred; `large`: for being large.
-    pub(crate) fn replies(&self) -> impl Iterator<Item = (Ticket, Result<Range<usize>, bool>)> {
+    pub(crate) fn replies(
+        &self,
+    ) -> impl Iterator<Item = (ReplyTicket, Result<Range<usize>, bool>)> {
         let mut from = 0;
         let replies = self.tickets.iter().zip(&self.marks);
-        replies.map(move |(&ticket, &mark)| match Mark::of(mark) {
-            Mark::Deferred { large } => (ticket, Err(large)),
-            Mark::End(end) => {
+        replies.map(move |(&ticket, &mark)| match ReplyMark::of(mark) {
+            ReplyMark::Deferred { large } => (ticket, Err(large)),
+            ReplyMark::End(end) => {
                 let range = from..end;
                 from = end;
                 (ticket, Ok(range))
@@ -260,7 +262,7 @@ impl ForwardBatch {
 
     /// Returns the text of a batch that one large value has filled, if all of it belongs to one
     /// connection. The connection takes the buffer over instead of copying it.
-    pub(crate) fn large_text(&mut self) -> Option<(Ticket, &mut Vec<u8>)> {
+    pub(crate) fn large_text(&mut self) -> Option<(ReplyTicket, &mut Vec<u8>)> {
         if self.replies.len() <= BATCH_BYTES {
             return None;
         }

@@ -98,7 +98,7 @@ pub(crate) struct WorkerLots {
 
 /// The number of lots of a partition that have to be given back for waiting connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct LotsWanted {
     count: usize,
     /// Lots among those that serve none: more are in use than there are.
     excess: usize,
@@ -107,7 +107,7 @@ pub(crate) struct Wanted {
     own: usize,
 }
 
-impl Wanted {
+impl LotsWanted {
     /// Returns whether giving back `lot` would help; then counts it as given back.
     pub(crate) fn take(&mut self, lot: Lot) -> bool {
         if self.count == 0 || lot == Lot::Own && self.own == 0 {
@@ -247,14 +247,14 @@ impl WorkerLots {
     /// Returns how many lots of each partition would help: one for each connection that waits here,
     /// else one for the other workers; and before those the lots that are in use beyond their
     /// number.
-    pub(crate) fn wanted(&self) -> Vec<Wanted> {
+    pub(crate) fn wanted(&self) -> Vec<LotsWanted> {
         let wanted = |owner: usize| {
             let (waits, excess) = (self.queues[owner].len(), self.lots.excess(owner));
             let (served, own) = match waits {
                 0 => (usize::from(self.is_wanted(owner)), self.not_owned(owner)),
                 waits => (waits, usize::MAX),
             };
-            Wanted {
+            LotsWanted {
                 count: if served > 0 { served + excess } else { 0 },
                 excess,
                 own,
@@ -267,7 +267,7 @@ impl WorkerLots {
     /// of `lots`, named with their partitions, and those that other workers have found.
     pub(crate) fn limit(
         &mut self,
-        wanted: &mut [Wanted],
+        wanted: &mut [LotsWanted],
         lots: impl Iterator<Item = (usize, Lot)>,
     ) {
         let mut rest = wanted.to_vec();

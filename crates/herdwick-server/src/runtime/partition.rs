@@ -9,7 +9,7 @@ use herdwick_request::{Clock, Execute, Get, Op, Reply, Request, Second, Sink, St
 use crate::telemetry::{
     hot::HotKeys,
     prefixes::Prefixes,
-    watch::{Found, Journal, What, topic},
+    watch::{Journal, LookupOutcome, What, topic},
 };
 
 /// Identifies an upload for the worker that owns the key.
@@ -283,14 +283,14 @@ impl Partition {
 /// logs that look-up.
 #[derive(Clone, Copy)]
 struct Before {
-    found: Found,
+    found: LookupOutcome,
     size: usize,
 }
 
 impl Default for Before {
     fn default() -> Self {
         Self {
-            found: Found::No,
+            found: LookupOutcome::No,
             size: 0,
         }
     }
@@ -344,13 +344,13 @@ impl<S: Sink, C: Fn(usize) -> RawFd> Sink for Witness<'_, S, C> {
 }
 
 /// Classifies a look-up by its reply.
-fn found(reply: &Reply<'_>) -> Found {
+fn found(reply: &Reply<'_>) -> LookupOutcome {
     match reply {
-        reply if reply.made => Found::No,
-        reply if reply.status == Status::Done => Found::Yes,
-        reply if reply.expired => Found::Expired,
-        reply if reply.flushed => Found::Flushed,
-        _ => Found::No,
+        reply if reply.made => LookupOutcome::No,
+        reply if reply.status == Status::Done => LookupOutcome::Yes,
+        reply if reply.expired => LookupOutcome::Expired,
+        reply if reply.flushed => LookupOutcome::Flushed,
+        _ => LookupOutcome::No,
     }
 }
 

@@ -30,7 +30,7 @@ const DEFERRED_LARGE: u32 = DEFERRED - 1;
 
 /// The position of a reply in the output, decoded from its mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum ReplyMark {
     /// The offset of the reply's end.
     End(usize),
     /// There is no reply; the request is to be executed again.
@@ -40,7 +40,7 @@ pub(crate) enum Mark {
     },
 }
 
-impl Mark {
+impl ReplyMark {
     pub(crate) fn of(mark: u32) -> Self {
         match mark {
             DEFERRED => Self::Deferred { large: false },
@@ -134,7 +134,7 @@ pub(crate) struct BatchEncoder<'a> {
     pub(crate) requests: &'a [Request<'a>],
     pub(crate) answers: &'a [Answer<'a>],
     pub(crate) out: &'a mut Vec<u8>,
-    /// The [`Mark`] of each reply in `out`.
+    /// The [`ReplyMark`] of each reply in `out`.
     pub(crate) marks: &'a mut Vec<u32>,
     /// Whether large values are accepted.
     pub(crate) large: Large<'a>,

@@ -21,7 +21,7 @@ pub(crate) fn unix_time() -> Duration {
 /// The server's clock: monotonic since the start, so that a step of the wall clock moves no
 /// deadline.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Timer {
+pub(crate) struct ServerClock {
     start: Instant,
     started_unix: u64,
     /// The part of that second which had passed, so that the store's seconds begin with those of the
@@ -29,9 +29,9 @@ pub(crate) struct Timer {
     started_within: Duration,
     /// The store's second at the start.
     first: Second,
-    /// Seconds added by [`Timer::warp`].
+    /// Seconds added by [`ServerClock::warp`].
     skipped: i64,
-    /// The time at which [`Timer::warp`] stopped the clock.
+    /// The time at which [`ServerClock::warp`] stopped the clock.
     paused: Option<Duration>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Warp {
     By(i64),
 }
 
-impl Timer {
+impl ServerClock {
     pub(crate) fn start() -> Self {
         Self::resume(None)
     }
@@ -87,7 +87,7 @@ impl Timer {
         Instant::now() - self.start
     }
 
-    /// Changes what [`Timer::clock`] returns from `now` on.
+    /// Changes what [`ServerClock::clock`] returns from `now` on.
     pub(crate) fn warp(&mut self, warp: Warp, now: Duration) {
         match warp {
             Warp::Pause => self.paused = self.paused.or(Some(now)),
@@ -115,10 +115,10 @@ mod tests {
 
     #[test]
     fn seconds_begin_with_those_of_the_wall_clock() {
-        let timer = Timer {
+        let timer = ServerClock {
             started_unix: 1_700_000_000,
             started_within: Duration::from_millis(900),
-            ..Timer::start()
+            ..ServerClock::start()
         };
         for (now, unix) in [(0, 0), (99, 0), (100, 1), (1099, 1), (1100, 2)] {
             let clock = timer.clock(Duration::from_millis(now));
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn debug_clock_pauses_and_jumps() {
-        let mut timer = Timer::start();
-        let second = |timer: &Timer, now| timer.clock(Duration::from_secs(now)).second.0;
+        let mut timer = ServerClock::start();
+        let second = |timer: &ServerClock, now| timer.clock(Duration::from_secs(now)).second.0;
         let at = second(&timer, 10);
         timer.warp(Warp::Pause, Duration::from_secs(10));
         assert_eq!(second(&timer, 20), at);
@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn resumed_clock_never_goes_back() {
-        let now = Timer::start().started_unix();
-        let clock = |earlier| Timer::resume(Some(earlier)).clock(Duration::ZERO);
+        let now = ServerClock::start().started_unix();
+        let clock = |earlier| ServerClock::resume(Some(earlier)).clock(Duration::ZERO);
         let later = clock((now - 1000, Second(10)));
         assert!((1000..1010).contains(&later.second.0), "{later:?}");
         assert_eq!(later.epoch_unix, now - 1000);

@@ -8,7 +8,7 @@ use mio::{Events, Poll};
 use crate::{
     context::Context,
     runtime::{
-        crawl::Walk,
+        crawl::WorkerCrawl,
         cross_core::CrossCore,
         forward::{ForwardBatch, Order},
         front::{Activity, Front, Pass, Tokens},
@@ -19,7 +19,7 @@ use crate::{
         readiness,
         spin::AdaptiveSpin,
         stopping::Stopping,
-        time::Timer,
+        time::ServerClock,
     },
     telemetry::{
         counters::{Snapshot, TransportCount, WorkerCounters},
@@ -51,7 +51,7 @@ pub(crate) struct Worker {
     pub(crate) poll: Poll,
     pub(crate) events: Events,
     pub(crate) wakeup: WakeupFd,
-    pub(crate) timer: Timer,
+    pub(crate) timer: ServerClock,
     /// How long to poll for work before a sleep.
     pub(crate) spin: AdaptiveSpin,
     pub(crate) stopping: Arc<Stopping>,
@@ -96,7 +96,7 @@ impl Worker {
         let lock = partitions.of(self.index);
         let is_alone = partitions.len() == 1;
         let mut kept = is_alone.then(|| lock.keep());
-        let mut walk = Walk::default();
+        let mut walk = WorkerCrawl::default();
         let mut start = self.start(&partitions);
         loop {
             let looks_at_all = !awake || passes.is_multiple_of(WHOLE_EVERY);
@@ -161,7 +161,7 @@ impl Worker {
         (mut start, whole): (PassStart, bool),
         mut own: Own<'_>,
         partitions: &Partitions,
-        walk: &mut Walk,
+        walk: &mut WorkerCrawl,
     ) -> WorkFound {
         let mut found = WorkFound::Nothing;
         if whole {
@@ -197,7 +197,12 @@ impl Worker {
     /// Does what is due in the partition besides requests: steps towards the memory limit, and of a
     /// crawl, and the forwarded batches of other workers. Returns whether there was any of it; a
     /// worker with more to do does not sleep.
-    fn tend(&mut self, start: &mut PassStart, own: &mut Own<'_>, walk: &mut Walk) -> WorkFound {
+    fn tend(
+        &mut self,
+        start: &mut PassStart,
+        own: &mut Own<'_>,
+        walk: &mut WorkerCrawl,
+    ) -> WorkFound {
         let mut found = WorkFound::Nothing;
         let now = start.now;
         let (mut partition, lowers_memory) = own.begin(*start);
@@ -224,7 +229,7 @@ impl Worker {
     }
 
     /// Takes a step of the crawl that is under way; returns whether it goes on.
-    fn crawl(&self, walk: &mut Walk, partition: &mut Partition, now: Duration) -> bool {
+    fn crawl(&self, walk: &mut WorkerCrawl, partition: &mut Partition, now: Duration) -> bool {
         let Context {
             tunables, settings, ..
         } = &*self.context;
@@ -321,7 +326,7 @@ impl Worker {
     }
 
     /// Sleeps until an event arrives, unless work has already arrived.
-    fn sleep(&mut self, walk: &Walk) {
+    fn sleep(&mut self, walk: &WorkerCrawl) {
         // The flag is raised before the queues are checked: work pushed after the check finds the
         // flag and rings (see `parking`).
         self.wakeup.flag().raise();

@@ -154,7 +154,7 @@ impl Snapshot {
 }
 
 /// Everything that statistics are read from, at one moment.
-pub(crate) struct View<'a> {
+pub(crate) struct StatsView<'a> {
     pub(crate) context: &'a Context,
     pub(crate) clock: Clock,
     /// The sum over all workers, or one worker's.
@@ -162,7 +162,7 @@ pub(crate) struct View<'a> {
     cpu: OnceCell<(u64, u64)>,
 }
 
-impl<'a> View<'a> {
+impl<'a> StatsView<'a> {
     pub(crate) fn new(context: &'a Context, clock: Clock, sum: &'a Snapshot) -> Self {
         Self {
             context,

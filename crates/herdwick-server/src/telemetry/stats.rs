@@ -12,12 +12,12 @@ mod settings;
 mod workers;
 
 use crate::telemetry::{
-    counters::{TransportCount, View},
+    counters::{StatsView, TransportCount},
     leases::LEASES,
 };
 
 use class::{ITEMS, PAGE_ONLY, SLAB, SLABS};
-pub use describe::{Description, statistics};
+pub use describe::{StatisticDescription, statistics};
 use general::GENERAL;
 pub use general::GeneralNames;
 pub(crate) use general::WorkerCounters;
@@ -32,10 +32,10 @@ pub(crate) use workers::{
 };
 
 /// A row that is read from the workers' snapshots.
-pub(crate) type Row = Statistic<fn(&View<'_>) -> Value>;
+pub(crate) type Row = Statistic<fn(&StatsView<'_>) -> Value>;
 
 /// `stats`.
-pub(crate) fn general(view: &View<'_>, out: &mut Stats<'_>) {
+pub(crate) fn general(view: &StatsView<'_>, out: &mut Stats<'_>) {
     out.table(GENERAL, "", |read| read(view));
     for (what, count) in by_what(&view.sum.transports) {
         out.say(what, count);
@@ -58,14 +58,14 @@ fn by_what(transports: &[TransportCount]) -> Vec<(&'static str, u64)> {
 }
 
 /// `stats items`. The log is a single class, and memcached lists no class without items.
-pub(crate) fn items(view: &View<'_>, out: &mut Stats<'_>) {
+pub(crate) fn items(view: &StatsView<'_>, out: &mut Stats<'_>) {
     if view.sum.store.items > 0 {
         out.table(ITEMS, ITEMS_PREFIX, |read| read(view));
     }
 }
 
 /// `stats slabs`. The log is a single class of 8-byte chunks.
-pub(crate) fn slabs(view: &View<'_>, out: &mut Stats<'_>) {
+pub(crate) fn slabs(view: &StatsView<'_>, out: &mut Stats<'_>) {
     out.table(SLAB, SLAB_PREFIX, |read| read(view));
     out.table(SLABS, "", |read| read(view));
 }
@@ -75,7 +75,7 @@ const ITEMS_PREFIX: &str = "items:1:";
 const SLAB_PREFIX: &str = "1:";
 
 /// Passes `take` the series of metrics that are summed over all workers, each with its value.
-pub(crate) fn each_series(view: &View<'_>, mut take: impl FnMut(&'static Series, f64)) {
+pub(crate) fn each_series(view: &StatsView<'_>, mut take: impl FnMut(&'static Series, f64)) {
     let items: &[Row] = if view.sum.store.items > 0 { ITEMS } else { &[] };
     let tables = [GENERAL, PAGE_ONLY, items, SLAB, SLABS];
     for row in tables.into_iter().flatten() {

@@ -10,8 +10,8 @@ use std::{
 
 use crate::common::{Peer, TIMEOUT, with};
 use herdwick_server::{
-    ClientCertificates, Config, Description, Interface, KeyFormat, Listen, ListenOptions, Server,
-    Tls, Udp, Unit, statistics,
+    ClientCertificates, Config, Interface, KeyFormat, Listen, ListenOptions, Server,
+    StatisticDescription, Tls, Udp, Unit, statistics,
 };
 
 /// A server that reports everything but an RDMA device.
@@ -166,7 +166,7 @@ fn every_described_series_is_on_the_page() {
 const REFERENCE: &str = include_str!("../../../../docs/statistics.md");
 
 /// Returns the row of a statistic in the reference.
-fn row(of: &Description) -> String {
+fn row(of: &StatisticDescription) -> String {
     let unit = match of.unit {
         Unit::One => String::new(),
         unit => format!(", {unit}"),

@@ -11,7 +11,7 @@ const SHAPE: Shape = Shape {
 };
 
 /// Takes the next message, if there is one, and checks that it is whole and in order.
-fn take(consumer: &mut Consumer<Memory>, next: &mut u64) -> bool {
+fn take(consumer: &mut RingConsumer<Memory>, next: &mut u64) -> bool {
     let Some(control) = consumer.peek() else {
         return false;
     };
@@ -28,7 +28,7 @@ fn take(consumer: &mut Consumer<Memory>, next: &mut u64) -> bool {
 }
 
 /// Sends `n`, long or short. Returns whether there was room.
-fn put(producer: &mut Producer<Memory>, n: u64, long: bool) -> bool {
+fn put(producer: &mut RingProducer<Memory>, n: u64, long: bool) -> bool {
     let pushed = if long {
         let control = Control::new(LINE, Some(n as u32));
         producer.push_long(control, |_| [n; CELL_WORDS])
@@ -42,8 +42,8 @@ fn explore(long: bool, stops_inside: bool) {
     loom::model(move || {
         let ring = Memory::new(SHAPE.bytes() / WORD);
         let taken = Memory::new(CELL_WORDS);
-        let mut consumer = Consumer::new(ring.clone(), taken.clone(), SHAPE);
-        let mut producer = Producer::new(ring.clone(), taken, SHAPE);
+        let mut consumer = RingConsumer::new(ring.clone(), taken.clone(), SHAPE);
+        let mut producer = RingProducer::new(ring.clone(), taken, SHAPE);
         let sender = thread::spawn(move || {
             // Three messages into two cells: the third waits for the end of the first lap, or is
             // lost.

@@ -12,12 +12,12 @@ const SHAPE: Shape = Shape {
     long_log2: 3,
 };
 
-fn ring() -> (Producer<Span>, Consumer<Span>, Span) {
+fn ring() -> (RingProducer<Span>, RingConsumer<Span>, Span) {
     let memory = Span::anonymous(SHAPE.bytes() + LINE).unwrap();
     let ring = memory.slice(0..SHAPE.bytes()).unwrap();
     let taken = memory.slice(SHAPE.bytes()..SHAPE.bytes() + LINE).unwrap();
-    let producer = Producer::new(ring.clone(), taken.clone(), SHAPE);
-    (producer, Consumer::new(ring, taken, SHAPE), memory)
+    let producer = RingProducer::new(ring.clone(), taken.clone(), SHAPE);
+    (producer, RingConsumer::new(ring, taken, SHAPE), memory)
 }
 
 fn line(seed: u64, n: usize) -> [u64; 8] {

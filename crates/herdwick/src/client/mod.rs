@@ -36,7 +36,7 @@ use crate::{Address, DialError, Error, Options, Session};
 ///   its own.
 #[derive(Debug)]
 pub struct Client {
-    caller: Caller<Network>,
+    caller: Caller<RealSurroundings>,
 }
 
 impl Client {
@@ -55,7 +55,7 @@ impl Client {
     pub fn connect_with(address: &str, options: Options) -> Result<Self, Error> {
         let (origin, seed) = chance_and_time();
         let redial = Redial::new(address.parse()?, seed);
-        let caller = Caller::connect(Network { origin }, redial, options)?;
+        let caller = Caller::connect(RealSurroundings { origin }, redial, options)?;
         Ok(Self { caller })
     }
 
@@ -74,11 +74,11 @@ impl Client {
 
 /// The real network and clock.
 #[derive(Debug)]
-struct Network {
+struct RealSurroundings {
     origin: Instant,
 }
 
-impl Surroundings for Network {
+impl Surroundings for RealSurroundings {
     fn now(&self) -> Duration {
         self.origin.elapsed()
     }

@@ -209,7 +209,7 @@ impl Bench<'_> {
                 ("herdwick", StoreKind::Log),
                 ("segments", StoreKind::Segments),
             ] {
-                let (own, resident) = store::Own::new(room, kind)?;
+                let (own, resident) = store::LocalStore::new(room, kind)?;
                 self.run(&cell, name, own, watch, resident)?;
             }
             let none = || None;
@@ -333,7 +333,7 @@ mod tests {
             let trace = CacheTrace::of_row(row, true).unwrap();
             let requests = &trace.requests[..trace.requests.len().min(40_000)];
             let (mut own, _) =
-                store::Own::new(trace.data * 3 + (64 << 20), StoreKind::Log).unwrap();
+                store::LocalStore::new(trace.data * 3 + (64 << 20), StoreKind::Log).unwrap();
             let mut model = Model::new(Lru::default(), u64::MAX / 2);
             let mut scores = [Score::default(); 2];
             own.run(requests, 0, &mut scores[0]).unwrap();

@@ -30,7 +30,7 @@ pub(super) trait Policy {
 }
 
 #[derive(Clone, Copy)]
-struct Held {
+struct ResidentObject {
     size: u64,
     /// The second at which it expires; 0: never.
     deadline: u32,
@@ -39,7 +39,7 @@ struct Held {
 /// A cache of `room` bytes with eviction policy `P`.
 pub(super) struct Model<P> {
     policy: P,
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, ResidentObject>,
     used: u64,
     room: u64,
 }
@@ -67,7 +67,7 @@ impl<P: Policy> Model<P> {
 
     /// Executes request `at` of the trace; a read that misses stores the item.
     pub(super) fn execute(&mut self, request: &Request, at: usize) -> Answer {
-        let gone = |held: &Held| held.deadline != 0 && held.deadline <= request.second;
+        let gone = |held: &ResidentObject| held.deadline != 0 && held.deadline <= request.second;
         if self.held.get(&request.key).is_some_and(gone) {
             self.forget(request.key);
         }
@@ -145,7 +145,7 @@ impl<P: Policy> Model<P> {
         } else {
             0
         };
-        let held = Held { size, deadline };
+        let held = ResidentObject { size, deadline };
         match self.held.insert(request.key, held) {
             Some(old) => {
                 self.used = self.used + bytes - charge(old.size);

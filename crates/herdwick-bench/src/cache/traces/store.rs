@@ -17,12 +17,12 @@ use crate::{BenchError, host::ProcessCpu};
 const HASH_KEY: HashKey = HashKey([0x7472, 0x6163]);
 
 /// A store of one partition.
-pub(super) struct Own {
+pub(super) struct LocalStore {
     store: Store,
     value: Vec<u8>,
 }
 
-impl Own {
+impl LocalStore {
     /// Creates a store in `room` bytes, index included. The second value is a function that returns
     /// how much memory the store has made resident, in MiB.
     pub(super) fn new(
@@ -94,7 +94,7 @@ impl Sink for Heard {
     }
 }
 
-impl Cache for Own {
+impl Cache for LocalStore {
     fn run(&mut self, requests: &[Request], _: usize, score: &mut Score) -> Result<(), BenchError> {
         for request in requests {
             let heard = self.execute(request, request.op);

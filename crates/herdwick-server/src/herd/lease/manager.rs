@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     net::unix,
-    runtime::{readiness, time::Timer},
+    runtime::{readiness, time::ServerClock},
     telemetry::leases::{LeaseCounters, count},
 };
 use doors::Doors;
@@ -141,7 +141,7 @@ impl LeaseManager {
     }
 
     /// Serves until `stop` is set and the manager is woken.
-    pub(crate) fn run(mut self, timer: Timer, stop: &AtomicBool) {
+    pub(crate) fn run(mut self, timer: ServerClock, stop: &AtomicBool) {
         let mut events = Events::with_capacity(64);
         let mut now = timer.now();
         while !stop.load(Ordering::Acquire) {

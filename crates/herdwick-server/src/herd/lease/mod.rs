@@ -20,6 +20,6 @@ pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, Worker
 pub(crate) use orders::{LeaseAnswer, LeaseId, LeaseKind, LeaseOrder, Terms, WorkerEnd};
 pub(crate) use service::{Closing, Host, LeaseService, Offered};
 pub(crate) use slot::{ConnectionSlot, LeaseArrival};
-pub(crate) use socket::LeaseSocket;
+pub(crate) use socket::LeaseListener;
 pub use socket::check_lease_directory;
 pub(crate) use tokens::LeaseTokens;

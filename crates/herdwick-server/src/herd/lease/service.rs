@@ -21,11 +21,11 @@ use herdwick_request::HashKey;
 use mio::{Poll, Waker};
 
 use super::{
-    LeaseArrival, LeaseChannels, LeaseConfig, LeaseKind, LeaseManager, LeaseSocket, LeaseTokens,
+    LeaseArrival, LeaseChannels, LeaseConfig, LeaseKind, LeaseListener, LeaseManager, LeaseTokens,
     WAKER, WorkerEnd, WorkerLink,
 };
 use crate::{
-    runtime::{parking::WakeupFd, time::Timer},
+    runtime::{parking::WakeupFd, time::ServerClock},
     telemetry::leases::LeaseCounters,
 };
 
@@ -63,13 +63,13 @@ struct Entrance {
 pub(crate) struct Closing {
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
-    _socket: Option<LeaseSocket>,
+    _socket: Option<LeaseListener>,
 }
 
 impl LeaseService {
     /// Creates a lease manager for `fabrics`, with `socket` for those that pass descriptors.
     pub(crate) fn open(
-        mut socket: Option<LeaseSocket>,
+        mut socket: Option<LeaseListener>,
         fabrics: Vec<Offered>,
         config: LeaseConfig,
         wakeups: &[WakeupFd],
@@ -106,7 +106,7 @@ impl LeaseService {
             }
         }
         let transports = LeaseChannels {
-            listener: socket.as_mut().and_then(LeaseSocket::take_listener),
+            listener: socket.as_mut().and_then(LeaseListener::take_listener),
             arrivals: arrived,
             tokens: Arc::clone(&tokens),
             links,
@@ -161,7 +161,7 @@ pub(crate) struct Host {
     path: Option<RequestPath>,
     entrance: Option<Entrance>,
     boot: Option<BootId>,
-    timer: Timer,
+    timer: ServerClock,
 }
 
 impl Host {
@@ -170,7 +170,7 @@ impl Host {
         offer: Offer,
         path: Option<RequestPath>,
         service: Option<&mut LeaseService>,
-        timer: Timer,
+        timer: ServerClock,
     ) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         Self {

@@ -35,7 +35,7 @@ const TRIES: usize = 8;
 
 /// A listening socket in a directory that this server created; both are removed on drop.
 #[derive(Debug)]
-pub(crate) struct LeaseSocket {
+pub(crate) struct LeaseListener {
     directory: PathBuf,
     path: PathBuf,
     /// The lock on the directory.
@@ -61,7 +61,7 @@ fn check_name(path: &Path) -> io::Result<()> {
     SocketAddr::from_pathname(path).map(drop)
 }
 
-impl LeaseSocket {
+impl LeaseListener {
     /// Creates a fresh directory of mode 0700 below `parent` and listens in it. `mode` (memcached's
     /// `-a`) changes the modes of directory and socket. Removes the directories of killed servers.
     pub(crate) fn bind(parent: &Path, mode: Option<u32>) -> io::Result<Self> {
@@ -98,7 +98,7 @@ impl LeaseSocket {
     }
 }
 
-impl Drop for LeaseSocket {
+impl Drop for LeaseListener {
     fn drop(&mut self) {
         // On failure, the next server started there removes them.
         let _ = fs::remove_file(&self.path);
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn lease_directory_is_private_and_removed_with_the_socket() {
         let parent = std::env::temp_dir();
-        let mut socket = LeaseSocket::bind(&parent, None).unwrap();
+        let mut socket = LeaseListener::bind(&parent, None).unwrap();
         let path = socket.path().to_owned();
         let mode = fs::metadata(path.parent().unwrap())
             .unwrap()
@@ -226,14 +226,14 @@ mod tests {
             (&long, io::ErrorKind::InvalidInput),
         ] {
             assert_eq!(kind(path), Err(error), "{path:?}");
-            let bound = LeaseSocket::bind(path, None).map_err(|error| error.kind());
+            let bound = LeaseListener::bind(path, None).map_err(|error| error.kind());
             assert_eq!(bound.err(), Some(error), "{path:?}");
         }
     }
 
     #[test]
     fn shm_mode_applies_to_socket_and_directory() {
-        let socket = LeaseSocket::bind(&std::env::temp_dir(), Some(0o770)).unwrap();
+        let socket = LeaseListener::bind(&std::env::temp_dir(), Some(0o770)).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(socket.path()), 0o770);
         assert_eq!(mode(socket.path().parent().unwrap()), 0o770);
@@ -255,9 +255,9 @@ mod tests {
         fs::write(full.join("more"), "").unwrap();
         let link = parent.join("herdwick-lease-3123456789abcdef");
         std::os::unix::fs::symlink(&other, &link).unwrap();
-        let live = LeaseSocket::bind(&parent, None).unwrap();
+        let live = LeaseListener::bind(&parent, None).unwrap();
         assert!(!dead.exists(), "no process had locked it");
-        let next = LeaseSocket::bind(&parent, None).unwrap();
+        let next = LeaseListener::bind(&parent, None).unwrap();
         assert!(live.path().exists() && next.path().exists());
         assert!(other.join(SOCKET).exists() && link.exists() && full.exists());
         drop((live, next));

@@ -9,13 +9,13 @@ use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX};
 use super::{
     activity::ActivityTimer,
     buffer::{INPUT_BYTES_MAX, Input, Output, Pool},
-    gather::{Gather, Replies},
+    gather::{Gather, OrderedReplies},
     run::{Cursor, Progress},
     upload_state::Upload,
 };
 use crate::{
     net::{auth::SaslExchange, stream::Stream},
-    runtime::{dump::Dump, forward::Ticket, lots::Lot},
+    runtime::{dump::Dump, forward::ReplyTicket, lots::Lot},
     settings::config::Protocol,
     telemetry::counters::WorkerCounters,
 };
@@ -46,7 +46,7 @@ pub(crate) struct Connection {
     /// The topics that it will watch once its earlier commands are answered.
     pub(crate) watches: Option<u32>,
     /// Replies behind one that found no room; the request of that one is decoded next.
-    pub(crate) behind: Option<Box<Replies>>,
+    pub(crate) behind: Option<Box<OrderedReplies>>,
     /// A dump that continues before the next command.
     pub(crate) dump: Option<Dump>,
     /// It is in the queue of connections to be served.
@@ -158,8 +158,8 @@ impl Connection {
     }
 
     /// Returns the ticket by which other workers return its replies; its own place is `place`.
-    pub(crate) fn ticket(&self, place: u32) -> Ticket {
-        Ticket {
+    pub(crate) fn ticket(&self, place: u32) -> ReplyTicket {
+        ReplyTicket {
             connection: place,
             generation: self.generation,
             caller: self.stream.number(),

@@ -38,7 +38,11 @@ impl Gather {
     }
 
     /// Creates the gather of a run's replies.
-    pub(crate) fn of_replies(outstanding: usize, replies: Box<Replies>, large: bool) -> Self {
+    pub(crate) fn of_replies(
+        outstanding: usize,
+        replies: Box<OrderedReplies>,
+        large: bool,
+    ) -> Self {
         Self {
             outstanding,
             purpose: Purpose::Replies(replies),
@@ -58,7 +62,7 @@ impl Gather {
 /// The kind of replies that are gathered.
 pub(crate) enum Purpose {
     /// The replies to a run.
-    Replies(Box<Replies>),
+    Replies(Box<OrderedReplies>),
     /// Every worker's acknowledgement.
     Consent { encoder: Encoder },
     /// A step of a dump: its position, and its output.
@@ -130,7 +134,7 @@ impl Topic {
 
 /// Replies that arrive in any order and are sent in the order of their requests.
 #[derive(Default)]
-pub(crate) struct Replies {
+pub(crate) struct OrderedReplies {
     slots: Vec<Slot>,
     text: Vec<u8>,
     points: Vec<Cursor>,
@@ -147,7 +151,7 @@ enum Slot {
     Said(Range<usize>),
 }
 
-impl Replies {
+impl OrderedReplies {
     /// Prepares for the replies to the requests at `points`.
     pub(crate) fn expect(&mut self, points: &[Cursor], after: Progress) {
         self.slots.clear();
@@ -290,7 +294,7 @@ const SPARE: usize = 64;
 /// Unused lists of replies, and the bytes of their texts.
 pub(super) struct SpareReplies {
     #[expect(clippy::vec_box, reason = "a connection holds it by pointer")]
-    lists: Vec<Box<Replies>>,
+    lists: Vec<Box<OrderedReplies>>,
     bytes: usize,
     most: usize,
     /// The fewest lists that there were since some were last given back.
@@ -315,7 +319,7 @@ impl SpareReplies {
         self.least = self.lists.len();
     }
 
-    pub(super) fn take(&mut self) -> Box<Replies> {
+    pub(super) fn take(&mut self) -> Box<OrderedReplies> {
         let replies = self.lists.pop().unwrap_or_default();
         self.bytes -= replies.memory();
         self.least = self.least.min(self.lists.len());
@@ -323,7 +327,7 @@ impl SpareReplies {
     }
 
     /// Keeps the list; its text too, if there is room for it.
-    pub(super) fn put(&mut self, mut replies: Box<Replies>) {
+    pub(super) fn put(&mut self, mut replies: Box<OrderedReplies>) {
         if self.lists.len() == SPARE {
             return;
         }
@@ -345,7 +349,7 @@ mod tests {
         const MOST: usize = 200_000;
         let mut spare = SpareReplies::new(MOST);
         for n in 0..200 {
-            let mut replies = Box::<Replies>::default();
+            let mut replies = Box::<OrderedReplies>::default();
             replies.text.reserve(n * 1_000);
             spare.put(replies);
         }

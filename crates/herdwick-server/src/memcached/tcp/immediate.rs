@@ -23,7 +23,7 @@ use crate::{
     context::{Context, VERSION},
     runtime::{
         dump::{Dump, DumpFormat},
-        forward::{Order, Ticket},
+        forward::{Order, ReplyTicket},
         front::Pass,
         protocol::Encoder,
     },
@@ -55,7 +55,7 @@ pub(super) fn begin(
     service: &mut Service,
     output: &mut Output,
     stop: Stop<'_>,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let (command, used, swallow) = match stop {
@@ -121,7 +121,7 @@ fn administer(
     output: &mut Output,
     admin: Admin,
     used: usize,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let consent = Purpose::Consent {
@@ -191,7 +191,7 @@ pub(super) fn detail(
     on: bool,
     encoder: Encoder,
     used: usize,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let purpose = Purpose::Consent { encoder };
@@ -206,7 +206,7 @@ pub(super) fn detail(
 pub(super) fn prefixes(
     encoder: Encoder,
     used: usize,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let purpose = Purpose::Prefixes {
@@ -257,7 +257,7 @@ pub(super) fn stats(
     topic: Topic,
     encoder: Encoder,
     used: usize,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let order = if topic == Topic::Reset {
@@ -282,7 +282,7 @@ pub(super) fn flush_all(
     delay: u32,
     encoder: Encoder,
     used: usize,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let at = match delay {
@@ -302,7 +302,7 @@ fn broadcast(
     order: Order,
     purpose: Purpose,
     used: usize,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Begun {
     match pass.cross_core.broadcast(order, ticket) {

@@ -53,7 +53,7 @@ use crate::{
     },
     net::{stream::Stream, udp::Sent},
     runtime::{
-        forward::{ForwardBatch, Ticket},
+        forward::{ForwardBatch, ReplyTicket},
         front::{Activity, Front, Pass, Tokens},
         lots::Lots,
         protocol::RUN_REQUESTS,
@@ -344,7 +344,7 @@ impl TcpFront {
     }
 
     /// Moves the text of a batch to the one connection that waits for it; returns whether it did.
-    fn adopt(&mut self, ticket: Ticket, text: &mut Vec<u8>) -> bool {
+    fn adopt(&mut self, ticket: ReplyTicket, text: &mut Vec<u8>) -> bool {
         let connection = waiting(&mut self.connections, ticket);
         match connection.and_then(|connection| connection.gather.as_mut()) {
             Some(Gather {
@@ -357,7 +357,7 @@ impl TcpFront {
 
     /// Takes one more reply for the connection of `ticket`, if it is still open; completes its
     /// round with the last reply.
-    fn arrive(&mut self, ticket: Ticket, take: impl FnOnce(&mut Purpose)) {
+    fn arrive(&mut self, ticket: ReplyTicket, take: impl FnOnce(&mut Purpose)) {
         let Some(connection) = waiting(&mut self.connections, ticket) else {
             return;
         };
@@ -377,7 +377,7 @@ impl TcpFront {
 }
 
 /// Returns the connection of `ticket`, if it is still open.
-fn waiting(connections: &mut [Option<Connection>], ticket: Ticket) -> Option<&mut Connection> {
+fn waiting(connections: &mut [Option<Connection>], ticket: ReplyTicket) -> Option<&mut Connection> {
     connections[ticket.connection as usize]
         .as_mut()
         .filter(|connection| connection.generation == ticket.generation)

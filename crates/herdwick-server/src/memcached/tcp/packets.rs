@@ -20,7 +20,7 @@ use crate::{
     context::VERSION,
     net::auth::Auth,
     runtime::protocol::Encoder,
-    runtime::{forward::Ticket, front::Pass},
+    runtime::{forward::ReplyTicket, front::Pass},
 };
 
 /// Executes `packet`, or begins to. `used` bytes of input are its own, and `swallow` bytes after
@@ -30,7 +30,7 @@ pub(super) fn begin(
     output: &mut Output,
     packet: &Packet<'_>,
     (used, swallow): (usize, u64),
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let echo = packet.echo;

@@ -2,7 +2,7 @@
 //! and the positions in the input from which decoding continues.
 
 use herdwick_memcache::{
-    Admits, Answer, Asked, Command, Decoded, Decoder, Extent, Get as Retrieval, Keys, Refused,
+    Admits, Answer, Asked, Command, Decoded, Decoder, Get as Retrieval, InputRange, Keys, Refused,
     meta::KeyRoom,
 };
 use herdwick_request::{Get, Op, Request};
@@ -32,7 +32,7 @@ pub(crate) enum Ahead {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rest {
     /// The keys, from the first byte of the `get` on, ...
-    keys: Extent,
+    keys: InputRange,
     /// ... and the bytes that the `get` takes. A line is far shorter than 2^32 bytes.
     used: u32,
     with_cas: bool,

@@ -7,7 +7,7 @@ use herdwick_memcache::{meta::KeyRoom, text};
 
 use super::{
     connection::{Connection, Room},
-    gather::{Gather, Purpose, Replies},
+    gather::{Gather, OrderedReplies, Purpose},
     held::{self, HeldPartitions},
     immediate,
     run::{Progress, Run, Stop},
@@ -16,11 +16,11 @@ use super::{
     upload_state::Upload,
 };
 use crate::{
-    runtime::protocol::{BatchEncoder, Large, Mark, OUTPUT_BYTES, PerRequest},
+    runtime::protocol::{BatchEncoder, Large, OUTPUT_BYTES, PerRequest, ReplyMark},
     runtime::{
         cross_core::CrossCore,
         dump::Dump,
-        forward::{Order, Ticket},
+        forward::{Order, ReplyTicket},
         front::Pass,
         partition_lock::Guard,
     },
@@ -39,7 +39,7 @@ enum RunOutcome {
     /// Requests were sent to other workers; `None` if no forwarded batch was free.
     Scattered(Option<Gather>),
     /// No forwarded batch was free to resume the replies that are held.
-    Starved { held: Box<Replies> },
+    Starved { held: Box<OrderedReplies> },
     /// All requests were executed here.
     Executed {
         progress: Progress,
@@ -55,7 +55,7 @@ impl Service {
     pub(crate) fn round(
         &mut self,
         connection: &mut Connection,
-        ticket: Ticket,
+        ticket: ReplyTicket,
         pass: &mut Pass<'_>,
     ) -> Round {
         if connection.watches.is_some() || !connection.swallow() || !connection.has_work() {
@@ -83,7 +83,7 @@ impl Service {
         &mut self,
         room: &KeyRoom,
         connection: &mut Connection,
-        ticket: Ticket,
+        ticket: ReplyTicket,
         pass: &mut Pass<'_>,
     ) -> Round {
         match self.begin(room, connection, ticket, pass) {
@@ -123,7 +123,7 @@ impl Service {
         &mut self,
         room: &KeyRoom,
         connection: &mut Connection,
-        ticket: Ticket,
+        ticket: ReplyTicket,
         pass: &mut Pass<'_>,
     ) -> RunOutcome {
         let mut run = Run::default();
@@ -169,7 +169,7 @@ impl Service {
         &mut self,
         run: &Run<'_>,
         after: Progress,
-        ticket: Ticket,
+        ticket: ReplyTicket,
         pass: &mut Pass<'_>,
     ) -> Option<Gather> {
         let start = pass.start;
@@ -196,12 +196,12 @@ impl Service {
     /// `held`, unchanged but for its points, if no forwarded batch was free.
     fn resume(
         &mut self,
-        mut held: Box<Replies>,
+        mut held: Box<OrderedReplies>,
         run: &Run<'_>,
         after: Progress,
-        ticket: Ticket,
+        ticket: ReplyTicket,
         pass: &mut Pass<'_>,
-    ) -> Result<Gather, Box<Replies>> {
+    ) -> Result<Gather, Box<OrderedReplies>> {
         let count = held.len().min(run.requests.len());
         held.go_on(&run.points[..count], run.after(count, after));
         let owner = run.owners[0];
@@ -227,7 +227,7 @@ impl Service {
         &mut self,
         run: &Run<'_>,
         owner: u16,
-        replies: &mut Replies,
+        replies: &mut OrderedReplies,
         mut partition: Guard<'_>,
         caller: RawFd,
         counters: &mut WorkerCounters,
@@ -262,9 +262,9 @@ impl Service {
         drop(partition);
         let mut from = 0;
         for (&slot, &mark) in part.slots.iter().zip(&self.marks) {
-            match Mark::of(mark) {
-                Mark::Deferred { large } => replies.defer(slot, large),
-                Mark::End(end) => {
+            match ReplyMark::of(mark) {
+                ReplyMark::Deferred { large } => replies.defer(slot, large),
+                ReplyMark::End(end) => {
                     replies.put(slot, &part.text[from..end]);
                     from = end;
                 }
@@ -339,7 +339,12 @@ impl Service {
 }
 
 /// Sends the next step of a dump to its worker.
-fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pass<'_>) -> Round {
+fn go_on(
+    connection: &mut Connection,
+    dump: Dump,
+    ticket: ReplyTicket,
+    pass: &mut Pass<'_>,
+) -> Round {
     if pass
         .cross_core
         .order(dump.worker, Order::Dump(dump), ticket)
@@ -358,7 +363,7 @@ fn go_on(connection: &mut Connection, dump: Dump, ticket: Ticket, pass: &mut Pas
 fn send_away(
     run: &Run<'_>,
     wanted: impl Fn(usize) -> bool,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     cross_core: &mut CrossCore,
     counters: &mut WorkerCounters,
 ) -> (usize, usize) {
@@ -369,7 +374,7 @@ fn send_away(
         }
         let owner = usize::from(run.owners[slot]);
         // A run has fewer than 2^32 requests.
-        let ticket = Ticket {
+        let ticket = ReplyTicket {
             slot: slot as u32,
             ..ticket
         };
@@ -391,7 +396,7 @@ fn execute(
     out: &mut Vec<u8>,
     marks: &mut Vec<u32>,
     own: usize,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Option<(Option<usize>, bool)> {
     let (owner, start) = (run.owners[0], pass.start);
@@ -417,7 +422,7 @@ fn execute(
     drop(partition);
     let short = batch_encoder.refused_large;
     // A run ends in its reads, and once one is deferred all after it are: the last mark decides.
-    let is_deferred = |&mark: &u32| Mark::of(mark).is_deferred();
+    let is_deferred = |&mark: &u32| ReplyMark::of(mark).is_deferred();
     let deferred = match marks.last() {
         Some(&last) if is_deferred(&last) => marks.iter().position(is_deferred),
         _ => None,

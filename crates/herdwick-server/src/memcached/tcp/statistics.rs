@@ -10,7 +10,7 @@ use crate::{
     context::Context,
     runtime::protocol::Encoder,
     telemetry::{
-        counters::{Snapshot, View},
+        counters::{Snapshot, StatsView},
         hot::KEYS_MAX,
         stats::{self, Stats},
     },
@@ -27,7 +27,7 @@ pub(super) fn topic(
     out: &mut Vec<u8>,
 ) {
     let sum = &Snapshot::sum(parts);
-    let view = &View::new(context, clock, sum);
+    let view = &StatsView::new(context, clock, sum);
     let mut say = |name: &str, value: &dyn Display| encoder.stat(out, name, value);
     let mut stats = Stats(&mut say);
     match topic {

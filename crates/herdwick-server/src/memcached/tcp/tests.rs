@@ -21,7 +21,7 @@ use crate::{
         parking::WakeupFd,
         partition::PassStart,
         partition_lock::{Own, Partitions},
-        time::Timer,
+        time::ServerClock,
     },
     settings::{config::Config, tuning::MemoryLimit},
     telemetry::{counters::WorkerCounters, watch::Journal},
@@ -149,7 +149,7 @@ fn host() -> Arc<Host> {
         path: RequestPath::default(),
         fabrics: Vec::new(),
     };
-    Arc::new(Host::new(offer, None, None, Timer::start()))
+    Arc::new(Host::new(offer, None, None, ServerClock::start()))
 }
 
 /// A key of worker 1.

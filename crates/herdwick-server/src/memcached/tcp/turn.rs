@@ -6,7 +6,7 @@ use super::{
     state::{Round, Service},
     upload::{self, Went},
 };
-use crate::runtime::{forward::Ticket, front::Pass};
+use crate::runtime::{forward::ReplyTicket, front::Pass};
 
 /// The result of a turn: the state of the stream, and whether the connection waits for a forwarded
 /// batch.
@@ -28,7 +28,7 @@ impl Turn {
 pub(super) fn serve(
     service: &mut Service,
     connection: &mut Connection,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     rounds: usize,
     pass: &mut Pass<'_>,
 ) -> Turn {

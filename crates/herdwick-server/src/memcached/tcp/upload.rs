@@ -20,7 +20,7 @@ use super::{
 use crate::runtime::protocol::{BatchEncoder, Large};
 use crate::runtime::{
     cross_core::{Exhausted, PIECE_BYTES_MIN},
-    forward::Ticket,
+    forward::ReplyTicket,
     front::Pass,
     partition_lock::Guard,
     upload_steps::UploadStep,
@@ -52,7 +52,7 @@ impl From<Exhausted> for Went {
 pub(super) fn go_on(
     service: &mut Service,
     connection: &mut Connection,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Went {
     let Some(mut upload) = connection.upload.take() else {
@@ -72,7 +72,7 @@ fn advance(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Went {
     if upload.queued {
@@ -105,7 +105,7 @@ fn advance(
 fn begin(
     service: &mut Service,
     upload: &mut Upload,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
     if upload.place != UploadPlace::Nowhere {
@@ -147,7 +147,7 @@ struct LockedReservation<'a> {
 fn in_place<'a>(
     own: usize,
     upload: &mut Upload,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &'a mut Pass<'_>,
 ) -> Result<Option<LockedReservation<'a>>, Exhausted> {
     let UploadPlace::InPlace(staged) = upload.place else {
@@ -173,7 +173,7 @@ fn feed(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
     let own = service.owners.own;
@@ -205,7 +205,7 @@ fn read(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
     let own = service.owners.own;
@@ -249,7 +249,7 @@ fn refuse(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Went {
     pass.counters.refused_lines += 1;
@@ -267,7 +267,7 @@ fn finish(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Result<Went, Exhausted> {
     let after = Progress::past(upload.ending().len());
@@ -288,7 +288,7 @@ fn execute(
     connection: &mut Connection,
     upload: &Upload,
     mut locked: LockedReservation<'_>,
-    ticket: Ticket,
+    ticket: ReplyTicket,
 ) {
     let (request, answer) = upload.request(locked.staged);
     let clock = locked.partition.clock();
@@ -318,7 +318,7 @@ fn forward(
     service: &mut Service,
     connection: &mut Connection,
     upload: &Upload,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) -> Result<Went, Exhausted> {
     let (request, answer) = upload.request(Staged::unknown(upload.value_len));
@@ -342,7 +342,7 @@ pub(super) fn over(service: &mut Service, upload: &mut Upload) {
 pub(super) fn abort(
     service: &mut Service,
     upload: &mut Upload,
-    ticket: Ticket,
+    ticket: ReplyTicket,
     pass: &mut Pass<'_>,
 ) {
     let (owner, own) = (upload.owner, service.owners.own);

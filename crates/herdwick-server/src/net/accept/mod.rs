@@ -25,7 +25,7 @@ pub(crate) use tls::{Porch, greeter};
 use crate::{
     context::Context,
     net::{listen::StreamListener, stream::Stream, udp::UdpListener},
-    runtime::{parking::WakeupFd, readiness, stopping::Stopping, time::Timer},
+    runtime::{parking::WakeupFd, readiness, stopping::Stopping, time::ServerClock},
 };
 
 /// How long accepting pauses when the process has no descriptors left, or `-c` is reached.
@@ -44,7 +44,7 @@ pub(crate) struct Acceptor {
     /// raised since the start. Each is counted in `limits`, which bounds them.
     pub(crate) waiting: VecDeque<(usize, Stream)>,
     pub(crate) context: Arc<Context>,
-    pub(crate) timer: Timer,
+    pub(crate) timer: ServerClock,
     pub(crate) stopping: Arc<Stopping>,
     pub(crate) next: usize,
 }

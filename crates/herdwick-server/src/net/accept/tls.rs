@@ -10,7 +10,7 @@ use super::polling::{EVENTS, RETRY, WAKE};
 use crate::{
     context::Context,
     net::tls::{Certificates, HandshakeProgress, Handshakes, TlsStream},
-    runtime::{readiness, stopping::Stopping, time::Timer},
+    runtime::{readiness, stopping::Stopping, time::ServerClock},
     settings::error::{StartError, refused},
 };
 
@@ -72,7 +72,7 @@ pub(crate) struct Greeter {
     acceptor: Arc<Waker>,
     handshakes: Handshakes,
     context: Arc<Context>,
-    timer: Timer,
+    timer: ServerClock,
     stopping: Arc<Stopping>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Greeter {
 pub(crate) fn greeter(
     connections_max: usize,
     acceptor: &Arc<Waker>,
-    (context, timer, stopping): (&Arc<Context>, Timer, &Arc<Stopping>),
+    (context, timer, stopping): (&Arc<Context>, ServerClock, &Arc<Stopping>),
 ) -> Result<(Greeter, Porch, Arc<Waker>), StartError> {
     let poll = Poll::new().map_err(refused("a poll"))?;
     let waker = Waker::new(poll.registry(), WAKE).map_err(refused("a waker"))?;

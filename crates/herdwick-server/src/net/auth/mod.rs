@@ -40,7 +40,7 @@ pub(crate) struct Auth {
     path: PathBuf,
     format: UserFormat,
     /// For SASL; `None`: users of the text protocol.
-    secret: Option<Secret>,
+    secret: Option<SaltSecret>,
     /// Replaced as a whole. Locked only to copy the pointer, and only for an authentication
     /// attempt.
     users: Mutex<Arc<[UserEntry]>>,
@@ -65,7 +65,7 @@ enum UserFormat {
 }
 
 /// What salts and nonces are made from: random, and never sent.
-struct Secret {
+struct SaltSecret {
     key: [u8; 32],
     /// How many nonces were made.
     nonces: AtomicU64,
@@ -103,7 +103,7 @@ impl Auth {
         };
         let secret = match source.format {
             UserFormat::Text => None,
-            UserFormat::Sasl | UserFormat::Pwdb => Some(Secret::new()?),
+            UserFormat::Sasl | UserFormat::Pwdb => Some(SaltSecret::new()?),
         };
         let users = source.users(secret.as_ref())?;
         Ok(Some(Self {
@@ -181,7 +181,7 @@ impl Auth {
     }
 }
 
-impl Secret {
+impl SaltSecret {
     fn new() -> Result<Self, AuthError> {
         let mut key = [0; 32];
         let drawn = getrandom::fill(&mut key);
@@ -230,7 +230,7 @@ impl UserEntry {
     }
 
     /// Adds what SCRAM needs, from the password as the client prepares it.
-    fn keyed(mut self, secret: &Secret) -> Self {
+    fn keyed(mut self, secret: &SaltSecret) -> Self {
         let mut fields = self.password.split(|&byte| byte == b':');
         let field = fields.next().filter(|_| self.fields);
         let password = field.unwrap_or(&self.password);
@@ -270,7 +270,7 @@ impl<'a> UserFile<'a> {
     }
 
     /// Returns the users in the file, with the keys of SASL if there is a secret to make them.
-    fn users(self, secret: Option<&Secret>) -> Result<Arc<[UserEntry]>, AuthError> {
+    fn users(self, secret: Option<&SaltSecret>) -> Result<Arc<[UserEntry]>, AuthError> {
         let users = self.read()?;
         let Some(secret) = secret else {
             return Ok(users.into());
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn unknown_users_keep_their_salt_and_nonces_differ() {
-        let (one, two) = (Secret::new().unwrap(), Secret::new().unwrap());
+        let (one, two) = (SaltSecret::new().unwrap(), SaltSecret::new().unwrap());
         assert_eq!(one.salt("a"), one.salt("a"));
         assert_ne!(one.salt("a"), one.salt("b"));
         assert_ne!(one.salt("a"), two.salt("a"), "not to be told by others");
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn names_and_passwords_are_prepared() {
-        let secret = Secret::new().unwrap();
+        let secret = SaltSecret::new().unwrap();
         let scram = |line: &str| {
             let mut users = vec![user(line.as_bytes(), UserFormat::Sasl).unwrap()];
             keep_first(&mut users);

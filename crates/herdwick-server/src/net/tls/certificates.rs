@@ -37,12 +37,12 @@ pub(crate) struct Certificates {
     config: Mutex<Arc<ServerConfig>>,
     /// The store's second when the files were last read; 0 before the server has a clock.
     pub(crate) read_at: AtomicU32,
-    pub(crate) counters: Counters,
+    pub(crate) counters: HandshakeCounters,
 }
 
 /// Handshakes by their outcome.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct HandshakeCounters {
     /// Failed: errors, refused clients, disconnects.
     pub(crate) failed: AtomicU64,
     /// Timed out.
@@ -53,7 +53,7 @@ pub(crate) struct Counters {
     pub(crate) new_sessions: AtomicU64,
 }
 
-impl Counters {
+impl HandshakeCounters {
     /// Zeroes them.
     pub(crate) fn reset(&self) {
         for counter in [&self.failed, &self.late, &self.crowded, &self.new_sessions] {
@@ -69,7 +69,7 @@ impl Certificates {
             files: files.clone(),
             config: Mutex::new(read(files)?),
             read_at: AtomicU32::new(0),
-            counters: Counters::default(),
+            counters: HandshakeCounters::default(),
         })
     }
 

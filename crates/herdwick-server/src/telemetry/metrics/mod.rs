@@ -19,12 +19,12 @@ use crate::{
     net::accept::WAKE,
     runtime::{
         cross_core::CrossCore,
-        forward::{Order, Ticket},
+        forward::{Order, ReplyTicket},
         parking::WakeupFd,
         partition::NOBODY,
         readiness,
         stopping::Stopping,
-        time::Timer,
+        time::ServerClock,
     },
     settings::error::StartError,
     telemetry::counters::Snapshot,
@@ -40,7 +40,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// The token of the listener; a client's token is its index.
 const LISTENER: Token = Token(VISITORS_MAX);
 /// The ticket of all orders: there is one round at a time.
-const TICKET: Ticket = Ticket {
+const TICKET: ReplyTicket = ReplyTicket {
     connection: 0,
     generation: 0,
     caller: NOBODY,
@@ -84,7 +84,7 @@ impl Gauges {
         self,
         cross_core: CrossCore,
         context: &Arc<Context>,
-        timer: Timer,
+        timer: ServerClock,
         stopping: &Arc<Stopping>,
     ) -> Reporter {
         Reporter {
@@ -108,7 +108,7 @@ pub(crate) struct Reporter {
     wakeup: WakeupFd,
     cross_core: CrossCore,
     context: Arc<Context>,
-    timer: Timer,
+    timer: ServerClock,
     stopping: Arc<Stopping>,
     visitors: [Option<Visitor>; VISITORS_MAX],
     round: Option<SnapshotRound>,

@@ -10,7 +10,7 @@ use prometheus::{
 use crate::{
     context::{Context, VERSION},
     telemetry::{
-        counters::{Snapshot, View},
+        counters::{Snapshot, StatsView},
         stats::{self, Family, StatisticKind, families},
         uri::Uri,
     },
@@ -19,7 +19,7 @@ use crate::{
 /// Returns the page for the workers' snapshots.
 pub(super) fn page(context: &Context, clock: Clock, parts: &[Snapshot]) -> String {
     let sum = Snapshot::sum(parts);
-    let view = View::new(context, clock, &sum);
+    let view = StatsView::new(context, clock, &sum);
     let mut page = Page::default();
     page.add(&families::UP, vec![], 1.0);
     let version = vec![("version", VERSION.to_owned())];
@@ -38,7 +38,7 @@ pub(super) fn page(context: &Context, clock: Clock, parts: &[Snapshot]) -> Strin
 }
 
 /// Adds the metrics of each worker.
-fn workers(view: &View<'_>, parts: &[Snapshot], page: &mut Page) {
+fn workers(view: &StatsView<'_>, parts: &[Snapshot], page: &mut Page) {
     let mut parts: Vec<&Snapshot> = parts.iter().collect();
     parts.sort_by_key(|part| part.worker);
     for part in parts {

@@ -48,18 +48,19 @@ pub(super) enum VisitorStep {
 
 /// The response to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Response {
+enum HttpResponse {
     Page { head: bool },
     Fixed(&'static str, &'static str),
 }
 
-const NOT_HTTP: Response = Response::Fixed("400 Bad Request", "this is no HTTP request\n");
-const TOO_LONG: Response = Response::Fixed(
+const NOT_HTTP: HttpResponse = HttpResponse::Fixed("400 Bad Request", "this is no HTTP request\n");
+const TOO_LONG: HttpResponse = HttpResponse::Fixed(
     "431 Request Header Fields Too Large",
     "a request has at most 64 headers and 8 KiB\n",
 );
-const METHOD: Response = Response::Fixed("405 Method Not Allowed", "GET and HEAD are served\n");
-const ELSEWHERE: Response = Response::Fixed("404 Not Found", "metrics are at /metrics\n");
+const METHOD: HttpResponse =
+    HttpResponse::Fixed("405 Method Not Allowed", "GET and HEAD are served\n");
+const ELSEWHERE: HttpResponse = HttpResponse::Fixed("404 Not Found", "metrics are at /metrics\n");
 
 impl Visitor {
     pub(super) fn new(stream: TcpStream, came: Duration) -> Self {
@@ -113,11 +114,11 @@ impl Visitor {
             }
             match answer(&self.bytes) {
                 None => {}
-                Some(Response::Page { head }) => {
+                Some(HttpResponse::Page { head }) => {
                     self.state = State::Waiting { head };
                     return VisitorStep::Stays;
                 }
-                Some(Response::Fixed(status, body)) => {
+                Some(HttpResponse::Fixed(status, body)) => {
                     self.respond(status, "text/plain; charset=utf-8", body, body.len());
                     return VisitorStep::Stays;
                 }
@@ -168,7 +169,7 @@ impl Visitor {
 }
 
 /// Returns the response to the request in `bytes`; `None`: it is incomplete.
-fn answer(bytes: &[u8]) -> Option<Response> {
+fn answer(bytes: &[u8]) -> Option<HttpResponse> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     match request.parse(bytes) {
@@ -185,7 +186,7 @@ fn answer(bytes: &[u8]) -> Option<Response> {
     let path = request.path.unwrap_or_default();
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     Some(match path {
-        "/metrics" => Response::Page { head },
+        "/metrics" => HttpResponse::Page { head },
         _ => ELSEWHERE,
     })
 }
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn http_requests_get_the_page_or_the_right_status() {
-        let page = |head| Some(Response::Page { head });
+        let page = |head| Some(HttpResponse::Page { head });
         assert_eq!(
             answer(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
             page(false)

@@ -2,14 +2,14 @@
 //! metrics page has beyond `stats`.
 
 use super::registry::{SLOT_BYTES, ZERO, table};
-use crate::telemetry::counters::View;
+use crate::telemetry::counters::StatsView;
 
 /// Returns the chunks of the log, which are of 8 bytes.
-fn chunks(v: &View<'_>) -> u64 {
+fn chunks(v: &StatsView<'_>) -> u64 {
     (v.context.tunables.memory.get() as u64).saturating_sub(v.sum.slots * SLOT_BYTES) / CHUNK_BYTES
 }
 
-fn used_chunks(v: &View<'_>) -> u64 {
+fn used_chunks(v: &StatsView<'_>) -> u64 {
     v.sum.store.bytes / CHUNK_BYTES
 }
 
@@ -17,7 +17,7 @@ fn used_chunks(v: &View<'_>) -> u64 {
 const CHUNK_BYTES: u64 = 8;
 
 table! {
-    view v: View<'_>;
+    view v: StatsView<'_>;
     fields ();
     /// `stats items`, each name after `items:1:`. It is empty while the store is.
     static ITEMS;
@@ -87,7 +87,7 @@ table! {
 }
 
 table! {
-    view v: View<'_>;
+    view v: StatsView<'_>;
     fields ();
     /// `stats slabs`, each name after `1:`.
     static SLAB;
@@ -133,7 +133,7 @@ table! {
 }
 
 table! {
-    view v: View<'_>;
+    view v: StatsView<'_>;
     fields ();
     /// The end of `stats slabs`, of all classes.
     static SLABS;
@@ -147,12 +147,12 @@ table! {
 
 /// Returns the sets without compare-and-swaps, of which `compared` were counted: memcached counts
 /// these among the sets, memcached_exporter does not.
-fn sets_without(v: &View<'_>, compared: u64) -> u64 {
+fn sets_without(v: &StatsView<'_>, compared: u64) -> u64 {
     v.sum.counters.cmd_set.saturating_sub(compared)
 }
 
 table! {
-    view v: View<'_>;
+    view v: StatsView<'_>;
     fields ();
     /// Computed for metrics alone.
     static PAGE_ONLY;

@@ -10,7 +10,7 @@ use crate::{herd, telemetry::leases::LEASES};
 
 /// A statistic, as documentation describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Description {
+pub struct StatisticDescription {
     /// The command that shows it.
     pub command: &'static str,
     /// Its name there, where `N` stands for a worker's index.
@@ -29,7 +29,7 @@ pub struct Description {
 /// workers`, but for those of memcached's machinery that does not exist here and that metrics do not
 /// have either: those are always 0.
 #[must_use]
-pub fn statistics() -> Vec<Description> {
+pub fn statistics() -> Vec<StatisticDescription> {
     let mut all: Vec<_> = table("stats", "", GENERAL).collect();
     all.extend(of_transports());
     all.extend(table("stats", "", LEASES));
@@ -45,9 +45,9 @@ fn table<R>(
     command: &'static str,
     prefix: &'static str,
     rows: &'static [Statistic<R>],
-) -> impl Iterator<Item = Description> {
+) -> impl Iterator<Item = StatisticDescription> {
     let meant = rows.iter().filter(|statistic| !statistic.help.is_empty());
-    meant.map(move |statistic| Description {
+    meant.map(move |statistic| StatisticDescription {
         command,
         name: format!("{prefix}{}", statistic.name),
         kind: statistic.kind,
@@ -58,13 +58,13 @@ fn table<R>(
 }
 
 /// Describes the counters of the transports.
-fn of_transports() -> impl Iterator<Item = Description> {
+fn of_transports() -> impl Iterator<Item = StatisticDescription> {
     herd::counters().into_iter().map(|counter| {
         let series = by_worker(counter.name).map_or_else(
             || format!("{}{{reason=\"{}\"}}", families::DROPS.name, counter.name),
             |family| family.name.to_owned(),
         );
-        Description {
+        StatisticDescription {
             command: "stats",
             name: counter.name.to_owned(),
             kind: StatisticKind::Counter,

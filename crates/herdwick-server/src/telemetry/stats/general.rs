@@ -10,11 +10,11 @@ use super::registry::{SLOT_BYTES, Value, ZERO, counted};
 use crate::{
     context::{HERDWICK_VERSION, VERSION},
     net::unix,
-    telemetry::counters::View,
+    telemetry::counters::StatsView,
 };
 
 counted! {
-    view v: View<'_>;
+    view v: StatsView<'_>;
     fields v.sum.counters;
     /// Counters of one worker, outside its store.
     #[derive(Clone, Copy, Debug, Default)]

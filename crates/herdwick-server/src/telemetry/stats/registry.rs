@@ -145,7 +145,7 @@ impl<T: Into<Self>> From<Option<T>> for Value {
 /// `in FAMILY(...)`, with one that several statistics share, or absent.
 macro_rules! table {
     (
-        view $view:ident: $View:ty;
+        view $view:ident: $StatsView:ty;
         fields $fields:expr;
         $(#[$doc:meta])*
         static $TABLE:ident;
@@ -159,7 +159,7 @@ macro_rules! table {
     ) => {
         $(#[$doc])*
         pub(crate) static $TABLE: &[$crate::telemetry::stats::Statistic<
-            fn(&$View) -> $crate::telemetry::stats::Value,
+            fn(&$StatsView) -> $crate::telemetry::stats::Value,
         >] = &[$($crate::telemetry::stats::Statistic {
             name: stringify!($name),
             kind: $crate::telemetry::stats::StatisticKind::$kind,
@@ -209,7 +209,7 @@ macro_rules! table {
 /// is absent where the condition is false.
 macro_rules! counted {
     (
-        view $view:ident: $View:ty;
+        view $view:ident: $StatsView:ty;
         fields $fields:expr;
         $(#[$struct_doc:meta])*
         struct $Fields:ident of $type:ident;
@@ -246,7 +246,7 @@ macro_rules! counted {
         }
 
         $crate::telemetry::stats::registry::table! {
-            view $view: $View;
+            view $view: $StatsView;
             fields $fields;
             $(#[$doc])*
             static $TABLE;

@@ -13,14 +13,14 @@ use super::{
 use crate::{
     context::Settings,
     telemetry::{
-        counters::{Snapshot, View},
+        counters::{Snapshot, StatsView},
         hot::{self, HotKey},
         uri::Uri,
     },
 };
 
 counted! {
-    view v: View<'_>;
+    view v: StatsView<'_>;
     fields v.sum.polling;
     /// Counters of one worker's loop.
     #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +58,7 @@ counted! {
 }
 
 /// `stats workers`: the counters of each worker, and of each of its transports.
-pub(crate) fn workers(view: &View<'_>, parts: &[Snapshot], out: &mut Stats<'_>) {
+pub(crate) fn workers(view: &StatsView<'_>, parts: &[Snapshot], out: &mut Stats<'_>) {
     let mut parts: Vec<&Snapshot> = parts.iter().collect();
     parts.sort_by_key(|part| part.worker);
     for part in parts {
@@ -74,7 +74,7 @@ pub(crate) fn workers(view: &View<'_>, parts: &[Snapshot], out: &mut Stats<'_>) 
 }
 
 /// Passes `take` each family that has a series for each worker, with the value of one worker.
-pub(crate) fn each_of_worker(view: &View<'_>, mut take: impl FnMut(&'static Family, f64)) {
+pub(crate) fn each_of_worker(view: &StatsView<'_>, mut take: impl FnMut(&'static Family, f64)) {
     for statistic in WORKER {
         if let (Some(series), Some(value)) = (&statistic.series, (statistic.read)(view).number()) {
             take(series.family, value);

@@ -4,7 +4,7 @@ use std::{fmt, net::SocketAddr};
 
 use herdwick_request::{Mode, Status};
 
-use super::{Event, Found, What};
+use super::{Event, LookupOutcome, What};
 use crate::telemetry::uri::Uri;
 
 /// One line for a watcher: the event, the Unix time that its `now` counts from, and the line's
@@ -90,12 +90,12 @@ impl fmt::Display for From {
     }
 }
 
-fn found_words(found: Found) -> (&'static str, u8) {
+fn found_words(found: LookupOutcome) -> (&'static str, u8) {
     match found {
-        Found::Yes => ("found", 1),
-        Found::No => ("not_found", 0),
-        Found::Flushed => ("flushed", 0),
-        Found::Expired => ("expired", 0),
+        LookupOutcome::Yes => ("found", 1),
+        LookupOutcome::No => ("not_found", 0),
+        LookupOutcome::Flushed => ("flushed", 0),
+        LookupOutcome::Expired => ("expired", 0),
     }
 }
 

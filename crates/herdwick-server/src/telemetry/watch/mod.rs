@@ -59,7 +59,7 @@ pub(crate) fn topics<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<u32> {
 pub(crate) enum What {
     /// A read: its outcome, the value's length, and the connection's descriptor.
     Get {
-        found: Found,
+        found: LookupOutcome,
         size: usize,
         caller: RawFd,
     },
@@ -91,7 +91,7 @@ pub(crate) enum What {
 
 /// The outcome of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum LookupOutcome {
     Yes,
     No,
     Flushed,

@@ -16,7 +16,7 @@ use herdwick_mem::spsc::Consumer;
 use herdwick_memcache::text;
 
 use super::{EVENTS, Event, Shared, format::Line};
-use crate::{context::Context, net::stream::Stream, runtime::time::Timer};
+use crate::{context::Context, net::stream::Stream, runtime::time::ServerClock};
 
 /// Largest number of watchers (memcached's `WATCHER_LIMIT`).
 const WATCHERS_MAX: usize = 20;
@@ -42,7 +42,7 @@ pub(crate) struct EventWriter {
     pub(crate) arrivals: Receiver<Asking>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) context: Arc<Context>,
-    pub(crate) timer: Timer,
+    pub(crate) timer: ServerClock,
 }
 
 struct Watcher {

@@ -32,7 +32,7 @@ use crate::{
     herd::{Herd, Taken},
     memcached::Memcached,
     stream::Stream,
-    transports::Transport,
+    transports::OpenTransport,
 };
 
 const WORKERS: usize = 2;
@@ -345,7 +345,10 @@ impl Inner {
             lease: None,
         };
         let (transport, missed) = if !self.calm && self.chance.one_in(4) {
-            (Transport::Memcached(memcached), Some(Fallback::NoAnswer))
+            (
+                OpenTransport::Memcached(memcached),
+                Some(Fallback::NoAnswer),
+            )
         } else {
             self.epoch += 1;
             let window = if self.calm {
@@ -359,7 +362,7 @@ impl Inner {
             link.lease = Some(held);
             let door = Door::new(&Address::Unix("/no/such/server".into()), options);
             let herd = Herd::new(taken, server.hash_key, memcached, door);
-            (Transport::Herd(Fabric::ALL[0], Box::new(herd)), None)
+            (OpenTransport::Herd(Fabric::ALL[0], Box::new(herd)), None)
         };
         server.links.push(link);
         Ok(Session::over(transport, missed, options.deadline))

@@ -26,7 +26,7 @@ use super::{
     *,
 };
 use crate::{
-    herd::lease::{LeaseKind, LeaseSocket},
+    herd::lease::{LeaseKind, LeaseListener},
     net::{stream::Stream, unix::UnixSocket},
 };
 
@@ -47,7 +47,7 @@ struct Fixture {
     waker: Arc<Waker>,
     manager: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
-    _socket: LeaseSocket,
+    _socket: LeaseListener,
 }
 
 impl Fixture {
@@ -64,7 +64,7 @@ impl Fixture {
         bytes_max: usize,
         random: fn(&mut [u8]) -> io::Result<()>,
     ) -> Self {
-        let mut socket = LeaseSocket::bind(&std::env::temp_dir(), None).unwrap();
+        let mut socket = LeaseListener::bind(&std::env::temp_dir(), None).unwrap();
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
         let (tokens, held) = (Arc::new(LeaseTokens::new(HashKey([1, 2]))), Arc::default());
@@ -101,7 +101,7 @@ impl Fixture {
         let manager = LeaseManager::new(poll, config, transports).unwrap();
         let (counters, stop) = (manager.counters(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
-        let manager = std::thread::spawn(move || manager.run(Timer::start(), &stopped));
+        let manager = std::thread::spawn(move || manager.run(ServerClock::start(), &stopped));
         let path = socket.path().to_owned();
         Self {
             path,
