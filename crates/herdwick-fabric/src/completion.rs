@@ -45,6 +45,54 @@ impl Completion {
     };
 }
 
+/// The result of one RECV, which a provider in software makes a [`Completion`] of.
+#[derive(Debug)]
+pub struct Received {
+    /// Status of the RECV.
+    pub status: Status,
+    /// [`Opcode::Recv`] or [`Opcode::RecvWithImm`].
+    pub opcode: Opcode,
+    /// Bytes received.
+    pub len: usize,
+    /// As in [`Completion::imm`].
+    pub imm: Option<u32>,
+    /// As in [`Completion::source`].
+    pub source: Option<Source>,
+    /// As in [`Completion::inline`].
+    pub inline: Option<InlineData>,
+}
+
+impl Received {
+    /// Returns the result of a RECV that failed.
+    #[must_use]
+    pub fn failed(status: Status) -> Self {
+        Self {
+            status,
+            opcode: Opcode::Recv,
+            len: 0,
+            imm: None,
+            source: None,
+            inline: None,
+        }
+    }
+
+    /// Returns the completion of the RECV `wr_id` of `qp`.
+    #[inline]
+    #[must_use]
+    pub fn completion(self, wr_id: u64, qp: QpId) -> Completion {
+        Completion {
+            wr_id,
+            status: self.status,
+            opcode: self.opcode,
+            qp,
+            byte_len: u32::try_from(self.len).unwrap_or(u32::MAX),
+            imm: self.imm,
+            source: self.source,
+            inline: self.inline,
+        }
+    }
+}
+
 /// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {

@@ -109,7 +109,7 @@ mod spec;
 mod work;
 
 pub use capabilities::{Atomics, Capabilities};
-pub use completion::{Completion, INLINE_RECEIVE, InlineData, Opcode, Source, Status};
+pub use completion::{Completion, INLINE_RECEIVE, InlineData, Opcode, Received, Source, Status};
 pub use counters::Counter;
 pub use endpoint::{ENDPOINT_BYTES_MAX, Endpoint, EndpointTooLong};
 pub use error::{ConnectError, ControlError, OpenError, PostError};

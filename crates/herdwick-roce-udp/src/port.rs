@@ -51,9 +51,9 @@ impl RocePort {
         let before = self.checked();
         for check in 0..CHECKS {
             match self.receive() {
-                Received::Nothing => return check > 0,
-                Received::All => break,
-                Received::AsMuchAsFits => {}
+                SocketRead::Nothing => return check > 0,
+                SocketRead::All => break,
+                SocketRead::AsMuchAsFits => {}
             }
             if self.checked() - before >= ENOUGH {
                 break;
@@ -75,7 +75,7 @@ impl RocePort {
     }
 
     /// Receives once from the socket, and from the other ports of its address.
-    fn receive(&mut self) -> Received {
+    fn receive(&mut self) -> SocketRead {
         let count = self.outbox.main().receive(&mut self.inbox);
         for index in 0..count {
             self.receive_batch(index);
@@ -85,9 +85,9 @@ impl RocePort {
         }
         let misrouted = self.receive_misrouted();
         match count {
-            0 if misrouted == 0 => Received::Nothing,
-            RECEIVES => Received::AsMuchAsFits,
-            _ => Received::All,
+            0 if misrouted == 0 => SocketRead::Nothing,
+            RECEIVES => SocketRead::AsMuchAsFits,
+            _ => SocketRead::All,
         }
     }
 
@@ -179,7 +179,7 @@ impl fmt::Debug for RocePort {
 
 /// The result of one receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Received {
+enum SocketRead {
     Nothing,
     All,
     /// The batch was full; more packets may be queued.
@@ -231,7 +231,7 @@ impl Port for RocePort {
     fn arm(&mut self, cq: CqId) -> Armed {
         self.transmit();
         for _ in 0..CHECKS {
-            if self.receive() != Received::AsMuchAsFits {
+            if self.receive() != SocketRead::AsMuchAsFits {
                 self.transmit();
                 return if self.engine.has_completions(cq) {
                     Armed::Pending
@@ -247,7 +247,7 @@ impl Port for RocePort {
     /// wakeup means receiving them.
     fn disarm(&mut self, _cq: CqId) {
         for _ in 0..CHECKS {
-            if self.receive() == Received::Nothing {
+            if self.receive() == SocketRead::Nothing {
                 break;
             }
         }

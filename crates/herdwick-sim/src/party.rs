@@ -8,8 +8,8 @@ use std::{
 };
 
 use herdwick_fabric::{
-    Access, ControlError, CqId, InlineData, Opcode, PdId, PortLimits, QpId, QpState, Qpn, RecvWr,
-    Rkey, Scope, Source, Status, Transport,
+    Access, ControlError, CqId, PdId, PortLimits, QpId, QpState, Qpn, RecvWr, Rkey, Scope,
+    Transport,
 };
 use herdwick_mem::Span;
 
@@ -187,29 +187,6 @@ impl ReceiveSide {
             replies: BTreeMap::new(),
             landing: false,
             waiting: VecDeque::new(),
-        }
-    }
-}
-
-/// The result of a RECV.
-pub(super) struct Received {
-    pub(super) status: Status,
-    pub(super) opcode: Opcode,
-    pub(super) len: usize,
-    pub(super) imm: Option<u32>,
-    pub(super) source: Option<Source>,
-    pub(super) inline: Option<InlineData>,
-}
-
-impl Received {
-    pub(super) fn failed(status: Status) -> Self {
-        Self {
-            status,
-            opcode: Opcode::Recv,
-            len: 0,
-            imm: None,
-            source: None,
-            inline: None,
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use herdwick_fabric::{
-    Access, InlineData, Opcode, QpState, Qpn, Remote, Scope, Source, Status, Transport,
+    Access, InlineData, Opcode, QpState, Qpn, Received, Remote, Scope, Source, Status, Transport,
 };
 use herdwick_mem::{Span, WORD};
 
 use super::{
     event::{Event, Kind, Landing, Packet, Reply, Request, Verb},
     host::{duration, picos},
-    party::{Qp, Received},
+    party::Qp,
     world::World,
 };
 

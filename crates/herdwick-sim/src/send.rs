@@ -2,14 +2,14 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use herdwick_fabric::{Completion, CqId, QpState, Qpn, Status, Transport};
+use herdwick_fabric::{Completion, CqId, QpState, Qpn, Received, Status, Transport};
 
 use super::{
     RETRY_DEADLINE,
     completing::{Completing, Entry},
     event::{Event, Kind, Packet, Reply, Request},
     host::{Picos, Wqe, duration, of_ns, picos},
-    party::{Qp, Received, SendSide},
+    party::{Qp, SendSide},
     world::World,
 };
 

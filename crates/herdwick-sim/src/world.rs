@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Capabilities, Completion, CqId, Qpn, RecvWr, Rkey};
+use herdwick_fabric::{Capabilities, CqId, Qpn, Received, RecvWr, Rkey};
 
 use super::{
     Faults, PartyId,
     completing::{Completing, Entry},
     event::{Event, EventKey, Kind, Packet, Reply, digest},
     host::{Host, Picos, duration, of_ns, picos},
-    party::{PartyState, Qp, Received},
+    party::{PartyState, Qp},
     rng::{Rng, mix},
 };
 
@@ -246,16 +246,7 @@ impl World {
         let Some(qp) = self.qps.get(&qpn) else {
             return;
         };
-        let completion = Completion {
-            wr_id: recv.wr_id,
-            status: received.status,
-            opcode: received.opcode,
-            qp: qp.id,
-            byte_len: u32::try_from(received.len).unwrap_or(u32::MAX),
-            imm: received.imm,
-            source: received.source,
-            inline: received.inline,
-        };
+        let completion = received.completion(recv.wr_id, qp.id);
         let (party, cq) = (qp.party, qp.receive.cq);
         let entry = Entry {
             completion,

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use herdwick_roce_udp::{GsoSupport, UdpProbe, UDP_PORT, probe};
+use herdwick_roce_udp::{GsoSupport, UDP_PORT, UdpProbe, probe};
 
 use crate::check::{Check, Checks};
 

@@ -2,9 +2,9 @@
 
 use core::net::IpAddr;
 
-use herdwick_fabric::{INLINE_RECEIVE, Opcode, Qpn, Source, Status};
+use herdwick_fabric::{INLINE_RECEIVE, Opcode, Qpn, Received, Source, Status};
 
-use super::{Qp, Received, inbound::inline_data};
+use super::{Qp, inbound::inline_data};
 use crate::{
     Arrival, Drop, Memory,
     icrc::IpId,

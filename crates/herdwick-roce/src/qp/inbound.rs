@@ -1,9 +1,11 @@
 //! Reassembly of RC and UC messages: packets in, WRITE or SEND completions out.
 
-use herdwick_fabric::{INLINE_RECEIVE, InlineData, Opcode, RegionId, Remote, Rkey, Status};
+use herdwick_fabric::{
+    INLINE_RECEIVE, InlineData, Opcode, Received, RegionId, Remote, Rkey, Status,
+};
 
 use super::{
-    Qp, Received,
+    Qp,
     message::{Message, Refusal},
 };
 use crate::{

@@ -16,8 +16,7 @@ use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
 use herdwick_fabric::{
-    Completion, CqId, InlineData, Opcode, PdId, QpId, QpSpec, QpState, RecvWr, Source, Status,
-    Transport,
+    Completion, CqId, PdId, QpId, QpSpec, QpState, Received, RecvWr, Status, Transport,
 };
 
 use crate::{
@@ -92,29 +91,6 @@ pub(crate) struct Recvs {
     pub(crate) ring: VecDeque<RecvWr>,
 }
 
-/// The result of a RECV.
-pub(crate) struct Received {
-    pub(crate) status: Status,
-    pub(crate) opcode: Opcode,
-    pub(crate) len: usize,
-    pub(crate) imm: Option<u32>,
-    pub(crate) source: Option<Source>,
-    pub(crate) inline: Option<InlineData>,
-}
-
-impl Received {
-    pub(crate) fn failed(status: Status) -> Self {
-        Self {
-            status,
-            opcode: Opcode::Recv,
-            len: 0,
-            imm: None,
-            source: None,
-            inline: None,
-        }
-    }
-}
-
 /// The random numbers assigned to a new queue pair.
 pub(crate) struct Names {
     pub(crate) qpn: u32,
@@ -187,16 +163,7 @@ impl Qp {
     /// Completes one RECV.
     #[inline]
     pub(crate) fn finish_recv(&self, cqs: &mut Slab<Cq>, recv: &RecvWr, received: Received) {
-        let completion = Completion {
-            wr_id: recv.wr_id,
-            status: received.status,
-            opcode: received.opcode,
-            qp: self.id,
-            byte_len: u32::try_from(received.len).unwrap_or(u32::MAX),
-            imm: received.imm,
-            source: received.source,
-            inline: received.inline,
-        };
+        let completion = received.completion(recv.wr_id, self.id);
         if let Some(cq) = cqs.get_mut(self.recvs.cq.0) {
             cq.push(completion, Slots::Receive);
         }
