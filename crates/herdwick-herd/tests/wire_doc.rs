@@ -85,6 +85,11 @@ fn reply_matches_wire_md() {
 }
 
 #[test]
+fn slot_of_the_paper_matches_wire_md() {
+    assert_drawn("slot", &table(&herdwick_herd::paper::SLOT_FIELDS));
+}
+
+#[test]
 fn immediate_matches_wire_md() {
     assert_drawn("imm", &table(&IMM_FIELDS));
 }

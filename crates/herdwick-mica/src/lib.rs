@@ -85,6 +85,7 @@ mod log;
 mod lossless;
 mod number;
 mod ops;
+mod prefetch;
 mod recover;
 mod room;
 mod scan;

@@ -42,7 +42,9 @@ mod staged;
 
 pub use clock::{Clock, Deadline, EXPTIME_PAST, Second};
 pub use hash::{HashKey, KeyHash};
-pub use request::{Arith, Delete, Execute, Get, Item, Mode, Op, Put, Reply, Request, Sink, Status};
+pub use request::{
+    Arith, Delete, Execute, Get, Item, Mode, Op, Prefetch, Put, Reply, Request, Sink, Status,
+};
 pub use staged::Staged;
 
 /// Maximum length of a key, in bytes (memcached's limit).

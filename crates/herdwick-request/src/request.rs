@@ -255,3 +255,17 @@ pub trait Execute {
     /// `sink` once for each request that it has room for.
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink);
 }
+
+/// An executor whose two memory accesses for a request, bucket and item, can be prefetched by a caller that
+/// knows its requests some time before it has them executed. One without such accesses does nothing.
+pub trait Prefetch {
+    /// Prefetches the bucket of a key.
+    fn prefetch_bucket(&self, hash: KeyHash) {
+        let _ = hash;
+    }
+
+    /// Accesses the bucket of a key, and prefetches the item that it points to, if there is one.
+    fn prefetch_item(&self, hash: KeyHash) {
+        let _ = hash;
+    }
+}

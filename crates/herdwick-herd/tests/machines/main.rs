@@ -11,6 +11,7 @@ mod known;
 mod model;
 mod odd_replies;
 mod order;
+mod paper;
 mod probe;
 mod round_trip;
 mod schedules;
