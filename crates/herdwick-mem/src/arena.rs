@@ -43,6 +43,16 @@ impl<T: FromZeros + IntoBytes> Arena<T> {
         })
     }
 
+    /// Lets the kernel use huge pages, as at first, or not: what [`Self::give_back`] returns comes back
+    /// with the huge page that it is a part of.
+    pub fn allow_huge_pages(&self, allow: bool) {
+        if allow {
+            self.mapping.advise_huge();
+        } else {
+            self.mapping.advise_small();
+        }
+    }
+
     /// Returns the memory of `items` to the system, as far as it is whole pages; those items are
     /// zeroed from now on. Only of an arena in anonymous memory.
     ///

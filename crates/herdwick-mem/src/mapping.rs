@@ -158,6 +158,12 @@ impl Mapping {
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
     }
 
+    /// Requests pages of the ordinary size from now on, also where [`Self::advise_huge`] was called.
+    pub fn advise_small(&self) {
+        // SAFETY: the range is this mapping's, and MADV_NOHUGEPAGE changes no contents.
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxNoHugepage) };
+    }
+
     /// Makes the kernel zero this memory in every child forked from now on.
     ///
     /// # Errors

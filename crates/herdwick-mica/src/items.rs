@@ -42,6 +42,11 @@ impl Items {
         self.bytes.len()
     }
 
+    /// Lets the kernel use huge pages, or not; see [`Arena::allow_huge_pages`].
+    pub(crate) fn allow_huge_pages(&self, allow: bool) {
+        self.bytes.allow_huge_pages(allow);
+    }
+
     /// Returns bytes outside head and tail to the system.
     pub(crate) fn give_back(&mut self, bytes: Range<usize>) -> io::Result<()> {
         self.bytes.give_back(bytes)

@@ -87,7 +87,7 @@ pub struct Store {
     pub(crate) segments: Segments,
     /// The segment that is being cleaned.
     pub(crate) cleaner: Option<Walk>,
-    /// Segments that were cleaned since enough were free.
+    /// Segments that were cleaned in vain since enough were free.
     pub(crate) futile: u32,
     /// What cleaning may copy.
     pub(crate) copies: Copies,

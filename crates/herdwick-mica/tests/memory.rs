@@ -47,14 +47,21 @@ fn fill(store: &mut Store, sizes: &[usize]) {
     }
 }
 
+/// Of segments, a lower limit leaves some among others that it does not.
 #[test]
 fn store_stays_within_its_memory_and_frees_it() {
+    for kind in [StoreKind::Log, StoreKind::Segments] {
+        stays_within_its_memory(kind);
+    }
+}
+
+fn stays_within_its_memory(kind: StoreKind) {
     let before = resident();
     let config = StoreConfig {
         memory_bytes: MEMORY_BYTES,
         item_bytes_max: 1 << 20,
         hash_key: HASH_KEY,
-        kind: StoreKind::Log,
+        kind,
     };
     let mut store = Store::new(&config).unwrap();
     for sizes in [&[8, 32][..], &[100_000, 3], &[1000]] {

@@ -18,9 +18,11 @@ const AHEAD: usize = 2;
 const RATE: usize = 8;
 /// ... and so many bytes more.
 const STEP: usize = 1 << 10;
-/// Segments that are cleaned without an end before live items give way: what is unused at the ends of
-/// segments is no room for items of any size.
+/// Segments that are cleaned in vain while too few are free, before live items give way: what is
+/// unused at the ends of segments is no room for items of any size ...
 const FUTILE_MAX: u32 = 64;
+/// ... of which a segment that is gained makes up for so many.
+const GAIN: u32 = 16;
 /// Items whose index entries are prefetched together.
 const TOGETHER: usize = 8;
 
@@ -171,13 +173,21 @@ impl Store {
         self.cleaner = (walk.at < walk.end).then_some(walk);
         if self.cleaner.is_none() {
             self.segments.vacate(walk.number, State::Free);
-            self.futile = if self.segments.has_spare() {
-                0
-            } else {
-                self.futile + 1
-            };
+            self.judge_gain();
         }
         Some(walk.at - from)
+    }
+
+    /// Records that a segment was cleaned: whether there is more room than before. Once cleaning is in
+    /// vain, it is so until enough segments are free.
+    fn judge_gain(&mut self) {
+        let gains = self.segments.gains();
+        self.futile = match self.futile {
+            _ if self.segments.has_spare() => 0,
+            FUTILE_MAX.. => FUTILE_MAX,
+            futile if gains => futile.saturating_sub(GAIN),
+            futile => futile + 1,
+        };
     }
 
     /// Copies or drops an item. Returns false if it must be kept, and has no room.

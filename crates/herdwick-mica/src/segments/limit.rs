@@ -26,6 +26,8 @@ impl Store {
     pub(crate) fn withhold(&mut self, bytes: usize) {
         let bytes = bytes.min(self.unused_segments_max());
         self.segments.withhold = bytes.div_ceil(self.segments.size());
+        // A huge page has segments that are withheld and others that are not.
+        self.items.allow_huge_pages(self.segments.withhold == 0);
     }
 
     /// As [`Store::adjust`].
@@ -34,7 +36,7 @@ impl Store {
             self.segments.restore_one();
         }
         let mut work = 0;
-        while self.segments.withheld < self.goal_withheld() {
+        while self.segments.withheld < self.goal_withheld(self.staging.reserved) {
             if work >= STEP || self.is_record_half_full() {
                 return true;
             }
@@ -54,19 +56,27 @@ impl Store {
         false
     }
 
-    /// Returns the segments that can be withheld now: fewer than the limit asks for, while
-    /// reservations need them.
-    fn goal_withheld(&self) -> usize {
-        let reserved = self.staging.reserved;
+    /// Returns the segments that can be withheld while so many bytes are reserved: fewer than the
+    /// limit asks for, if reservations need them.
+    fn goal_withheld(&self, reserved: usize) -> usize {
         let needed = reserved + reserved / 2 + self.largest() * ITEMS_MIN;
         let needed = self.segments.span(needed) + COUNT_MIN;
         let most = self.segments.count().saturating_sub(needed);
         self.segments.withhold.min(most)
     }
 
+    /// Makes withheld segments free for a reservation of `len` bytes, which was admitted under a
+    /// higher limit. As reservations end, [`Store::adjust`] withholds them again.
+    pub(super) fn restore_for(&mut self, len: usize) {
+        let goal = self.goal_withheld(self.staging.reserved + len);
+        while self.segments.withheld > goal {
+            self.segments.restore_one();
+        }
+    }
+
     /// Withholds free segments in place of those that a run has taken.
     pub(super) fn withhold_free(&mut self) {
-        let goal = self.goal_withheld();
+        let goal = self.goal_withheld(self.staging.reserved);
         while self.segments.withheld < goal && self.segments.free > SPARE {
             self.withhold_one();
         }

@@ -35,14 +35,17 @@ impl Store {
         if !self.lossless {
             self.store_soon(len);
         }
-        if self.segments.has_room(kind, len) || self.segments.extend(kind, len, SPARE) {
+        if self.segments.has_room(kind, len) {
             return;
         }
-        match self.segments.span(len) {
-            span if self.lossless => self.open_free(kind, span),
-            1 => self.open_one(kind),
-            span => self.open_run(kind, span),
+        if !self.segments.extend(kind, len, SPARE) {
+            match self.segments.span(len) {
+                span if self.lossless => self.open_free(kind, span),
+                1 => self.open_one(kind),
+                span => self.open_run(kind, span),
+            }
         }
+        self.segments.opened();
     }
 
     /// Counts `len` bytes that are about to be stored, and does their part of the cleaning.
@@ -64,6 +67,7 @@ impl Store {
 
     /// Reserves `len` bytes for a value that arrives in pieces.
     pub(crate) fn take_staged(&mut self, len: usize) -> Offset {
+        self.restore_for(len);
         self.make_way_for(Kind::STAGED, len);
         let at = self.segments.append(Kind::STAGED, len);
         let at = at.expect("room was made");

@@ -125,6 +125,8 @@ pub(crate) struct Segments {
     pub(super) withheld: usize,
     /// Segments that a limit is to withhold.
     pub(super) withhold: usize,
+    /// The most that were free or withheld since one was opened for a new item.
+    most_free: usize,
     /// The search for a free segment begins here.
     hand: usize,
     /// The search for one to clean begins here.
@@ -150,6 +152,7 @@ impl Segments {
             free: count,
             withheld: 0,
             withhold: 0,
+            most_free: count,
             hand: 0,
             clean_hand: 0,
             stored: 0,

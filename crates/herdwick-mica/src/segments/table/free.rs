@@ -130,6 +130,19 @@ impl Segments {
         self.free > SPARE && self.withheld >= self.withhold
     }
 
+    /// Records that segments were opened for a new item, not for copies.
+    pub(in crate::segments) fn opened(&mut self) {
+        self.most_free = self.most_free.min(self.free + self.withheld);
+    }
+
+    /// Returns whether more segments are free or withheld than before, at the end of cleaning one.
+    pub(in crate::segments) fn gains(&mut self) -> bool {
+        let free = self.free + self.withheld;
+        let gains = free > self.most_free;
+        self.most_free = self.most_free.max(free);
+        gains
+    }
+
     /// Makes a withheld segment free.
     pub(in crate::segments) fn restore_one(&mut self) {
         let withheld = |head: &&mut Head| head.state == State::Withheld;

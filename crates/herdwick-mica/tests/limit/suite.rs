@@ -1,26 +1,24 @@
 //! A limit that is lowered: what stays, and what the store does while values on their way hold more
 //! than the limit allows.
 
-mod common;
-
-use common::{Answer, HASH_KEY};
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use super::{KIND, STAGED_LEAST, left};
+use crate::ITEM_BYTES_MAX;
+use crate::common::{Answer, HASH_KEY};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
     Clock, Delete, Execute, Get, Op, Put, Reply, Request, Second, Staged, Status,
 };
 
 const MEMORY_BYTES: usize = 8 << 20;
-const ITEM_BYTES_MAX: usize = 64 << 10;
-/// Steps that no limit takes on so small a log: each moves the head by 256 KiB, and a walk of two
-/// laps ends it.
-const STEPS_MAX: usize = 64;
+/// Steps that no limit takes on so small a store: each walks over or returns 256 KiB.
+const STEPS_MAX: usize = 128;
 
 fn store() -> Store {
     Store::new(&StoreConfig {
         memory_bytes: MEMORY_BYTES,
         item_bytes_max: ITEM_BYTES_MAX,
         hash_key: HASH_KEY,
-        kind: StoreKind::Log,
+        kind: KIND,
     })
     .unwrap()
 }
@@ -86,7 +84,7 @@ fn lowered_limit_evicts_nothing_while_live_items_fit() {
         }
         let live = store.counters().bytes as usize;
         // Live items take five sixths of the new window, about.
-        store.leave_unused(store.unused_max() + 4 * ITEM_BYTES_MAX - live * 6 / 5);
+        store.leave_unused(store.unused_max() + left(4) - live * 6 / 5);
         let mut next = 0;
         settle(&mut store, |store| {
             for _ in 0..replaced {
@@ -140,15 +138,14 @@ fn limit_below_the_reservations_is_postponed_until_they_end() {
     assert!(!store.adjust(), "nothing to do until an upload ends");
 
     // The lower limit counts for the admission of new ones at once.
-    assert_eq!(store.staged_max(), 1);
+    assert_eq!(store.staged_max(), STAGED_LEAST);
 
     for upload in held {
         assert_eq!(finish(&mut store, upload), Status::Done);
         settle(&mut store, |_| {});
     }
-    let window = 4 * (ITEM_BYTES_MAX + 32);
     let bytes = store.counters().bytes as usize;
-    assert!(bytes <= window, "{bytes} bytes of items in {window}");
+    assert!(bytes <= left(4), "{bytes} bytes of items");
     let upload = uploads(&mut store, 1);
     assert_eq!(finish(&mut store, upload[0]), Status::Done);
 
@@ -171,7 +168,7 @@ fn evictions_by_the_limit_are_recorded() {
     assert!(recorded > 2_000, "{recorded}");
     assert_eq!((recorded, missed), (store.counters().evictions, 0));
 
-    // A value that displaces more items than the record holds.
+    // Values that displace more items than the record holds.
     store.leave_unused(0);
     store.adjust();
     for n in 0..40_000 {
@@ -179,16 +176,19 @@ fn evictions_by_the_limit_are_recorded() {
     }
     store.take_evictions(|_| {});
     let before = store.counters().evictions;
-    set(&mut store, 1, ITEM_BYTES_MAX - 64);
+    for n in 0..1_000 {
+        set(&mut store, 50_000 + n, 1_000);
+    }
     let (mut recorded, evicted) = (0, store.counters().evictions - before);
     let missed = store.take_evictions(|_| recorded += 1);
     assert!(missed > 0 && recorded + missed == evicted, "{evicted}");
 }
 
-/// Leaves `largest` times the room of the largest item to the log.
-fn leave_room_for(store: &mut Store, largest: usize) {
-    let unused = store.unused_max() - (largest - 4) * (ITEM_BYTES_MAX + 32);
-    store.leave_unused(unused);
+/// Leaves `largest` times the room of the largest item to the store, and what it keeps beside that.
+/// Returns the bytes that are left.
+fn leave_room_for(store: &mut Store, largest: usize) -> usize {
+    store.leave_unused(store.unused_max() + left(4) - left(largest));
+    left(largest)
 }
 
 /// Admitted by the number that the higher limit allowed; each begins when the lower one is reached.
@@ -200,7 +200,7 @@ fn uploads_admitted_before_the_limit_was_lowered_begin_after_it() {
         set(&mut store, n, 1_000);
     }
     for largest in [4, 5, 9, 20] {
-        leave_room_for(&mut store, largest);
+        let left = leave_room_for(&mut store, largest);
         settle(&mut store, |_| {});
         let held = uploads(&mut store, most);
         for n in 1_000..9_000 {
@@ -211,11 +211,11 @@ fn uploads_admitted_before_the_limit_was_lowered_begin_after_it() {
             settle(&mut store, |_| {});
         }
         let bytes = store.counters().bytes as usize;
-        assert!(bytes <= largest * (ITEM_BYTES_MAX + 32), "the limit holds");
+        assert!(bytes <= left, "the limit holds");
     }
 }
 
-/// As many uploads as a limit admits lie side by side, and stay while small items fill the log.
+/// As many uploads as a limit admits lie side by side, and stay while small items fill the store.
 #[test]
 fn small_sets_give_up_no_upload_under_a_limit() {
     for (largest, len) in [(24, 100), (30, 1_000), (36, 5_000), (42, 20_000)] {
@@ -223,7 +223,7 @@ fn small_sets_give_up_no_upload_under_a_limit() {
             memory_bytes: 16 << 20,
             item_bytes_max: ITEM_BYTES_MAX,
             hash_key: HASH_KEY,
-            kind: StoreKind::Log,
+            kind: KIND,
         })
         .unwrap();
         leave_room_for(&mut store, largest);
@@ -257,7 +257,7 @@ fn small_window_keeps_live_items_while_they_fit() {
             let key = (10_000 + n).to_le_bytes();
             run(&mut store, &key, Op::Delete(Delete::default()));
         }
-        leave_room_for(&mut store, largest);
+        let left = leave_room_for(&mut store, largest);
         settle(&mut store, |_| {});
         assert_eq!(store.counters().evictions, 0, "{largest} of the largest");
         assert!((0..live as u32).all(|n| has(&mut store, n)));
@@ -266,7 +266,7 @@ fn small_window_keeps_live_items_while_they_fit() {
             set(&mut store, 20_000 + n, 1_000);
         }
         let bytes = store.counters().bytes as usize;
-        assert!(bytes <= largest * (ITEM_BYTES_MAX + 32), "{bytes}");
+        assert!(bytes <= left, "{bytes}");
     }
 }
 
