@@ -45,14 +45,15 @@ fn client() {
         line.push(byte[0].into());
     }
     let words: Vec<&str> = line.trim_end().split(' ').collect();
-    let [seed, channel, number, kind, strict, address] = words[..] else {
+    let [seed, channel, number, name, kind, strict, address] = words[..] else {
         panic!("{line}")
     };
     let (kind, places) = (Kind::parse(kind), Places::at(address));
     say_failures(stream.try_clone().unwrap());
     let strict = strict == "true";
     let stage = Stage::new(places, vec![kind], seed.parse().unwrap(), FOREVER, strict);
-    let mut visit = Visit::new(&stage, channel.parse().unwrap(), number.parse().unwrap());
+    let [number, name] = [number, name].map(|word| word.parse().unwrap());
+    let mut visit = Visit::new(&stage, channel.parse().unwrap(), number, name);
     let opened = Full::open(&mut visit, kind, true);
     stream.write_all(&[u8::from(opened.is_some())]).unwrap();
     if let Some(full) = opened {
@@ -108,10 +109,11 @@ impl Process {
         let (child, mut stream) = start("children::client");
         let stage = visit.stage;
         let (seed, strict, address) = (stage.seed, stage.strict, &stage.places.main);
-        let (channel, number) = (visit.channel, visit.number);
+        let (channel, number, name) = (visit.channel, visit.number, visit.name);
+        visit.in_doubt = true;
         writeln!(
             stream,
-            "{seed} {channel} {number} {kind:?} {strict} {address}"
+            "{seed} {channel} {number} {name} {kind:?} {strict} {address}"
         )
         .unwrap();
         Self {

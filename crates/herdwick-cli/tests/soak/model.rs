@@ -20,11 +20,6 @@ use crate::{
 const EARLY: Duration = Duration::from_secs(1);
 /// ... and stay this much longer, on a busy host.
 const LATE: Duration = Duration::from_secs(4);
-/// Visits of a client thread after which names are reused, where all values have room. Requests
-/// that a client left in flight are executed or dropped long before. Where memory is scarce,
-/// uploads wait for others, and requests behind them on a connection may be executed long after
-/// their client was killed.
-const NAMES: u64 = 8;
 /// More than the number of requests in flight.
 const BEFORE_MAX: usize = 1024;
 
@@ -60,12 +55,8 @@ pub(crate) struct Own {
 
 impl Own {
     pub(crate) fn new(visit: &Visit<'_>, kind: Kind, count: usize) -> Self {
-        let name = match visit.stage.strict {
-            true => visit.number % NAMES,
-            false => visit.number,
-        };
         Self {
-            prefix: format!("own:{kind:?}:{}:{name}", visit.channel),
+            prefix: format!("own:{kind:?}:{}:{}", visit.channel, visit.name),
             version: (visit.number + 1) << 24,
             expected: vec![Expected::Anything; count],
             before: vec![VecDeque::new(); count],

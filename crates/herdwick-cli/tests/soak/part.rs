@@ -21,7 +21,7 @@ use crate::{
     holdings::Before,
     model::Counter,
     pipelines,
-    stage::{Stage, Visit},
+    stage::{Names, Stage, Visit},
     text::{Lines, set},
     transfers,
     transports::{Kind, Places},
@@ -438,12 +438,13 @@ fn work(
     choose: impl Fn(&mut Visit<'_>) -> usize,
     doings: &[(&str, Doing)],
 ) {
-    let mut number = 0;
+    let (mut number, mut names) = (0, Names::default());
     while stage.lasts() {
-        let mut visit = Visit::new(stage, channel, number);
+        let mut visit = Visit::new(stage, channel, number, names.take(stage));
         let (name, doing) = doings[choose(&mut visit)];
         let what = format!("visit {number} of channel {channel}, {name}");
         stage.guard(&what, || doing(&mut visit));
+        names.give_back(&visit);
         stage.count(CLIENTS, 1);
         number += 1;
         visit.rest(20);

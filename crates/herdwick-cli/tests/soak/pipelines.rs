@@ -100,7 +100,9 @@ fn answer(
 
 /// Leaves in order, with unread answers, or in the middle of a command.
 fn leave(visit: &mut Visit<'_>, lines: &mut Lines, own: &mut Own) {
-    match visit.chance.below(3) {
+    let how = visit.chance.below(3);
+    visit.in_doubt = how > 0;
+    match how {
         0 => lines.send(b"quit\r\n"),
         1 => {
             let (bytes, _) = batch(visit, own);

@@ -3,7 +3,7 @@
 
 use std::{
     any::Any,
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashSet, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Mutex, PoisonError,
@@ -21,6 +21,11 @@ use crate::{
 
 /// Keys that clients over every transport write in turn, and all read.
 const REGISTERS: usize = 48;
+
+/// Time after which the server has executed or dropped what a client left in flight, on a busy host
+/// as well: a killed client's requests were seen to be executed a second later. A longer time would
+/// fill the store with values that nobody reads, and evict others.
+const RESTING: Duration = Duration::from_secs(10);
 
 /// Longest rest of a client before it checks whether the soak has failed.
 const GRAIN: Duration = Duration::from_millis(50);
@@ -151,17 +156,23 @@ pub(crate) struct Visit<'a> {
     pub(crate) channel: usize,
     /// Its number on that thread.
     pub(crate) number: u64,
+    /// Part of the names of its keys. No other visit on that thread has it now.
+    pub(crate) name: u64,
+    /// Whether it has left requests in flight: the server may execute them later.
+    pub(crate) in_doubt: bool,
     pub(crate) chance: Chance,
 }
 
 impl<'a> Visit<'a> {
     /// Makes a visit; its choices follow from the seed, the channel and the number.
-    pub(crate) fn new(stage: &'a Stage, channel: usize, number: u64) -> Self {
+    pub(crate) fn new(stage: &'a Stage, channel: usize, number: u64, name: u64) -> Self {
         let seed = stage.seed ^ ((channel as u64 + 1) << 48) ^ (number << 16);
         Self {
             stage,
             channel,
             number,
+            name,
+            in_doubt: false,
             chance: Chance::new(seed),
         }
     }
@@ -206,6 +217,43 @@ impl<'a> Visit<'a> {
             _ => 1_000_000,
         };
         1 + self.chance.below(limit.min(most))
+    }
+}
+
+/// The names that the visits of one thread give their keys. They are reused, so that all values
+/// have room.
+#[derive(Default)]
+pub(crate) struct Names {
+    made: u64,
+    free: Vec<u64>,
+    /// Names of visits that left requests in flight, and since when.
+    resting: VecDeque<(Duration, u64)>,
+}
+
+impl Names {
+    /// Returns a name that no request in flight uses. Where memory is scarce, each is new: uploads
+    /// wait for others there, and so do requests behind them, with no bound that matters here.
+    pub(crate) fn take(&mut self, stage: &Stage) -> u64 {
+        let rested = |&(since, _): &(Duration, u64)| stage.clock.now() > since + RESTING;
+        if self.resting.front().is_some_and(rested) {
+            self.free
+                .extend(self.resting.pop_front().map(|(_, name)| name));
+        }
+        let free = if stage.strict { self.free.pop() } else { None };
+        free.unwrap_or_else(|| {
+            self.made += 1;
+            self.made
+        })
+    }
+
+    /// Takes the name of a visit back.
+    pub(crate) fn give_back(&mut self, visit: &Visit<'_>) {
+        match visit.in_doubt {
+            true => self
+                .resting
+                .push_back((visit.stage.clock.now(), visit.name)),
+            false => self.free.push(visit.name),
+        }
     }
 }
 

@@ -188,6 +188,7 @@ pub(crate) fn visit(visit: &mut Visit<'_>) {
         drain(visit.stage, &mut full);
     } else {
         full.fill(visit);
+        visit.in_doubt = true;
         visit.stage.count("left with full windows", 1);
     }
     visit
