@@ -276,7 +276,7 @@ fn memcached_flags_take_effect() {
 
 #[test]
 fn server_listens_on_several_addresses_and_ipv6() {
-    let server = Serve::start("-p 0 -l 127.0.0.1,127.0.0.2 -l [::1]");
+    let server = Serve::start("-p 0 -l 127.0.0.1;127.0.0.2, -l [::1] -o idle_timeout=5,");
     let addresses = server.addresses();
     assert_eq!(addresses.len(), 3);
     for address in &addresses {
@@ -376,6 +376,23 @@ fn config_file_errors_name_the_line() {
         (
             "config = \"x\"",
             "1: config: a file of flags names no other",
+        ),
+        (
+            "port = 0\nhelp = true",
+            "2: help: no such flag; `herdwick serve --help` lists them",
+        ),
+        ("version = true", "1: version: no such flag; "),
+        (
+            "verbose = -1",
+            "1: verbose: '-1' is not true, false or a count up to 255",
+        ),
+        (
+            "verbose = \"x\"",
+            "1: verbose: 'x' is not true, false or a count up to 255",
+        ),
+        (
+            "listen = \"127.0.0.1;::1,x:y\"",
+            "1: listen: '127.0.0.1;::1,x:y': give ADDR",
         ),
         (
             "extended = [\"idle_timeout=x\"]",
@@ -665,15 +682,14 @@ fn log_format_json_writes_json_lines() {
 fn sighup_reloads_users() {
     let path = Path::new("users");
     fs::write(&path.0, "one:two").unwrap();
-    let server = Serve::start(&format!("-p 0 -Y {path}"));
+    let mut server = Serve::saying(&format!("-p 0 -v -Y {path}"));
     let old = "set x 0 0 7\r\none two\r\n";
     let new = "set x 0 0 10\r\nthree four\r\n";
     assert_eq!(server.ask(old), "STORED\r\n");
     fs::write(&path.0, "three:four").unwrap();
     kill_process(server.pid(), Signal::HUP).unwrap();
-    while !server.ask(new).starts_with("STORED") {
-        std::thread::yield_now();
-    }
+    while server.complaint() != "herdwick: users read again\n" {}
+    assert_eq!(server.ask(new), "STORED\r\n");
     assert!(server.ask(old).starts_with("CLIENT_ERROR"));
 }
 
@@ -749,6 +765,55 @@ fn sighup_reloads_the_config_file() {
     kill_process(server.pid(), Signal::HUP).unwrap();
     while !server.complaint().contains("the flags stay as they were") {}
     assert!(settings(&server).contains("STAT maxconns 50\r\n"));
+}
+
+/// What needs a restart is what differs from the flags of the start, at every SIGHUP; only what the
+/// server has is read again.
+#[test]
+fn sighup_compares_the_config_file_with_the_flags_of_the_start() {
+    let path = Path::new("flags-of-the-start");
+    let started = "port = 0\nthreads = 1\n";
+    fs::write(&path.0, started).unwrap();
+    let mut server = Serve::saying(&format!("--config {path}"));
+    let mut reload = |more: &str| {
+        fs::write(&path.0, format!("{started}verbose = 2\n{more}")).unwrap();
+        kill_process(server.pid(), Signal::HUP).unwrap();
+        let mut said = Vec::new();
+        while said.last().is_none_or(|last| last != "flags read again\n") {
+            let line = server.complaint();
+            said.push(line.trim_start_matches("herdwick: ").to_owned());
+        }
+        assert!(server.ask("stats settings\r\n").contains("verbosity 2"));
+        said
+    };
+    let restart = |name: &str| format!("{name}: a new value takes a restart\n");
+    let done = "flags read again\n".to_owned();
+    for _ in 0..2 {
+        let said = reload("memory-limit = 100\nextended = \"no_lru_crawler\"\n");
+        let expected = [
+            restart("--memory-limit"),
+            restart("--extended"),
+            done.clone(),
+        ];
+        assert_eq!(said, expected);
+    }
+    // The defaults, by name.
+    let said = reload("extended = \"maxconns_fast,lru_crawler,modern,idle_timeout=5,\"\n");
+    assert_eq!(said, std::slice::from_ref(&done));
+    assert_eq!(reload(""), [done]);
+}
+
+/// SIGTERM ends a server whose standard error is a full pipe that nobody reads.
+#[test]
+fn server_whose_log_is_not_read_ends_on_sigterm() {
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let bytes = rustix::pipe::fcntl_setpipe_size(&writer, 4096).unwrap();
+    rustix::io::write(&writer, &vec![b'x'; bytes]).unwrap();
+    let mut server = Serve::of(command("-p 0 -t 1 -v").stderr(Stdio::from(writer)));
+    kill_process(server.pid(), Signal::HUP).unwrap();
+    kill_process(server.pid(), Signal::TERM).unwrap();
+    assert!(server.child.wait().unwrap().success());
+    drop(reader);
 }
 
 /// If memcached starts with this hard limit of descriptors, the server starts too, with fewer

@@ -11,7 +11,7 @@ use crate::units;
 
 use super::{
     extended::{self, Extended},
-    listen::{self, ListenAddress},
+    listen::{self, ListenAddresses},
     log::LogFormat,
 };
 
@@ -57,8 +57,8 @@ pub(crate) struct ServeArgs {
     pub(super) enable_shutdown: bool,
     /// Addresses to listen on, ADDR or ADDR:PORT, separated by commas or in several -l [default:
     /// 127.0.0.1]
-    #[arg(short = 'l', long = "listen", value_name = "ADDR", value_delimiter = ',', action = ArgAction::Append, value_parser = listen::parse)]
-    pub(super) listen: Vec<ListenAddress>,
+    #[arg(short = 'l', long = "listen", value_name = "ADDR", action = ArgAction::Append, value_parser = listen::parse)]
+    pub(super) listen: Vec<ListenAddresses>,
     /// Run in the background; the command returns when the server is ready
     #[arg(short = 'd', long = "daemon")]
     pub(super) daemon: bool,

@@ -29,6 +29,8 @@ pub(crate) enum Extended {
     NoModern,
     /// `ssl_...`.
     Tls(TlsOption),
+    /// An empty word, as in `-o idle_timeout=5,`.
+    Empty,
     /// An option of memcached without a function here, and why nothing is lost without it.
     PassedOver(String, &'static str),
 }
@@ -210,6 +212,7 @@ pub(super) fn parse(text: &str) -> Result<Extended, String> {
     };
     let over = |reason| Extended::PassedOver(name.to_owned(), reason);
     match name {
+        "" if value.is_none() => Ok(Extended::Empty),
         "lru_crawler" => Ok(Extended::Crawler(true)),
         "no_lru_crawler" => Ok(Extended::Crawler(false)),
         "lru_crawler_sleep" => number(SLEEP_US_MAX).map(Extended::CrawlerSleep),
@@ -284,7 +287,8 @@ pub(super) fn extend(config: &mut Config, option: &Extended) {
             config.refuse_at_once = false;
             config.crawler.enabled = false;
         }
-        Extended::Tls(_) | Extended::UdpTrusted(_) | Extended::PassedOver(..) => {}
+        Extended::Tls(_) | Extended::UdpTrusted(_) | Extended::Empty | Extended::PassedOver(..) => {
+        }
     }
 }
 
@@ -301,6 +305,7 @@ mod tests {
         assert_eq!(parse("no_lru_crawler"), Ok(Extended::Crawler(false)));
         assert_eq!(parse("lru_crawler_sleep=7"), Ok(Extended::CrawlerSleep(7)));
         assert_eq!(parse("no_modern"), Ok(Extended::NoModern));
+        assert_eq!(parse(""), Ok(Extended::Empty));
         for over in [
             "hashpower=20",
             "no_lru_maintainer",
@@ -311,7 +316,7 @@ mod tests {
             assert!(matches!(parsed, Ok(Extended::PassedOver(..))), "{over}");
         }
         for wrong in [
-            "",
+            "=",
             "x",
             "idle_timeout",
             "idle_timeout=-1",

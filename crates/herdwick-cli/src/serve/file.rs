@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{
-    Command,
+    ArgAction, Command,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use toml::de::{DeTable, DeValue};
@@ -57,6 +57,7 @@ pub(super) fn flags(path: &Path, command: &Command) -> Result<Vec<FlagLine>, Fil
         source,
     })?;
     let checked = read(&text).and_then(|flags| {
+        let flags = repeat(flags, command)?;
         flags.iter().try_for_each(|flag| check(flag, command))?;
         Ok(flags)
     });
@@ -136,6 +137,32 @@ fn push(
     Ok(())
 }
 
+/// Replaces the count of a flag that may be repeated, such as `verbose = 2`, by as many flags.
+fn repeat(flags: Vec<FlagLine>, command: &Command) -> Result<Vec<FlagLine>, Wrong> {
+    let mut repeated = Vec::with_capacity(flags.len());
+    for flag in flags {
+        let (name, Some(count)) = flag.parts() else {
+            repeated.push(flag);
+            continue;
+        };
+        let mut known = command.get_arguments();
+        let counts = |action: &ArgAction| matches!(action, ArgAction::Count);
+        if !known.any(|arg| arg.get_long() == Some(name) && counts(arg.get_action())) {
+            repeated.push(flag);
+            continue;
+        }
+        let Ok(times) = count.parse::<u8>() else {
+            let reason = format!("{name}: '{count}' is not true, false or a count up to 255");
+            return Err((flag.line, reason));
+        };
+        repeated.extend((0..times).map(|_| FlagLine {
+            word: format!("--{name}"),
+            line: flag.line,
+        }));
+    }
+    Ok(repeated)
+}
+
 /// Checks that `command` accepts the flag, independent of other flags.
 fn check(flag: &FlagLine, command: &Command) -> Result<(), Wrong> {
     let words = ["serve", &flag.word];
@@ -150,6 +177,10 @@ fn check(flag: &FlagLine, command: &Command) -> Result<(), Wrong> {
             (_, Some(other)) => format!("{name}: no such flag; is it {other}?"),
             _ => format!("{name}: no such flag; `herdwick serve --help` lists them"),
         },
+        // The file has no flags that print something and end.
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            format!("{name}: no such flag; `herdwick serve --help` lists them")
+        }
         ErrorKind::TooManyValues => format!("{name}: '{value}' is not true or false"),
         ErrorKind::InvalidValue if value.is_empty() => format!("{name}: a value is missing"),
         ErrorKind::InvalidValue => match error.get(ContextKind::ValidValue) {

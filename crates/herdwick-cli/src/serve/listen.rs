@@ -2,6 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
+/// The addresses of one `-l`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListenAddresses(pub(super) Vec<ListenAddress>);
+
 /// One address of `-l`, with its port if given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListenAddress {
@@ -13,9 +17,23 @@ pub(crate) struct ListenAddress {
 /// memcached's word for every interface.
 const ANY: &str = "*";
 
+/// How an address is written.
+const FORM: &str = "give ADDR or ADDR:PORT, for example 127.0.0.1 or [::1]:11211";
+
+/// Parses addresses separated by commas or, as in memcached, semicolons. Empty words are skipped.
+pub(super) fn parse(text: &str) -> Result<ListenAddresses, String> {
+    let words = text.split([',', ';']).map(str::trim);
+    let all = words.filter(|word| !word.is_empty()).map(one);
+    let all = all.collect::<Result<Vec<_>, _>>()?;
+    if all.is_empty() {
+        return Err(FORM.into());
+    }
+    Ok(ListenAddresses(all))
+}
+
 /// Parses `[notls:][tag[NAME]:]ADDR[:PORT]`. An IPv6 address with a port has to be in brackets.
-pub(super) fn parse(text: &str) -> Result<ListenAddress, String> {
-    let mut rest = text.trim();
+fn one(text: &str) -> Result<ListenAddress, String> {
+    let mut rest = text;
     let bare = rest.strip_prefix("notls:");
     let plain = bare.is_some();
     rest = bare.unwrap_or(rest);
@@ -49,7 +67,7 @@ pub(super) fn parse(text: &str) -> Result<ListenAddress, String> {
     }
     interface
         .filter(|interface| !interface.host.is_empty())
-        .ok_or_else(|| "give ADDR or ADDR:PORT, for example 127.0.0.1 or [::1]:11211".into())
+        .ok_or_else(|| FORM.into())
 }
 
 /// Default port of the metrics: that of memcached_exporter.
@@ -131,14 +149,28 @@ mod tests {
             ("proto[auto]:tag[tools]:127.0.0.1:6", "127.0.0.1:6"),
             ("tag[x]:::1", "[::1]:9"),
         ] {
-            let all = parse(text).unwrap().addresses(9).unwrap();
+            let all = one(text).unwrap().addresses(9).unwrap();
             let said: Vec<String> = all.iter().map(ToString::to_string).collect();
             assert_eq!(said, [expected], "{text}");
         }
-        assert!(parse("notls:[::1]").unwrap().plain());
-        assert!(!parse("[::1]").unwrap().plain());
-        let any = parse("*").unwrap().addresses(9).unwrap();
+        assert!(one("notls:[::1]").unwrap().plain());
+        assert!(!one("[::1]").unwrap().plain());
+        let any = one("*").unwrap().addresses(9).unwrap();
         assert_eq!(any.len(), 2);
+    }
+
+    /// memcached splits by `strtok_r(.., ";,")`, which skips empty words.
+    #[test]
+    fn lists_are_split_as_memcached_splits_them() {
+        for (text, hosts) in [
+            ("127.0.0.1,", &["127.0.0.1"][..]),
+            ("127.0.0.1;::1", &["127.0.0.1", "::1"]),
+            (",;[::1]:5,, 127.0.0.2;", &["::1", "127.0.0.2"]),
+        ] {
+            let ListenAddresses(all) = parse(text).unwrap();
+            let split: Vec<&str> = all.iter().map(ListenAddress::host).collect();
+            assert_eq!(split, hosts, "{text}");
+        }
     }
 
     #[test]
@@ -161,6 +193,8 @@ mod tests {
     fn invalid_values_are_refused() {
         for wrong in [
             "",
+            ",;",
+            "127.0.0.1,x:y",
             ":11211",
             "[::1",
             "[::1]x",

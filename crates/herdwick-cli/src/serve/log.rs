@@ -8,6 +8,10 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
+};
 use tracing::{
     Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
@@ -67,11 +71,30 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 
     fn make_writer_for(&'a self, event: &Metadata<'_>) -> Self::Writer {
-        if *event.level() > Level::INFO && !VERBOSE.load(Relaxed) {
+        let is_shown = *event.level() <= Level::INFO || VERBOSE.load(Relaxed);
+        if !is_shown || !is_taken() {
             return OptionalWriter::none();
         }
         self.make_writer()
     }
+}
+
+/// How long a line waits for standard error to take it.
+const LINE_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// Returns whether standard error takes a line soon. The thread that logs also waits for signals: in
+/// a write to a full pipe without a reader it would not see SIGTERM.
+fn is_taken() -> bool {
+    let mut stderr = [PollFd::from_borrowed_fd(
+        rustix::stdio::stderr(),
+        PollFlags::OUT,
+    )];
+    // An error is left to the write.
+    let ready = retry_on_intr(|| poll(&mut stderr, Some(&LINE_WAIT)));
+    ready.map_or(true, |ready| ready > 0)
 }
 
 /// Formats an event as the program's name and the message, without other fields.

@@ -54,17 +54,17 @@ fn serve(args: &ServeArgs, command: &clap::Command) -> Result<(), ServeError> {
     let Some(path) = args.config.as_deref().map(absolute) else {
         return serve_with(args, None);
     };
-    let mut flags = FlagSources::read(&path, command)?;
-    serve_with(&flags.args.clone(), Some(&mut flags)).map_err(|error| flags.locate(error))
+    let flags = FlagSources::read(&path, command)?;
+    serve_with(&flags.args, Some(&flags)).map_err(|error| flags.locate(error))
 }
 
 /// Serves by the flags `args`, of which `flags` are those of a file.
-fn serve_with(args: &ServeArgs, flags: Option<&mut FlagSources>) -> Result<(), ServeError> {
+fn serve_with(args: &ServeArgs, flags: Option<&FlagSources>) -> Result<(), ServeError> {
     log::start(args.log_format, args.verbosity);
     if let Some(reason) = args.missing.refused().or_else(|| useless(args)) {
         return Err(ServeError::Refused(reason));
     }
-    paths::check(args, flags.as_deref().map(FlagSources::path))?;
+    paths::check(args, flags.map(FlagSources::path))?;
     if args.daemon && !args.in_background {
         let said = process::start_in_background()?;
         // The server runs, whoever hears of it.
@@ -88,7 +88,7 @@ fn serve_with(args: &ServeArgs, flags: Option<&mut FlagSources>) -> Result<(), S
     if args.in_background && args.verbosity == 0 {
         process::leave_stderr()?;
     }
-    wait(signals, &server, flags);
+    wait(signals, &server, args, flags);
     process::tell_systemd(NotifyState::Stopping);
     server.shutdown();
     Ok(())
@@ -248,7 +248,7 @@ fn prepare(args: &ServeArgs) -> Result<(), ServeError> {
 
 /// Waits until a signal, or a client's `shutdown`, ends the server. SIGHUP reloads the settings
 /// that may change.
-fn wait(mut signals: Signals, server: &Server, mut flags: Option<&mut FlagSources>) {
+fn wait(mut signals: Signals, server: &Server, args: &ServeArgs, flags: Option<&FlagSources>) {
     for signal in signals.forever() {
         // A client may have changed the verbosity (`verbosity`).
         log::set_verbosity(server.verbosity());
@@ -256,7 +256,7 @@ fn wait(mut signals: Signals, server: &Server, mut flags: Option<&mut FlagSource
             debug!(signal, "signal {signal}, draining");
             return;
         }
-        reload::reload(server, flags.as_deref_mut());
+        reload::reload(server, args, flags);
     }
 }
 
@@ -379,7 +379,7 @@ fn interfaces(args: &ServeArgs) -> Result<Vec<Interface>, ServeError> {
         return Ok(vec![SocketAddr::from(([127, 0, 0, 1], port)).into()]);
     }
     let mut all = Vec::new();
-    for interface in &args.listen {
+    for interface in args.listen.iter().flat_map(|list| &list.0) {
         let addresses = interface.addresses(port);
         let addresses = addresses.map_err(|source| ServeError::Listen {
             host: interface.host().to_owned(),

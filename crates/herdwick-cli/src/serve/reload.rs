@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use herdwick_server::{Config, Server};
+use herdwick_server::{Config, CrawlerConfig, Server};
 use tracing::{debug, warn};
 
 use super::{
@@ -92,8 +92,9 @@ impl FlagSources {
         })
     }
 
-    /// Reads the file again, and applies the changes that need no restart.
-    fn reload(&mut self, server: &Server) -> Result<(), ServeError> {
+    /// Reads the file again, applies the changes that need no restart, and names the flags that
+    /// differ from those of the start, by which the server runs.
+    fn reload(&self, server: &Server) -> Result<(), ServeError> {
         let new = Self::read(&self.path, &self.command)?;
         let mut config = Config {
             connections_max: process::allow_connections(new.args.connections)?,
@@ -108,7 +109,6 @@ impl FlagSources {
         for name in self.changed(&new) {
             warn!(name, "{name}: a new value takes a restart");
         }
-        *self = new;
         Ok(())
     }
 
@@ -122,17 +122,21 @@ impl FlagSources {
         let mut names: Vec<String> = named
             .map(|arg| format!("--{}", arg.get_long().unwrap_or_default()))
             .collect();
-        if lasting(&self.args) != lasting(&new.args) {
+        if Lasting::of(&self.args) != Lasting::of(&new.args) {
             names.push("--extended".into());
         }
         names
     }
 }
 
-/// Reloads users, certificates, and the file of flags.
-pub(super) fn reload(server: &Server, flags: Option<&mut FlagSources>) {
-    report("users", server.reload_users());
-    report("certificates", server.reload_certificates());
+/// Reloads users, certificates, and the file of flags, as far as the server has them.
+pub(super) fn reload(server: &Server, args: &ServeArgs, flags: Option<&FlagSources>) {
+    if args.auth.is_some() || args.sasl {
+        report("users", server.reload_users());
+    }
+    if args.tls {
+        report("certificates", server.reload_certificates());
+    }
     if let Some(flags) = flags {
         report("flags", flags.reload(server));
     }
@@ -181,14 +185,28 @@ fn raw(matches: &ArgMatches, id: &str) -> Vec<OsString> {
     values.map(OsString::from).collect()
 }
 
-/// Returns the extended options that cannot change while the server runs.
-fn lasting(args: &ServeArgs) -> Vec<&Extended> {
-    let may_change = |option: &&Extended| {
-        matches!(
-            option,
-            Extended::IdleTimeout(_) | Extended::RequestTimeout(_)
-        )
-    };
-    let all = args.extended.iter();
-    all.filter(|option| !may_change(option)).collect()
+/// The effects of the extended options that cannot change while the server runs: two lists that have
+/// the same effect, such as none and `maxconns_fast`, are equal.
+#[derive(PartialEq)]
+struct Lasting<'a> {
+    refuse_at_once: bool,
+    crawler: CrawlerConfig,
+    /// Those of TLS and UDP.
+    others: Vec<&'a Extended>,
+}
+
+impl<'a> Lasting<'a> {
+    fn of(args: &'a ServeArgs) -> Self {
+        let mut config = Config::default();
+        for option in &args.extended {
+            extend(&mut config, option);
+        }
+        let is_other =
+            |option: &&Extended| matches!(option, Extended::Tls(_) | Extended::UdpTrusted(_));
+        Self {
+            refuse_at_once: config.refuse_at_once,
+            crawler: config.crawler,
+            others: args.extended.iter().filter(is_other).collect(),
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, ErrorKind},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, RawFd},
 };
 
@@ -121,7 +121,7 @@ impl Opened {
             let (bound, listener) = match opened {
                 Ok(opened) => opened,
                 Err(error) => {
-                    left_out.push(refused(Address::Tcp(address), error));
+                    left_out.push(self.refused(address, error));
                     continue;
                 }
             };
@@ -136,6 +136,26 @@ impl Opened {
         }
         self.left_out.append(&mut left_out);
         Ok(())
+    }
+
+    /// Returns why `address` is not listened on.
+    fn refused(&self, address: SocketAddr, source: io::Error) -> StartError {
+        let overlaps = |earlier: &&SocketAddr| {
+            let is_part = |ip: IpAddr| ip == address.ip() || ip.is_unspecified();
+            earlier.port() == address.port()
+                && earlier.is_ipv4() == address.is_ipv4()
+                && (is_part(earlier.ip()) || address.ip().is_unspecified())
+        };
+        let mut bound = self.addresses.iter().filter_map(|bound| match bound {
+            Address::Tcp(bound) => Some(bound),
+            Address::Unix(_) => None,
+        });
+        match bound.find(overlaps) {
+            Some(&earlier) if source.kind() == ErrorKind::AddrInUse => {
+                StartError::Twice { address, earlier }
+            }
+            _ => refused(Address::Tcp(address), source),
+        }
     }
 
     /// Binds the UDP port on every address of `interface` that can be bound, at least one.
@@ -198,4 +218,33 @@ fn open_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     bind(&socket, &address)?;
     listen(&socket, backlog)?;
     Ok(TcpListener::from_std(socket.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open_on(opened: &mut Opened, address: SocketAddr) -> Result<(), StartError> {
+        opened.open_interface(&address.into(), &Config::default())
+    }
+
+    #[test]
+    fn an_address_named_twice_is_not_that_of_another_process() {
+        let mut opened = Opened::default();
+        open_on(&mut opened, ([127, 0, 0, 1], 0).into()).unwrap();
+        let Address::Tcp(first) = opened.addresses[0] else {
+            panic!("no TCP");
+        };
+        let again = open_on(&mut opened, first);
+        let Err(StartError::Twice { address, earlier }) = again else {
+            panic!("{again:?}");
+        };
+        assert_eq!((address, earlier), (first, first));
+        let all = SocketAddr::from(([0; 4], first.port()));
+        let again = open_on(&mut opened, all);
+        assert!(matches!(again, Err(StartError::Twice { .. })), "{again:?}");
+        let mut other = Opened::default();
+        let again = open_on(&mut other, first);
+        assert!(matches!(again, Err(StartError::InUse { .. })), "{again:?}");
+    }
 }

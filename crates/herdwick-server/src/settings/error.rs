@@ -60,6 +60,17 @@ pub enum StartError {
     /// A host name without an address.
     #[error("there is no address to listen on; give one (-l)")]
     NoAddress,
+    /// An address that the server already listens on, by an earlier one of its interfaces.
+    #[error(
+        "{address} is named twice (-l){}; leave one out",
+        by_all(address, earlier)
+    )]
+    Twice {
+        /// The address.
+        address: SocketAddr,
+        /// The earlier one: the same, or all addresses (`0.0.0.0`).
+        earlier: SocketAddr,
+    },
     /// Another process listens there.
     #[error("{address} is in use by another process; {}", in_use(address))]
     InUse {
@@ -158,6 +169,7 @@ impl StartError {
                 | Self::BinaryWithUsers
                 | Self::TextWithSasl
                 | Self::NoAddress
+                | Self::Twice { .. }
                 | Self::Memory { .. }
                 | Self::Auth(_)
                 | Self::Tls(_)
@@ -168,6 +180,14 @@ impl StartError {
 /// Returns the conversion of a system call's error into [`StartError::System`].
 pub(crate) fn refused(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |source| StartError::System { what, source }
+}
+
+/// Returns in which other address the first one is contained, if they differ.
+fn by_all(address: &SocketAddr, earlier: &SocketAddr) -> String {
+    match address == earlier {
+        true => String::new(),
+        false => format!(": {earlier} includes it"),
+    }
 }
 
 /// Returns how to find the process that listens on an address.

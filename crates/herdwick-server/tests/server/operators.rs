@@ -245,6 +245,8 @@ fn lru_and_slab_settings_are_confirmed_or_refused() {
         ("slabs automove ratio 0.8", UNMOVED),
         ("slabs reassign 1 2", UNMOVED),
         ("refresh_certs", "Error TLS not enabled\r\n"),
+        // memcached takes no noreply here.
+        ("refresh_certs noreply", "Error TLS not enabled\r\n"),
         (
             "slabs reassign 1 2 noreply\r\nversion",
             "VERSION 1.6.45\r\n",
