@@ -35,8 +35,8 @@ pub use herdwick_herd::RequestPath;
 pub use herdwick_mica::StoreKind;
 pub use herdwick_providers::ListenOptions;
 pub use memory::{
-    file::{Cold, Restart},
     fit::Reduced,
+    restart::{Cold, Restart},
 };
 pub use server::{Server, spawn};
 pub use settings::{

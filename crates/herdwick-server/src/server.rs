@@ -28,8 +28,9 @@ use crate::{
     },
     memcached::tcp::{Owners, TcpFront},
     memory::{
-        file::{MemoryFile, Restart},
+        file::MemoryFile,
         fit::{self, Reduced},
+        restart::Restart,
         split::{LeaseBounds, Stores, lease_socket, stores},
     },
     net::{

@@ -2,5 +2,6 @@
 
 pub(crate) mod file;
 pub(crate) mod fit;
+pub(crate) mod restart;
 mod room;
 pub(crate) mod split;

@@ -14,7 +14,10 @@ use crate::{
         lease::{LeaseConfig, LeaseListener, LeaseService, Offered, WorkerEnd},
         transports::{self, REPLY_BYTES_MAX, Transports},
     },
-    memory::file::{MemoryFile, Parts, Restart},
+    memory::{
+        file::{MemoryFile, Parts},
+        restart::Restart,
+    },
     runtime::{front::Front, parking::WakeupFd, time::ServerClock},
     settings::{
         config::Config,
