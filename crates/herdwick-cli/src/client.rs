@@ -60,8 +60,8 @@ pub(crate) struct SetArgs {
     key: OsString,
     /// The value; - reads it from standard input.
     value: OsString,
-    /// Seconds until it expires, or 15m, 2h, 1d [default: never].
-    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = units::seconds)]
+    /// Seconds until it expires, from 1 on, or 15m, 2h, 1d [default: never].
+    #[arg(long, value_name = "S", allow_negative_numbers = true, value_parser = ttl)]
     ttl: Option<u32>,
     /// A number stored with the value.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -85,6 +85,14 @@ pub(crate) struct StatsArgs {
     /// Which ones, such as settings, items or detail dump [default: the general ones].
     #[arg(value_name = "ARG")]
     arguments: Vec<String>,
+}
+
+/// Parses `--ttl`. 0 is refused: in memcached it means never, in the client library at once.
+fn ttl(text: &str) -> Result<u32, String> {
+    match units::seconds(text)? {
+        0 => Err("give at least 1 second, or leave --ttl out: the value then never expires".into()),
+        seconds => Ok(seconds),
+    }
 }
 
 /// Whether the keys existed.

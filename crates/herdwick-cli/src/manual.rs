@@ -65,9 +65,12 @@ pub(crate) fn completions(args: &CompletionsArgs, command: Command) -> ExitCode 
 fn shown(command: Command) -> Command {
     command
         .disable_help_subcommand(true)
-        // The display name of `serve` is that of the program, so its page would replace the
-        // program's.
-        .mut_subcommand("serve", |serve| serve.display_name("herdwick-serve"))
+        // `serve -V` prints memcached's name and version.
+        .mut_subcommand("serve", |serve| {
+            serve
+                .display_name("herdwick-serve")
+                .version(env!("CARGO_PKG_VERSION"))
+        })
 }
 
 #[cfg(test)]

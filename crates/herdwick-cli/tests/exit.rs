@@ -35,6 +35,7 @@ fn every_exit_code_has_one_meaning() {
     assert_eq!(with(&["delete", "missing"]), 1);
     assert_eq!(with(&["get", "a key"]), 2);
     assert_eq!(with(&["set", "k", "v", "--ttl", "soon"]), 2);
+    assert_eq!(with(&["set", "k", "v", "--ttl", "0"]), 2);
     assert_eq!(with(&["get", "k", "--login", "/nowhere/login"]), 2);
     assert_eq!(code(&["no-such-command"]), 2);
     assert_eq!(with(&["top"]), 2);

@@ -245,6 +245,18 @@ fn a_start_that_may_not_allocate_leaves_the_items_to_the_next() {
         let said = String::from_utf8_lossy(&failed.stderr);
         assert!(failed.status.code().is_some(), "ended by a signal: {said}");
         assert!(said.contains("ulimit -f"), "{mib} MiB: {said}");
+        // Where there was no file, there is none.
+        let new = folder.0.join("new");
+        let failed = Command::new("prlimit")
+            .arg(format!("--fsize={}", mib << 20))
+            .arg(env!("CARGO_BIN_EXE_herdwick"))
+            .args(["serve", "-u", "root", "-p", "0", "-m", "96", "-t", "2"])
+            .args(["--shm", "off", "-e"])
+            .arg(&new)
+            .output()
+            .unwrap();
+        assert!(!failed.status.success());
+        assert!(!new.exists(), "{mib} MiB");
     }
     let second = server(&folder);
     let kept = second.client().get("kept").unwrap();

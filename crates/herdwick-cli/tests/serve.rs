@@ -145,10 +145,21 @@ fn help_and_version_have_the_format_that_tools_expect() {
         }
     }
     let version = String::from_utf8(output("-V").stdout).unwrap();
-    assert_eq!(
-        version,
-        concat!("herdwick ", env!("CARGO_PKG_VERSION"), "\n")
+    let banner = concat!(
+        "memcached 1.6.45 (herdwick ",
+        env!("CARGO_PKG_VERSION"),
+        ")"
     );
+    assert_eq!(version, format!("{banner}\n"));
+    for flag in ["-i", "--license"] {
+        let license = output(flag);
+        assert!(license.status.success());
+        let license = String::from_utf8(license.stdout).unwrap();
+        assert!(
+            license.starts_with(banner) && license.contains("Apache License"),
+            "{license}"
+        );
+    }
 }
 
 #[test]

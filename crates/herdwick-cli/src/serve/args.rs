@@ -36,7 +36,7 @@ impl StoreChoice {
 /// A flag of memcached that this server does not support is refused with the reason, or, if nothing
 /// is lost without it, passed over with a warning.
 #[derive(Args, Clone, Debug)]
-#[command(args_override_self = true, before_help = BANNER, display_name = "herdwick")]
+#[command(args_override_self = true, before_help = BANNER, display_name = "memcached", version = VERSION)]
 pub(crate) struct ServeArgs {
     /// TCP port; 0 and -1 take a free one. The port is written to the file that the environment
     /// variable MEMCACHED_PORT_FILENAME names
@@ -224,6 +224,9 @@ pub(crate) struct ServeArgs {
     /// each client requests, else what suits the fabric]
     #[arg(long = "request-path", value_name = "PATH")]
     pub(super) request_path: Option<RequestPath>,
+    /// Print the license
+    #[arg(short = 'i', long = "license")]
+    pub(super) license: bool,
     /// Accept the command "debugtime", which moves the clock: for tests
     #[arg(long = "debug-commands", hide = true)]
     pub(super) debug: bool,
@@ -232,11 +235,14 @@ pub(crate) struct ServeArgs {
 }
 
 /// The first line of the help: test suites of memcached read the version from it.
-const BANNER: &str = concat!(
+pub(super) const BANNER: &str = concat!(
     "memcached 1.6.45 (herdwick ",
     env!("CARGO_PKG_VERSION"),
     ")"
 );
+
+/// What `-V` prints after `memcached `: the same.
+const VERSION: &str = concat!("1.6.45 (herdwick ", env!("CARGO_PKG_VERSION"), ")");
 
 /// Flags of memcached without a function here: accepted by the parser so that they can be refused
 /// with a reason, or passed over.

@@ -234,7 +234,11 @@ pub(super) fn parse(text: &str) -> Result<Extended, String> {
         }
         name if bare(name).starts_with("ssl_") => {
             let option = tls::parse(name, value)?;
-            Ok(option.map_or_else(|| over(DEFAULT), Extended::Tls))
+            let reason = match name {
+                "ssl_wbuf_size" => "the sizes of TLS buffers are fixed",
+                _ => DEFAULT,
+            };
+            Ok(option.map_or_else(|| over(reason), Extended::Tls))
         }
         "no_drop_privileges" => Ok(over(DEFAULT)),
         name => plain(name, value),
@@ -315,6 +319,10 @@ mod tests {
             let parsed = parse(over);
             assert!(matches!(parsed, Ok(Extended::PassedOver(..))), "{over}");
         }
+        let Ok(Extended::PassedOver(_, reason)) = parse("ssl_wbuf_size=32") else {
+            panic!("passed over");
+        };
+        assert!(reason.contains("fixed"), "{reason}");
         for wrong in [
             "=",
             "x",

@@ -91,6 +91,9 @@ fn read(text: &str) -> Result<Vec<FlagLine>, Wrong> {
         if name.get_ref() == "config" {
             return Err((at, "config: a file of flags names no other".into()));
         }
+        if name.get_ref() == "license" {
+            return Err((at, "license: a flag of the command line alone".into()));
+        }
         push(&mut flags, name.get_ref(), value.get_ref(), at)?;
     }
     Ok(flags)

@@ -28,6 +28,7 @@ use signal_hook::{
 use crate::{exit::Exit, say};
 use absolute::absolute;
 pub(crate) use absolute::lease_directory;
+use args::BANNER;
 pub(crate) use args::ServeArgs;
 use error::ServeError;
 use extended::{Extended, extend};
@@ -36,9 +37,18 @@ use process::PidFile;
 use reload::FlagSources;
 use tracing::{debug, error, info, warn};
 
+/// The text of the license (`-i`).
+const LICENSE: &str = include_str!("../../../../LICENSE");
+
 /// Serves until a signal or a client ends the server; returns the exit code. `command` is the
 /// definition of the subcommand, by which a file of flags is read.
 pub(crate) fn run(args: &ServeArgs, command: &clap::Command) -> ExitCode {
+    if args.license {
+        return match say::report(format_args!("{BANNER}\n\n{LICENSE}")) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => Exit::Failed.into(),
+        };
+    }
     match serve(args, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

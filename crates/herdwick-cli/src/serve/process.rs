@@ -326,10 +326,13 @@ impl PidFile {
         let beside = Self::beside(path);
         // Left over by a process with the same number that was killed in between.
         let _ = fs::remove_file(&beside);
-        File::create_new(&beside)
+        let written = File::create_new(&beside)
             .and_then(|mut file| file.write_all(own_number().as_bytes()))
-            .and_then(|()| fs::rename(&beside, path))
-            .map_err(refused)?;
+            .and_then(|()| fs::rename(&beside, path));
+        if written.is_err() {
+            let _ = fs::remove_file(&beside);
+        }
+        written.map_err(refused)?;
         Ok(Self(path.to_owned()))
     }
 }
@@ -358,6 +361,19 @@ impl Drop for PidFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pid_file_that_cannot_be_written_leaves_none() {
+        let name = format!("herdwick-pid-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        // A directory, which no file replaces.
+        let path = directory.join("pid");
+        fs::create_dir_all(&path).unwrap();
+        assert!(PidFile::write(&path).is_err());
+        let left = fs::read_dir(&directory).unwrap().count();
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(left, 1, "the directory alone");
+    }
 
     #[test]
     fn users_are_found_by_name_and_number() {

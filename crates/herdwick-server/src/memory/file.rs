@@ -107,6 +107,7 @@ impl MemoryFile {
             path,
             bytes: parts.offset(parts.workers),
         };
+        let is_new = fs::symlink_metadata(path).is_err();
         let mut file = lock(path)?;
         let read = read(&file, parts).map_err(|error| size.refused(error))?;
         let (left, cold) = match read {
@@ -120,7 +121,12 @@ impl MemoryFile {
                 (None, Some(Cold::Foreign(aside)))
             }
             Err(cold) => {
-                size.begin_anew(&file)?;
+                size.begin_anew(&file).inspect_err(|_| {
+                    if is_new {
+                        // Still locked, so no other server has begun to use it.
+                        let _ = fs::remove_file(path);
+                    }
+                })?;
                 (None, Some(cold))
             }
         };
