@@ -43,6 +43,10 @@ impl Port for ShmPort {
     }
 
     fn progress(&mut self, _now: Duration) -> Progress {
+        self.passes_left -= 1;
+        if self.passes_left == 0 {
+            self.check_peers();
+        }
         Progress::default()
     }
 
@@ -67,8 +71,12 @@ impl Port for ShmPort {
             self.show();
         }
         let pds = &self.pds;
-        self.wakeup_set
+        let any_closed = self
+            .wakeup_set
             .silence(|id| pds.get(id).map(|pd| &pd.wakeup));
+        if any_closed {
+            self.check_peers();
+        }
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -27,7 +27,7 @@ use crate::{
     layout::{CONTROL_BYTES, DomainSide, FILE_BYTES_MAX, PAGE, PdLayout, QpAddress},
     park::Arming,
     pd::{Parts, Pd, Unclaimed},
-    port::{Doorbell, ShmPort},
+    port::{CHECK_PASSES, Doorbell, ShmPort},
     qp, shared, ticket,
     wakeup::{Wakeup, WakeupSet},
 };
@@ -292,6 +292,7 @@ impl Device for ShmDevice {
             wakeup_set: WakeupSet::new().map_err(system("making an epoll descriptor"))?,
             outbounds: Slab::new(rings),
             doorbell: Doorbell::new(rings),
+            passes_left: CHECK_PASSES,
         })
     }
 
@@ -481,6 +482,10 @@ impl Device for ShmDevice {
         let pd = port.pds.get(qp.pd).ok_or(ControlError::Unknown(PD))?;
         qp::fail(qp, pd);
         Ok(())
+    }
+
+    fn check(&self, port: &mut ShmPort) {
+        port.check_peers();
     }
 
     fn qp_state(&self, port: &ShmPort, qp: QpId) -> Result<QpState, ControlError> {

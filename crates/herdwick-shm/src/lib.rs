@@ -10,7 +10,9 @@
 //! nothing that it reads in `up`, and a client maps no other domain's memory.
 //!
 //! **No side waits for another.** There is no lock in shared memory and nothing to repair: a peer
-//! that dies at any instant leaves a ring that is no longer read, or no longer filled.
+//! that dies at any instant leaves a ring that is no longer read, or no longer filled. A client looks
+//! every 1,024 passes, and when it wakes, whether its host's process still runs; if not, its RC queue
+//! pairs fail, with [`RetryExceeded`](herdwick_fabric::Status::RetryExceeded) for the oldest READ.
 //!
 //! A WRITE is stores of words, an atomic is the CPU's own; a SEND is copied into the message ring of
 //! the receiving queue pair, and is complete when it is there. A READ is loads of words by the poll

@@ -10,7 +10,7 @@ use crate::{
     outbound::Outbound,
     park::{Arming, settle},
     pd::Pd,
-    qp::{Address, Cq, Qp, Region},
+    qp::{Address, Cq, Qp, Region, lose_peer},
     wakeup::WakeupSet,
 };
 
@@ -31,7 +31,13 @@ pub struct ShmPort {
     pub(crate) board: Option<Board>,
     pub(crate) wakeup_set: WakeupSet,
     pub(crate) doorbell: Doorbell,
+    /// Passes until the next check of the peers.
+    pub(crate) passes_left: u32,
 }
+
+/// Passes between two checks of a client whether its hosts are still there: a system call for each of
+/// its domains, which are few.
+pub(crate) const CHECK_PASSES: u32 = 1024;
 
 /// The domains that the current batch has put something into.
 #[derive(Debug)]
@@ -92,6 +98,19 @@ impl ShmPort {
         }
         for (_, pd) in self.pds.iter() {
             pd.show(self.arming);
+        }
+    }
+
+    /// Fails the RC queue pairs of a client whose host is gone. Its memory is still mapped, and would
+    /// still be READ; on a wire, the retries would be exceeded.
+    #[cold]
+    pub(crate) fn check_peers(&mut self) {
+        self.passes_left = CHECK_PASSES;
+        let Self { pds, qps, .. } = self;
+        for (id, pd) in pds.iter().filter(|(_, pd)| pd.wakeup.is_closed()) {
+            for (_, qp) in qps.iter_mut().filter(|(_, qp)| qp.pd == id) {
+                lose_peer(qp, pd);
+            }
         }
     }
 

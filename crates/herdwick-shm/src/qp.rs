@@ -105,6 +105,18 @@ pub(crate) fn fail(qp: &mut Qp, pd: &Pd) {
     pd.show_qp(qp.line, qp.qpn, QP_FAILED);
 }
 
+/// Fails an RC queue pair whose peer's process is gone, once what has arrived is received.
+pub(crate) fn lose_peer(qp: &mut Qp, pd: &Pd) {
+    if qp.transport != Transport::Rc || qp.state != QpState::ReadyToSend || qp.has_arrivals() {
+        return;
+    }
+    // The oldest READ says why; the others are flushed.
+    if let Some(read) = qp.reads.front_mut() {
+        read.status.get_or_insert(Status::RetryExceeded);
+    }
+    fail(qp, pd);
+}
+
 /// A READ that was posted and has not been polled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read {

@@ -22,9 +22,9 @@ use std::{
 
 use rustix::{
     event::{
-        EventfdFlags, Timespec,
+        EventfdFlags, PollFd, PollFlags, Timespec,
         epoll::{self, CreateFlags, EventData, EventFlags},
-        eventfd,
+        eventfd, poll,
     },
     fs::{OFlags, fcntl_getfl},
     io::{Errno, write},
@@ -93,6 +93,18 @@ impl Wakeup {
         }
     }
 
+    /// Returns whether a client's host is gone: its process has ended, or it has destroyed the domain.
+    /// Of a host always false; the owner of its port knows when a client goes.
+    pub(crate) fn is_closed(&self) -> bool {
+        let Self::Client { socket, .. } = self else {
+            return false;
+        };
+        let mut socket = [PollFd::new(socket, PollFlags::empty())];
+        let at_once = Timespec::default();
+        matches!(poll(&mut socket, Some(&at_once)), Ok(1))
+            && socket[0].revents().contains(PollFlags::HUP)
+    }
+
     /// The descriptor to wait for, and how: edge-triggered for the host, which does not read it;
     /// level-triggered for the client, until it has drained it.
     fn heard(&self) -> (&OwnedFd, EventFlags) {
@@ -141,22 +153,25 @@ impl WakeupSet {
     }
 
     /// Drains the descriptors that are signaled, at most [`EVENTS`] of them: the others only wake
-    /// the port once more. Removes those whose other end is closed.
-    pub(crate) fn silence<'a>(&self, wakeup: impl Fn(u32) -> Option<&'a Wakeup>) {
+    /// the port once more. Removes those whose other end is closed, and returns whether there were any.
+    pub(crate) fn silence<'a>(&self, wakeup: impl Fn(u32) -> Option<&'a Wakeup>) -> bool {
         let mut events = [MaybeUninit::uninit(); EVENTS];
         let at_once = Timespec::default();
         // After an error (EINTR) the descriptors stay signaled and wake the port again.
         let Ok((events, _)) = epoll::wait(&self.0, &mut events[..], Some(&at_once)) else {
-            return;
+            return false;
         };
+        let mut any_closed = false;
         for event in events {
             let id = u32::try_from(event.data.u64()).ok();
             if let Some(wakeup) = id.and_then(&wakeup)
                 && !wakeup.drain()
             {
                 self.take_down(wakeup);
+                any_closed = true;
             }
         }
+        any_closed
     }
 }
 

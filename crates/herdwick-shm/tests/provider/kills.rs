@@ -1,15 +1,16 @@
 //! Clients that are killed at any instant: they leave no memory and no descriptor, and stop neither
-//! the host nor another client.
+//! the host nor another client. Hosts that are killed: their clients find their RC queue pairs failed.
 
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     process::Child,
+    time::Duration,
 };
 
 use herdwick_fabric::{
-    Access, AddressHandle, Armed, Device, Endpoint, Payload, PdId, Port, QpId, Remote, Rkey,
-    Transport,
+    Access, AddressHandle, Armed, Completion, Device, Endpoint, Local, Payload, PdId, Port,
+    PostError, QpId, QpState, Remote, Rkey, SendOp, SendWr, Status, Transport,
 };
 use herdwick_mem::{Span, Words};
 use herdwick_shm::PdSize;
@@ -327,4 +328,160 @@ fn killed_clients_leave_nothing_and_delay_no_other() {
     let (mut child, mut stream) = start("kills::host_of_victims");
     assert_eq!(take(&mut stream).unwrap(), [1]);
     assert!(child.wait().unwrap().success());
+}
+
+/// The other process: a host with one client and a region to READ, which takes no part from then on.
+#[test]
+#[ignore = "the other process of the tests here"]
+fn host_of_readers() {
+    let Some(mut stream) = other_end() else {
+        return;
+    };
+    let mut host = host(PdSize::default());
+    let ticket = host.domain();
+    send_ticket(&stream, &ticket).unwrap();
+    drop(ticket);
+    let table = host.region(4096, Access::READ);
+    host.port.region(table).unwrap().store(0, WORD_READ);
+    let remote = host.remote(table);
+    let qps = [(); 2].map(|()| host.qp(Transport::Rc, 1));
+    for qp in qps {
+        let peer = Endpoint::new(&take(&mut stream).unwrap()).unwrap();
+        host.connect(qp, &peer);
+        put(&mut stream, host.endpoint(qp).as_bytes()).unwrap();
+    }
+    let remote = [u64::from(remote.rkey.0), remote.addr];
+    put(&mut stream, &remote.map(u64::to_le_bytes).concat()).unwrap();
+    // Until it is killed, or the client is gone.
+    let _ = stream.read(&mut [0]);
+}
+
+/// A word of the table that the client READs.
+const WORD_READ: u64 = 0x7461_626c_6531;
+/// Far more passes than a client takes to find that its host is gone.
+const PASSES: usize = 100_000;
+
+/// A client of a host in another process, with two RC queue pairs: one READs, one waits for SENDs.
+struct ReadingClient {
+    party: Party,
+    reads: QpId,
+    waits: QpId,
+    into: herdwick_fabric::RegionId,
+    from: Remote,
+    host: Child,
+    _stream: UnixStream,
+}
+
+impl ReadingClient {
+    fn start() -> Self {
+        let (child, mut stream) = start("kills::host_of_readers");
+        let mut party = join(receive_ticket(&stream));
+        let [reads, waits] = [(); 2].map(|()| party.qp(Transport::Rc, 1));
+        for qp in [reads, waits] {
+            put(&mut stream, party.endpoint(qp).as_bytes()).unwrap();
+            let peer = Endpoint::new(&take(&mut stream).unwrap()).unwrap();
+            party.connect(qp, &peer);
+        }
+        let into = party.region(4096, Access::LOCAL);
+        party.recvs(waits, into, 1);
+        let remote = take(&mut stream).unwrap();
+        let word = |n: usize| u64::from_le_bytes(remote[n * 8..n * 8 + 8].try_into().unwrap());
+        let from = Remote {
+            rkey: Rkey(u32::try_from(word(0)).unwrap()),
+            addr: word(1),
+        };
+        Self {
+            party,
+            reads,
+            waits,
+            into,
+            from,
+            host: child,
+            _stream: stream,
+        }
+    }
+
+    fn post_read(&mut self) -> Result<(), PostError> {
+        let into = Local {
+            region: self.into,
+            offset: 0,
+            len: 8,
+        };
+        let read = SendWr {
+            wr_id: 7,
+            op: SendOp::Read {
+                into,
+                from: self.from,
+            },
+            signaled: true,
+            solicited: false,
+            fence: false,
+        };
+        self.party.port.post_send(self.reads, &[read])
+    }
+
+    fn pass(&mut self) -> Vec<Completion> {
+        self.party.port.progress(Duration::ZERO);
+        self.party.poll()
+    }
+
+    /// READs until one is complete; returns how it ended.
+    fn read(&mut self) -> Status {
+        self.post_read().unwrap();
+        let mut done = Vec::new();
+        while done.is_empty() {
+            done = self.pass();
+        }
+        assert_eq!((done.len(), done[0].wr_id), (1, 7));
+        done[0].status
+    }
+
+    fn kill_host(&mut self) {
+        self.host.kill().unwrap();
+        self.host.wait().unwrap();
+    }
+
+    fn state(&self, qp: QpId) -> QpState {
+        self.party.device.qp_state(&self.party.port, qp).unwrap()
+    }
+}
+
+#[test]
+fn reads_of_a_killed_host_end_with_an_error() {
+    let mut client = ReadingClient::start();
+    for _ in 0..5_000 {
+        assert_eq!(client.read(), Status::Success);
+    }
+    let span = client.party.port.region(client.into).unwrap();
+    assert_eq!(span.load(0), WORD_READ);
+    client.kill_host();
+    // Which READ finds it depends on the passes before; one on its way says why.
+    let mut posted = (0..PASSES).map(|_| client.post_read().map(|()| client.pass()));
+    let ended = posted.find(|done| !matches!(done, Ok(done) if done.iter().all(is_success)));
+    let failed = |done: Vec<Completion>| done.into_iter().find(|done| done.wr_id == 7);
+    match ended.expect("the host is gone") {
+        Ok(done) => assert_eq!(failed(done).unwrap().status, Status::RetryExceeded),
+        Err(error) => assert!(matches!(error, PostError::State(QpState::Error)), "{error}"),
+    }
+    assert_eq!(client.state(client.reads), QpState::Error);
+    // The RECV of the queue pair that only waits is flushed with the READ, or behind it.
+    assert_eq!(client.state(client.waits), QpState::Error);
+}
+
+fn is_success(done: &Completion) -> bool {
+    done.status == Status::Success
+}
+
+#[test]
+fn client_that_sleeps_is_woken_when_its_host_is_killed() {
+    let mut client = ReadingClient::start();
+    assert_eq!(client.read(), Status::Success);
+    assert_eq!(client.party.port.arm(client.party.cq), Armed::Yes);
+    client.kill_host();
+    assert!(is_readable(client.party.port.wait_fd().unwrap()));
+    client.party.port.disarm(client.party.cq);
+    assert!(!is_readable(client.party.port.wait_fd().unwrap()));
+    let flushed: Vec<_> = client.party.poll().iter().map(|done| done.status).collect();
+    assert_eq!(flushed, [Status::Flushed]);
+    assert_eq!(client.state(client.reads), QpState::Error);
 }
