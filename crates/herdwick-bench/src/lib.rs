@@ -17,6 +17,7 @@ mod counters;
 mod crowd;
 mod design;
 mod error;
+mod guard;
 mod helper;
 mod host;
 mod hostile;
@@ -45,6 +46,7 @@ pub use config::{
 };
 pub use design::{Design, DesignError, DesignPlan, Level, design};
 pub use error::BenchError;
+pub use guard::guard;
 pub use herdwick_fabric::Transport as VerbTransport;
 pub use host::Machine;
 pub use hostile::{HostileLeaseError, Neighbour, neighbour};

@@ -9,12 +9,10 @@ use std::{
 };
 
 use herdwick::{Address, Options, Usage};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
-};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::{
+    guard::{Guard, drain},
     host::{ProcessCpu, Stopwatch, pin},
     remote::Remote,
 };
@@ -68,11 +66,6 @@ pub enum ServerError {
 
 /// Timeout of a memcached's start.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for a graceful end after SIGTERM, before SIGKILL.
-const DRAIN: Timespec = Timespec {
-    tv_sec: 5,
-    tv_nsec: 0,
-};
 /// Tolerance, in seconds, between a process's age and the uptime that the server reports, for both
 /// to be the same process.
 const SAME_AGE_S: u64 = 2;
@@ -97,15 +90,20 @@ impl Server {
         command.args(more);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let named = format!("{} serve", program.display());
-        Self::launch(&named, command, cpus, ChildProcess::ready_address)
+        let names = (&*named, program);
+        Self::launch(names, command, cpus, ChildProcess::ready_address)
     }
 
     /// Starts the memcached in the path on `cpus`, with one worker and `memory_mb` MiB, on a free
-    /// loopback port.
+    /// loopback port; `program` is its guard.
     ///
     /// # Errors
     /// It did not start, or does not answer.
-    pub(crate) fn start_memcached(cpus: &[usize], memory_mb: u64) -> Result<Self, ServerError> {
+    pub(crate) fn start_memcached(
+        program: &Path,
+        cpus: &[usize],
+        memory_mb: u64,
+    ) -> Result<Self, ServerError> {
         let port_file = PortFile::new();
         let mut command = Command::new("memcached");
         // `-p -1`: memcached picks a port and writes it to the file. As root it does not start
@@ -114,12 +112,14 @@ impl Server {
         command.arg(memory_mb.to_string());
         command.env("MEMCACHED_PORT_FILENAME", &port_file.0);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        Self::launch("memcached", command, cpus, |own| port_file.address(own))
+        let names = ("memcached", program);
+        Self::launch(names, command, cpus, |own| port_file.address(own))
     }
 
-    /// Starts a server process; `address` waits until it is ready and returns its address.
+    /// Starts a server process called `name`, with `program` as its guard; `address` waits until it is
+    /// ready and returns its address.
     fn launch(
-        name: &str,
+        (name, program): (&str, &Path),
         mut command: Command,
         cpus: &[usize],
         address: impl FnOnce(&mut ChildProcess) -> Result<SocketAddr, String>,
@@ -138,9 +138,11 @@ impl Server {
             scope.spawn(spawn).join()
         });
         let child = spawned.map_err(|_| not_started("no thread to start it".to_owned()))?;
-        let mut own = ChildProcess(child.map_err(|error| not_started(error.to_string()))?);
+        let child = child.map_err(|error| not_started(error.to_string()))?;
+        let mut own = ChildProcess { child, guard: None };
+        own.guard = Some(Guard::start(program, &own.child).map_err(not_started)?);
         let address = address(&mut own).map_err(not_started)?;
-        let cpu = Some(ProcessCpu::new(own.0.id()));
+        let cpu = Some(ProcessCpu::new(own.child.id()));
         let remote = Remote::new(Address::Tcp(address.to_string()), Options::default());
         let (version, stats) = ask(&remote)?;
         let (version, is_memcached) = identity(version, &stats);
@@ -224,7 +226,7 @@ impl PortFile {
             if let Some(port) = port {
                 return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
             }
-            if let Ok(Some(status)) = own.0.try_wait() {
+            if let Ok(Some(status)) = own.child.try_wait() {
                 return Err(format!("it ended ({status})"));
             }
             if clock.ns() as u128 > ANSWER_TIMEOUT.as_nanos() {
@@ -241,14 +243,18 @@ impl Drop for PortFile {
     }
 }
 
-/// A child process that is ended on drop.
+/// A child process that is ended on drop, or by its guard.
 #[derive(Debug)]
-struct ChildProcess(Child);
+struct ChildProcess {
+    child: Child,
+    /// Dropped when the child has been waited for.
+    guard: Option<Guard>,
+}
 
 impl ChildProcess {
     /// Waits for the ready line on standard output and returns the first address in it.
     fn ready_address(&mut self) -> Result<SocketAddr, String> {
-        let stdout = self.0.stdout.as_mut().ok_or("it has no stdout")?;
+        let stdout = self.child.stdout.as_mut().ok_or("it has no stdout")?;
         let mut line = String::new();
         // Only the first line matters, so bytes that the buffer reads beyond it may be lost.
         let read = BufReader::new(stdout).read_line(&mut line);
@@ -263,24 +269,19 @@ impl ChildProcess {
         })
     }
 
-    /// Sends SIGTERM, on which the server drains; returns whether it ended within [`DRAIN`].
+    /// Asks it to end; returns whether it has, in time.
     fn drain(&self) -> bool {
-        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        let Some(pid) = pid else { return false };
-        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else {
-            return false;
-        };
-        let mut ended = [PollFd::new(&handle, PollFlags::IN)];
-        kill_process(pid, Signal::TERM).is_ok() && matches!(poll(&mut ended, Some(&DRAIN)), Ok(1))
+        let handle = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());
+        handle.is_ok_and(|handle| drain(&handle))
     }
 }
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
         if !self.drain() {
-            let _ = self.0.kill();
+            let _ = self.child.kill();
         }
-        let _ = self.0.wait();
+        let _ = self.child.wait();
     }
 }
 

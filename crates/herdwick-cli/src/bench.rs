@@ -2,6 +2,7 @@
 //! In a circle with `options`: the definition of the options stands here, its check there.
 
 mod failure;
+pub(crate) mod guard;
 mod neighbour;
 mod options;
 mod sweep;

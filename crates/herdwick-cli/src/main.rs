@@ -45,6 +45,8 @@ enum Command {
     Completions(manual::CompletionsArgs),
     #[command(hide = true)]
     BenchNeighbour(bench::NeighbourArgs),
+    #[command(hide = true)]
+    BenchGuard(bench::guard::GuardArgs),
 }
 
 fn main() -> ExitCode {
@@ -74,5 +76,6 @@ fn main() -> ExitCode {
         Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
         Command::BenchNeighbour(args) => bench::neighbour(&args),
+        Command::BenchGuard(args) => bench::guard::guard(&args),
     }
 }

@@ -3,11 +3,16 @@
 mod common;
 
 use std::{
-    path::PathBuf,
-    process::{Command, Output},
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
 };
 
-use common::{Folder, Server};
+use common::{Clock, Folder, Server};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
+};
 use serde_json::Value;
 
 fn bench(arguments: &str) -> Output {
@@ -57,8 +62,8 @@ fn run(name: &str, arguments: &str, seconds: f64) -> (String, Value) {
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{complaint}");
     assert_eq!(complaint, "", "progress is for terminals");
-    let report = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-    std::fs::remove_file(json).unwrap();
+    let report = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    fs::remove_file(json).unwrap();
     let table = String::from_utf8(output.stdout).unwrap();
     let wide = table.lines().find(|line| line.chars().count() > 80);
     assert_eq!(wide, None, "{table}");
@@ -175,10 +180,10 @@ fn trace_file_is_replayed_on_every_cache() {
         bytes
     };
     let bytes: Vec<u8> = requests.clone().flat_map(record).collect();
-    std::fs::write(&oracle, bytes).unwrap();
+    fs::write(&oracle, bytes).unwrap();
     let line = |(second, key, size)| format!("{second},{key},{size},get,3600\n");
     let text: String = requests.map(line).collect();
-    std::fs::write(&csv, format!("time,key,size,op,ttl\n{text}")).unwrap();
+    fs::write(&csv, format!("time,key,size,op,ttl\n{text}")).unwrap();
     let shape = format!(
         "cache --quick --trace {},{}",
         oracle.display(),
@@ -493,7 +498,7 @@ fn designs_of_an_echo_are_measured_with_each_optimization() {
     let output = bench(&format!("verbs {lists} --json {}", json.display()));
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{complaint}");
-    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     let results = report["results"].as_array().unwrap();
     let of = |result: &Value| {
         let verb = &result["verb"];
@@ -522,9 +527,9 @@ fn lists_make_a_sweep_in_one_report() {
 }
 
 /// Parses the columns of a `.hgrm` file: value, quantile, count.
-fn percentiles(path: &std::path::Path) -> Vec<[f64; 3]> {
-    let text = std::fs::read_to_string(path).unwrap();
-    std::fs::remove_file(path).unwrap();
+fn percentiles(path: &Path) -> Vec<[f64; 3]> {
+    let text = fs::read_to_string(path).unwrap();
+    fs::remove_file(path).unwrap();
     let body = text
         .lines()
         .skip(1)
@@ -545,7 +550,7 @@ fn hdr_files_are_written_for_each_run_and_match_the_report() {
     let hdr = folder.0.join("all.hgrm");
     let shape = format!("--connections 2 --hdr {}", hdr.display());
     let (_, report) = tiny("hdr", &format!("herd {shape}"));
-    let names = std::fs::read_to_string(&hdr).unwrap();
+    let names = fs::read_to_string(&hdr).unwrap();
     let results = report["results"].as_array().unwrap();
     assert_eq!(names.lines().count(), results.len());
     for (name, result) in names.lines().zip(results) {
@@ -572,7 +577,7 @@ fn report_is_compared_with_an_earlier_one() {
     assert!(written.status.success());
     let compared = bench(&format!("{shape} --against {}", before.display()));
     let text = String::from_utf8(compared.stdout).unwrap();
-    let report: Value = serde_json::from_slice(&std::fs::read(&before).unwrap()).unwrap();
+    let report: Value = serde_json::from_slice(&fs::read(&before).unwrap()).unwrap();
     let lines = text
         .lines()
         .filter(|line| line.starts_with("store") && line.contains("kops/s"));
@@ -609,6 +614,67 @@ fn every_figure_has_the_cost_of_the_generator_beside_it() {
     }
     let vectors = store["manifest"]["libc_vectors"].as_str().unwrap();
     assert!(["avx512", "avx2", "sse2", "unknown"].contains(&vectors));
+}
+
+/// Returns the processes that `parent` has started, with their command lines.
+fn children(parent: u32) -> Vec<(Pid, String)> {
+    let tasks = fs::read_dir(format!("/proc/{parent}/task")).unwrap();
+    let of_task = |task: &Path| fs::read_to_string(task.join("children")).unwrap_or_default();
+    let numbers: String = tasks.map(|task| of_task(&task.unwrap().path())).collect();
+    let numbers = numbers.split_whitespace().map(|pid| pid.parse().unwrap());
+    let command = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let children = numbers.map(|pid| (Pid::from_raw(pid).unwrap(), command(pid)));
+    children.collect()
+}
+
+/// Kills a benchmark that has started a server and its guard, and waits for both to end.
+fn kill_with_its_server(arguments: &str, is_server: impl Fn(&str) -> bool) {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_herdwick"))
+        .arg("bench")
+        .args(arguments.split_whitespace())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let clock = Clock::start();
+    let ends = loop {
+        let children = children(bench.id());
+        let find = |is: &dyn Fn(&str) -> bool| {
+            let found = children.iter().find(|(_, command)| is(command));
+            pidfd_open(found?.0, PidfdFlags::empty()).ok()
+        };
+        let guard = |command: &str| command.contains("bench-guard");
+        if let (Some(server), Some(guard)) = (find(&is_server), find(&guard)) {
+            break [server, guard];
+        }
+        assert!(
+            bench.try_wait().unwrap().is_none(),
+            "the benchmark has ended"
+        );
+        clock.hurry("a server and its guard");
+    };
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    for end in ends {
+        let mut ended = [PollFd::new(&end, PollFlags::IN)];
+        poll(&mut ended, Some(&A_MINUTE)).unwrap();
+        assert!(!ended[0].revents().is_empty(), "it outlives the benchmark");
+    }
+}
+
+const A_MINUTE: Timespec = Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
+
+#[test]
+fn killed_benchmark_leaves_no_server() {
+    kill_with_its_server("herd --fabric tcp --keys 1000 --seconds 600", |command| {
+        command.contains("serve\0")
+    });
+    kill_with_its_server("cache --keys 2M", |command| {
+        command.starts_with("memcached\0")
+    });
 }
 
 #[test]

@@ -146,7 +146,9 @@ impl CacheBench<'_> {
     ) -> Result<FilledServer, BenchError> {
         let item = (self.config.key_size + self.config.value_size) as u64 + MEMCACHED_OVERHEAD;
         let memory_mb = (self.config.keys * item * cell.percent / 100) >> 20;
-        let server = Server::start_memcached(&self.placement.server, memory_mb.max(2))?;
+        let program = &self.config.program;
+        let cpus = &self.placement.server;
+        let server = Server::start_memcached(program, cpus, memory_mb.max(2))?;
         self.fill(server, cell, watch)
     }
 

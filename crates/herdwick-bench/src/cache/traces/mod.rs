@@ -197,7 +197,8 @@ impl Bench<'_> {
                 room: (trace.data * percent / 100).max(ROOM_MIN),
             };
             if !trace.expires() {
-                let peer = peer::Peer::start(&self.placement.server, cell.room)?;
+                let program = &self.config.program;
+                let peer = peer::Peer::start(program, &self.placement.server, cell.room)?;
                 let resident = peer.resident();
                 let held_mb = self.run(&cell, "memcached", peer, watch, resident)?;
                 // memcached uses more memory than `-m`; the other caches get the same amount.

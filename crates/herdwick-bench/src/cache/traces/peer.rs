@@ -1,6 +1,6 @@
 //! memcached as a cache under measurement, over TCP.
 
-use std::{io::Write, net::TcpStream};
+use std::{io::Write, net::TcpStream, path::Path};
 
 use herdwick_memcache::reply::Reply;
 use herdwick_request::ITEM_BYTES_MAX;
@@ -31,8 +31,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn start(cpus: &[usize], room: u64) -> Result<Self, BenchError> {
-        let server = Server::start_memcached(cpus, (room >> 20).max(1))?;
+    pub(super) fn start(program: &Path, cpus: &[usize], room: u64) -> Result<Self, BenchError> {
+        let server = Server::start_memcached(program, cpus, (room >> 20).max(1))?;
         let connect = || {
             let to = TcpStream::connect(server.remote.address.to_string())?;
             to.set_nodelay(true)?;
