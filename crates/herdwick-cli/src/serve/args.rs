@@ -148,7 +148,7 @@ pub(crate) struct ServeArgs {
     #[arg(short = 'Z', long = "enable-ssl")]
     pub(super) tls: bool,
     /// File to keep the items in, on tmpfs or disk: however this server ends, the next one with the
-    /// same -e, -m, -t, --shm, --roce and --verbs has them again
+    /// same -e, -m, -t, --store, --shm, --roce and --verbs has them again
     #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
     pub(super) memory_file: Option<PathBuf>,
     /// File to write the process ID to when the server is ready, as the user that -u names
