@@ -28,7 +28,8 @@ counters! {
         retries_changed,
         /// Lines of another lease: dropped.
         stale_epoch,
-        /// Lines whose sequence is neither their slot's next nor its last: dropped.
+        /// Lines whose sequence is neither their slot's next nor its last, and announcements of a
+        /// request that its slot no longer holds: dropped.
         out_of_window,
         /// Overflowing bodies that do not match their checksum: dropped; a retry repairs it.
         torn_overflow,

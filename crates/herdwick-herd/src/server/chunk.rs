@@ -124,7 +124,7 @@ impl Attached {
 
     /// Loads the control word of `slot` with acquire: words written before it can be read after.
     #[inline]
-    fn control(&self, slot: usize) -> Control {
+    pub(super) fn control(&self, slot: usize) -> Control {
         let word = slot * LINE_WORDS + CONTROL_WORD;
         Control(self.chunk.lines.load_acquire(word))
     }

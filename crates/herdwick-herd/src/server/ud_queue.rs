@@ -79,7 +79,17 @@ impl Attached {
         counters.announcements += 1;
         let (_, sequence) = split_imm(done.imm?);
         // Where lines are polled, the announcement only wakes the worker.
-        notify.always.then(|| self.chunk.window.slot(sequence))
+        if !notify.always {
+            return None;
+        }
+        // A retry's announcement may be taken when the next request in its slot is half visible. That
+        // one is whole at its own announcement, not before.
+        let slot = self.chunk.window.slot(sequence);
+        if self.control(slot).stamp().sequence() != sequence {
+            counters.out_of_window += 1;
+            return None;
+        }
+        Some(slot)
     }
 
     /// RECV `number` of this client, whose index in the roster is `index`, and its queue pair.
