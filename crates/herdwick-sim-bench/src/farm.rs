@@ -47,12 +47,7 @@ pub(crate) fn set_up(run: &Run, bed: Testbed, out_of_table: bool) -> Result<Ends
         server.admit(device, resources, &accept)?;
         clients.push(Client::new(run, number, FarmCaller(end), &bed.cpu));
     }
-    let server = FarmServer {
-        end: server,
-        clients: clients.len() as u32,
-        cpu: bed.cpu,
-        spins: 0,
-    };
+    let server = FarmServer::new(server, &bed.cpu);
     Ok(Ends {
         servers: vec![Box::new(server)],
         clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),
@@ -114,11 +109,20 @@ impl SystemClient for FarmCaller {
     }
 }
 
-struct FarmServer {
-    end: ServerEnd<SeededPort>,
-    clients: u32,
+pub(crate) struct FarmServer {
+    pub(crate) end: ServerEnd<SeededPort>,
     cpu: Cpu,
     spins: u32,
+}
+
+impl FarmServer {
+    pub(crate) fn new(end: ServerEnd<SeededPort>, cpu: &Cpu) -> Self {
+        Self {
+            end,
+            cpu: cpu.clone(),
+            spins: 0,
+        }
+    }
 }
 
 impl Process for FarmServer {
@@ -132,7 +136,7 @@ impl Process for FarmServer {
         Step {
             moved: self.spins <= SPINS,
             cost_ns: self.cpu.pass_ns
-                + f64::from(self.clients) * self.cpu.poll_slot_ns
+                + f64::from(self.end.side.clients() as u32) * self.cpu.poll_slot_ns
                 + f64::from(served) * self.cpu.request_ns,
             deadline: None,
         }

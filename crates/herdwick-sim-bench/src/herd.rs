@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use herdwick_fabric::Device;
+use herdwick_fabric::{Device, PdId};
 use herdwick_herd::{
-    ClientEnd, ClientSetup, ClientTerms, Outcome, ServerEnd, ServerTerms,
+    Admitted, ClientEnd, ClientSetup, ClientTerms, LeaseResources, Outcome, ServerEnd, ServerTerms,
     wire::{Epoch, ReplyStatus, Window},
 };
 use herdwick_mica::{Store, StoreConfig, StoreKind};
@@ -22,7 +22,7 @@ const CLOCK: Clock = Clock {
     epoch_unix: 1_700_000_000,
     second: Second(100),
 };
-const REPLY_BYTES_MAX: usize = 1088;
+pub(crate) const REPLY_BYTES_MAX: usize = 1088;
 /// No answer for so long is a failure: nothing is lost in a run, so nothing is repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(5);
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -37,8 +37,9 @@ pub(crate) fn set_up(run: &Run, bed: Testbed) -> Result<Ends, RunError> {
     }
     let mut clients = Vec::with_capacity(run.clients);
     for (number, device) in bed.clients.iter().enumerate() {
-        let caller = join(run, window, &mut workers, (number, device))?;
-        clients.push(Client::new(run, number, caller, &bed.cpu));
+        let terms = terms(run, window, number)?;
+        let (end, _) = join(&terms, &mut workers, device)?;
+        clients.push(Client::new(run, number, HerdCaller(end), &bed.cpu));
     }
     Ok(Ends {
         servers: workers.into_iter().map(|w| Box::new(w) as Box<_>).collect(),
@@ -46,37 +47,43 @@ pub(crate) fn set_up(run: &Run, bed: Testbed) -> Result<Ends, RunError> {
     })
 }
 
-/// Connects a client to every worker.
-fn join(
-    run: &Run,
-    window: Window,
-    workers: &mut [Worker],
-    (number, device): (usize, &SeededDevice),
-) -> Result<HerdCaller, RunError> {
+fn terms(run: &Run, window: Window, number: usize) -> Result<ClientTerms, RunError> {
     let epoch = u16::try_from(number % usize::from(u16::MAX) + 1).unwrap_or(1);
-    let epoch = Epoch::new(epoch).ok_or(RunError::Window)?;
-    let terms = ClientTerms {
+    Ok(ClientTerms {
         path: run.path,
         window,
-        epoch,
+        epoch: Epoch::new(epoch).ok_or(RunError::Window)?,
         reply_bytes_max: REPLY_BYTES_MAX,
         retry_after: RETRY_AFTER,
         retry_after_max: RETRY_AFTER,
         deadline: DEADLINE,
-    };
-    let mut setup = ClientSetup::open(device, workers.len(), &terms)?;
+    })
+}
+
+/// What a worker has of a client.
+pub(crate) type Joined = (PdId, LeaseResources, Admitted);
+
+/// Connects a client to every worker.
+pub(crate) fn join(
+    terms: &ClientTerms,
+    workers: &mut [Worker],
+    device: &SeededDevice,
+) -> Result<(ClientEnd<SeededPort>, Vec<Joined>), RunError> {
+    let mut setup = ClientSetup::open(device, workers.len(), terms)?;
+    let mut joined = Vec::with_capacity(workers.len());
     for Worker {
         device: ours, end, ..
     } in workers
     {
         let pd = ours.create_pd(&mut end.port)?;
-        let resources = end.allocate(ours, pd, run.path, window)?;
+        let resources = end.allocate(ours, pd, terms.path, terms.window)?;
         let grant = end.grant(ours, &resources, Vec::new(), 0)?;
-        let pd = device.create_pd(&mut setup.port)?;
-        let accept = setup.join(device, pd, &grant)?;
-        end.admit(ours, &resources, &accept, epoch, REPLY_BYTES_MAX)?;
+        let their_pd = device.create_pd(&mut setup.port)?;
+        let accept = setup.join(device, their_pd, &grant)?;
+        let admitted = end.admit(ours, &resources, &accept, terms.epoch, REPLY_BYTES_MAX)?;
+        joined.push((pd, resources, admitted));
     }
-    Ok(HerdCaller(setup.finish()?))
+    Ok((setup.finish()?, joined))
 }
 
 struct HerdCaller(ClientEnd<SeededPort>);
@@ -127,35 +134,48 @@ impl SystemClient for HerdCaller {
 }
 
 /// A worker and its partition.
-struct Worker {
-    device: SeededDevice,
-    end: ServerEnd<SeededPort>,
-    store: Store,
+pub(crate) struct Worker {
+    pub(crate) device: SeededDevice,
+    pub(crate) end: ServerEnd<SeededPort>,
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
     cpu: Cpu,
     spins: u32,
 }
 
 impl Worker {
-    fn new(run: &Run, worker: usize, device: SeededDevice, cpu: &Cpu) -> Result<Self, RunError> {
+    /// Opens a worker without clients: its number, how many there are, and most clients.
+    pub(crate) fn open(
+        (worker, workers, clients_max): (usize, usize, usize),
+        device: SeededDevice,
+        store: Store,
+        cpu: &Cpu,
+    ) -> Result<Self, RunError> {
         let end = ServerEnd::open(
             &device,
             &ServerTerms {
                 worker,
-                workers: run.workers,
-                clients_max: run.clients,
+                workers,
+                clients_max,
                 spin: Duration::MAX,
                 reply_bytes_max: REPLY_BYTES_MAX,
             },
         )?;
+        Ok(Self {
+            device,
+            end,
+            store,
+            clock: CLOCK,
+            cpu: cpu.clone(),
+            spins: 0,
+        })
+    }
+
+    fn new(run: &Run, worker: usize, device: SeededDevice, cpu: &Cpu) -> Result<Self, RunError> {
         // Twice the items, so that the load evicts none.
         let item = (keys::KEY_BYTES + run.value_bytes + 64) * 4;
         let items = run.keys as usize / run.workers + 1024;
-        let mut store = Store::new(&StoreConfig {
-            memory_bytes: (4 << 20) + items * item,
-            item_bytes_max: 2048,
-            hash_key: HASH_KEY,
-            kind: StoreKind::Log,
-        })?;
+        let mut store = empty_store((4 << 20) + items * item)?;
         let mut value = vec![0; run.value_bytes];
         for index in 0..run.keys {
             let key = keys::key(index);
@@ -170,14 +190,17 @@ impl Worker {
                 store.execute(CLOCK, &[Request { hash, key, op }], &mut Ignore);
             }
         }
-        Ok(Self {
-            device,
-            end,
-            store,
-            cpu: cpu.clone(),
-            spins: 0,
-        })
+        Self::open((worker, run.workers, run.clients), device, store, cpu)
     }
+}
+
+pub(crate) fn empty_store(memory_bytes: usize) -> Result<Store, RunError> {
+    Ok(Store::new(&StoreConfig {
+        memory_bytes,
+        item_bytes_max: 2048,
+        hash_key: HASH_KEY,
+        kind: StoreKind::Log,
+    })?)
 }
 
 /// The replies to the items that are stored beforehand.
@@ -194,7 +217,7 @@ impl Process for Worker {
 
     fn step(&mut self, now: Duration) -> Step {
         let ServerEnd { port, side, .. } = &mut self.end;
-        let served = side.round(port, (now, CLOCK), &mut self.store);
+        let served = side.round(port, (now, self.clock), &mut self.store);
         let clients = self.end.side.clients();
         // A client that became cold is found some passes later.
         let turns = SPINS + u32::try_from(clients / COLD_PER_PASS).unwrap_or(u32::MAX);

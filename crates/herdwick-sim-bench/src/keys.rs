@@ -41,13 +41,17 @@ impl Draws {
         Self(seed)
     }
 
-    /// Returns a number below `bound`, which is not zero.
-    pub(crate) fn below(&mut self, bound: u32) -> u32 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let high = (u128::from(z ^ (z >> 31)) * u128::from(bound)) >> 64;
+        z ^ (z >> 31)
+    }
+
+    /// Returns a number below `bound`, which is not zero.
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
+        let high = (u128::from(self.next()) * u128::from(bound)) >> 64;
         u32::try_from(high).unwrap_or(bound - 1)
     }
 }

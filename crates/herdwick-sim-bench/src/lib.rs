@@ -9,11 +9,13 @@
 mod client;
 mod ends;
 mod farm;
+mod faults;
 mod herd;
 mod keys;
 mod pilaf;
 mod run;
 
+pub use faults::{FaultKind, FaultReport, FaultRun, Injected, Shrunk, shrink};
 pub use run::{Report, Run, RunError, System};
 
 use std::time::Duration;
@@ -69,13 +71,7 @@ impl Run {
                 100,
             ),
         ];
-        let outside = within
-            .iter()
-            .find(|(_, value, min, max)| !(min..=max).contains(&value));
-        match outside {
-            Some(&(what, _, min, max)) => Err(RunError::Range { what, min, max }),
-            None => Ok(()),
-        }
+        RunError::unless_within(&within)
     }
 
     fn measure(&self, network: &SeededNetwork, mut ends: Ends) -> Report {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use herdwick_fabric::Device;
 use herdwick_pilaf::{
-    Answer, ClientEnd, ClientOptions, ServerEnd, ServerOptions, SetupError, pd_room,
+    Answer, ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOptions, SetupError, pd_room,
 };
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, Step};
 
@@ -47,25 +47,21 @@ pub(crate) fn set_up(run: &Run, mut bed: Testbed) -> Result<Ends, RunError> {
     };
     let mut clients = Vec::with_capacity(run.clients);
     for (number, device) in bed.clients.into_iter().enumerate() {
-        let end = join(&mut server, device, &options)?;
+        let (end, _) = join(&mut server, device, &options)?;
         clients.push(Client::new(run, number, PilafCaller(end), &bed.cpu));
     }
-    let server = PilafServer {
-        end: server,
-        cpu: bed.cpu,
-        spins: 0,
-    };
+    let server = PilafServer::new(server, &bed.cpu);
     Ok(Ends {
         servers: vec![Box::new(server)],
         clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),
     })
 }
 
-fn join(
+pub(crate) fn join(
     server: &mut ServerEnd<SeededDevice>,
     client: SeededDevice,
     options: &ClientOptions,
-) -> Result<ClientEnd<SeededDevice>, RunError> {
+) -> Result<(ClientEnd<SeededDevice>, ClientId), RunError> {
     let pd = server.device.create_pd_for(&mut server.port, &pd_room())?;
     let ticket = server.device.export_pd(&mut server.port, pd)?;
     let (id, grant) = server.admit(pd)?;
@@ -75,7 +71,7 @@ fn join(
         .map_err(SetupError::from)?;
     let (end, accept) = ClientEnd::open(client, (port, pd), grant, options)?;
     server.connect(id, &accept)?;
-    Ok(end)
+    Ok((end, id))
 }
 
 struct PilafCaller(ClientEnd<SeededDevice>);
@@ -113,10 +109,20 @@ impl SystemClient for PilafCaller {
     }
 }
 
-struct PilafServer {
-    end: ServerEnd<SeededDevice>,
+pub(crate) struct PilafServer {
+    pub(crate) end: ServerEnd<SeededDevice>,
     cpu: Cpu,
     spins: u32,
+}
+
+impl PilafServer {
+    pub(crate) fn new(end: ServerEnd<SeededDevice>, cpu: &Cpu) -> Self {
+        Self {
+            end,
+            cpu: cpu.clone(),
+            spins: 0,
+        }
+    }
 }
 
 impl Process for PilafServer {

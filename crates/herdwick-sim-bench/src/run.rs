@@ -135,3 +135,18 @@ pub enum RunError {
     #[error("storing the keys: {0}")]
     PilafFull(#[from] herdwick_pilaf::PutError),
 }
+
+impl RunError {
+    /// The error of the first value that is not within its least and largest one, each with its name.
+    pub(crate) fn unless_within(
+        values: &[(&'static str, usize, usize, usize)],
+    ) -> Result<(), Self> {
+        let outside = values
+            .iter()
+            .find(|(_, value, min, max)| !(min..=max).contains(&value));
+        match outside {
+            Some(&(what, _, min, max)) => Err(Self::Range { what, min, max }),
+            None => Ok(()),
+        }
+    }
+}

@@ -5,8 +5,8 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use herdwick_fabric::{
     Access, AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
-    Endpoint, OpenError, PdId, PortLimits, QpId, QpSpec, QpState, Qpn, RegionId, RegionSpec,
-    Remote, Rkey, Scope, SharedMemory, Source, Status, Transport,
+    Endpoint, OpenError, PdId, PortHealth, PortLimits, QpId, QpSpec, QpState, Qpn, RegionId,
+    RegionSpec, Remote, Scope, SharedMemory, Source, Status, Transport,
 };
 use herdwick_mem::{Span, WORD};
 use rustix::event::{EventfdFlags, eventfd};
@@ -14,7 +14,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::{
     HostId, PartyId, SeededNetwork, SeededPort,
     party::{Address, Cq, PartyState, Qp, ReceiveSide, Region, SendSide},
-    rng::Rng,
     world::World,
 };
 
@@ -306,6 +305,14 @@ impl Device for SeededDevice {
         Ok(port.network.world().named_qp(port.party, qp)?.state)
     }
 
+    fn health(&self, port: &SeededPort) -> PortHealth {
+        let party = &port.network.world().parties[port.party.0];
+        PortHealth {
+            lost: party.lost,
+            failures: party.failures,
+        }
+    }
+
     /// All parties of a network are on this host; its tag is in the endpoints.
     fn is_at(
         &self,
@@ -364,29 +371,6 @@ impl World {
         } else {
             Err(ConnectError::Endpoint("of another transport"))
         }
-    }
-
-    fn fresh_qpn(&mut self) -> Qpn {
-        loop {
-            let qpn = Qpn(self.rng.next_u32() >> 8);
-            if !self.qps.contains_key(&qpn) {
-                return qpn;
-            }
-        }
-    }
-
-    fn fresh_rkey(&mut self) -> Rkey {
-        loop {
-            let rkey = Rkey(self.rng.next_u32());
-            if self.rkeys.insert(rkey) {
-                return rkey;
-            }
-        }
-    }
-
-    /// Draws a base address that cannot be mistaken for an offset.
-    fn fresh_base(&mut self) -> u64 {
-        random_page(&mut self.rng)
     }
 }
 
@@ -490,8 +474,4 @@ fn anonymous(len: usize) -> Result<Span, ControlError> {
         what: "region bytes",
         limit: whole.len(),
     })
-}
-
-fn random_page(rng: &mut Rng) -> u64 {
-    (rng.next() >> 20) & !0xfff
 }

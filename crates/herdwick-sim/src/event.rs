@@ -53,6 +53,8 @@ pub(super) struct Packet {
     pub(super) from: Qpn,
     pub(super) to: Qpn,
     pub(super) psn: u64,
+    /// Whether a bit flipped on the link.
+    pub(super) corrupt: bool,
     pub(super) kind: Kind,
 }
 

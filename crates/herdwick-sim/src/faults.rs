@@ -1,4 +1,4 @@
-//! The faults of the seeded fabric.
+//! The faults of the seeded fabric, and how often each had an effect.
 
 use std::time::Duration;
 
@@ -20,10 +20,39 @@ pub struct Faults {
     pub delay_min: Duration,
     /// Longest travel time.
     pub delay_max: Duration,
+    /// Packets of which a bit flips on the link, per thousand: their receiver drops them, since the
+    /// ICRC does not match.
+    pub corrupt_per_mille: u16,
+    /// Messages that find no RECV although there is one, per thousand, as when an RNIC has not fetched
+    /// it yet.
+    pub not_ready_per_mille: u16,
     /// Longest pause between two words of one WRITE becoming visible; zero: all in one step. Words
     /// appear in any order; the last one appears last if `ordered_write` is promised.
     pub tear: Duration,
     /// Longest pause between two words that one READ loads; zero: all in one step. Words are loaded in
     /// rising order if `ordered_read` is promised, else in any order.
     pub tear_reads: Duration,
+}
+
+/// How often faults had an effect since the network was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Packets lost at random.
+    pub dropped: u64,
+    /// Packets that were sent twice.
+    pub duplicated: u64,
+    /// Packets that others could overtake.
+    pub reordered: u64,
+    /// Packets that travelled longer than the link takes.
+    pub delayed: u64,
+    /// Packets dropped because their ICRC did not match.
+    pub corrupted: u64,
+    /// Messages that were made to find no RECV.
+    pub not_ready: u64,
+    /// WRITEs and READs that were executed word by word.
+    pub torn: u64,
+    /// Packets lost between parties that a cut separates.
+    pub cut: u64,
+    /// Queue pairs that ended with their device, or with a completion queue that was overrun.
+    pub failed_qps: u64,
 }

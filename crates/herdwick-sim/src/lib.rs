@@ -31,6 +31,7 @@ mod device;
 mod event;
 mod faults;
 mod host;
+mod ids;
 mod load;
 mod network;
 mod party;
@@ -45,7 +46,7 @@ pub mod verbs;
 mod world;
 
 pub use device::SeededDevice;
-pub use faults::{Faults, RETRY_DEADLINE};
+pub use faults::{FaultCounts, Faults, RETRY_DEADLINE};
 pub use network::{HostId, SeededNetwork};
 pub use party::PartyId;
 pub use port::SeededPort;

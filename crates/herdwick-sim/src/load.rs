@@ -25,6 +25,7 @@ impl World {
             place.span.read_bytes(place.offset, &mut data);
             return Executed::Done(data);
         }
+        self.counts.torn += 1;
         let words = self.load_order(place.offset, len);
         let pauses = 1000 * PAUSES / words.len().max(1);
         let loading = Loading {

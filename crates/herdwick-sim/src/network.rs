@@ -7,7 +7,13 @@ use std::{
 
 use herdwick_fabric::{Atomics, Capabilities, INLINE_RECEIVE};
 
-use super::{faults::Faults, host::Host, party::PartyId, profile::Profile, world::World};
+use super::{
+    faults::{FaultCounts, Faults},
+    host::Host,
+    party::PartyId,
+    profile::Profile,
+    world::World,
+};
 
 /// Queue pairs that a thread spreads its sends over, at most (ATC'16: 2 to 4 gain).
 const SENDERS_MAX: usize = 4;
@@ -40,7 +46,13 @@ impl SeededNetwork {
     /// promises what RNICs of `profile` do.
     #[must_use]
     pub fn of(seed: u64, profile: &Profile) -> Self {
-        let capabilities = Capabilities {
+        Self::with_capabilities(seed, Self::promised_by(profile))
+    }
+
+    /// What RNICs of `profile` promise.
+    #[must_use]
+    pub fn promised_by(profile: &Profile) -> Capabilities {
+        Capabilities {
             name: "sim",
             atomics: Atomics::Device,
             wakes_on_write: false,
@@ -52,8 +64,7 @@ impl SeededNetwork {
             rd_atomic_max: profile.rnic.rd_atomic_max,
             senders: profile.rnic.units.clamp(1, SENDERS_MAX),
             ..Self::capabilities()
-        };
-        Self::with_capabilities(seed, capabilities)
+        }
     }
 
     /// Adds a host with an RNIC: what its ports post, poll and receive takes time.
@@ -155,10 +166,35 @@ impl SeededNetwork {
 
     /// Loses every packet between `a` and `b`, including those under way.
     pub fn partition(&self, a: PartyId, b: PartyId) {
-        self.world().partition(a, b);
+        self.cut(a, b);
+        self.cut(b, a);
     }
 
-    /// Ends a partition.
+    /// Loses every packet from one party to another, including those under way, and none back.
+    pub fn cut(&self, from: PartyId, to: PartyId) {
+        self.world().cut(from, to);
+    }
+
+    /// Takes a party's device away, as a hot unplug or a fatal event does: its queue pairs fail, its
+    /// [`Device::health`](herdwick_fabric::Device::health) says that it is lost, and nothing comes
+    /// or goes any more.
+    pub fn lose_device(&self, party: PartyId) {
+        self.world().lose_device(party);
+    }
+
+    /// Overruns one of a party's completion queues, number `which` modulo how many it has: the
+    /// completions in it are lost, and the queue pairs that complete there fail without one.
+    pub fn overrun(&self, party: PartyId, which: u64) {
+        self.world().overrun(party, which);
+    }
+
+    /// How often each fault had an effect.
+    #[must_use]
+    pub fn fault_counts(&self) -> FaultCounts {
+        self.world().counts
+    }
+
+    /// Ends a partition or cut.
     pub fn heal(&self, a: PartyId, b: PartyId) {
         self.world().heal(a, b);
     }

@@ -24,6 +24,10 @@ pub struct PartyId(pub(super) usize);
 /// The objects of one port.
 pub(super) struct PartyState {
     pub(super) stopped: bool,
+    /// Whether its device is lost.
+    pub(super) lost: bool,
+    /// Failures that ended queue pairs.
+    pub(super) failures: u64,
     /// The host with its RNIC; `None`: nothing costs anything.
     pub(super) host: Option<usize>,
     /// When its core has done what it was charged for.
@@ -47,6 +51,8 @@ impl PartyState {
     pub(super) fn new(limits: PortLimits) -> Self {
         Self {
             stopped: false,
+            lost: false,
+            failures: 0,
             host: None,
             core: 0,
             woken: false,
@@ -61,6 +67,11 @@ impl PartyState {
             wake: None,
             next_id: 0,
         }
+    }
+
+    /// Whether packets leave and reach it.
+    pub(super) fn transmits(&self) -> bool {
+        !self.stopped && !self.lost
     }
 
     /// Returns an id that no object of this port has had before.

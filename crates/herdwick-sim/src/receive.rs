@@ -38,6 +38,11 @@ impl World {
             self.lost += 1;
             return;
         };
+        if packet.corrupt {
+            self.counts.corrupted += 1;
+            self.parties[qp.party].count_drop("ICRC");
+            return;
+        }
         let Some(host) = self.parties[qp.party].host else {
             return self.deliver(packet);
         };
@@ -146,6 +151,7 @@ impl World {
             from: to,
             to: from,
             psn,
+            corrupt: false,
             kind: Kind::Reply(reply),
         };
         self.launch(packet, departs);
@@ -156,6 +162,11 @@ impl World {
             return Executed::Done(Vec::new());
         };
         self.executed += 1;
+        let takes_recv = matches!(request.verb, Verb::Send) || request.imm.is_some();
+        if takes_recv && self.rng.chance(self.faults.not_ready_per_mille) {
+            self.counts.not_ready += 1;
+            return Executed::NotReady;
+        }
         match request.verb {
             Verb::Send => self.execute_send(&packet, request),
             Verb::Write(at) => self.execute_write(at, packet),
@@ -223,6 +234,8 @@ impl World {
             Err(reason) => return Executed::Refused(Status::RemoteAccess, reason),
         };
         let words = self.visibility(place.offset, &request.body);
+        let torn = self.faults.tear > Duration::ZERO && words.len() > 1;
+        self.counts.torn += u64::from(torn);
         let Some(qp) = self.qps.get_mut(&packet.to) else {
             return Executed::NotReady;
         };

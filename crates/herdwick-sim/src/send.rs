@@ -60,6 +60,7 @@ impl Qp {
             from: self.qpn,
             to: entry.to,
             psn: entry.psn,
+            corrupt: false,
             kind: Kind::Request(Request {
                 verb: entry.verb,
                 imm: entry.imm,
@@ -287,6 +288,7 @@ impl World {
             return;
         };
         qp.state = QpState::Error;
+        self.parties[qp.party].failures += 1;
         let sends = qp.send.entries.len();
         let recvs = std::mem::take(&mut qp.receive.entries);
         for i in 0..sends {

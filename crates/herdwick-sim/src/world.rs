@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Capabilities, CqId, Qpn, Received, RecvWr, Rkey};
+use herdwick_fabric::{Capabilities, CqId, QpState, Qpn, Received, RecvWr, Rkey, Status};
 
 use super::{
-    Faults, PartyId,
+    FaultCounts, Faults, PartyId,
     completing::{Completing, Entry},
     event::{Event, EventKey, Kind, Packet, Reply, digest},
     host::{Host, Picos, duration, of_ns, picos},
@@ -25,6 +25,7 @@ pub(super) struct World {
     pub(super) steps: u64,
     pub(super) trace: u64,
     pub(super) lost: u64,
+    pub(super) counts: FaultCounts,
     /// Requests that have been executed.
     pub(super) executed: u64,
     pub(super) parties: Vec<PartyState>,
@@ -34,12 +35,14 @@ pub(super) struct World {
     /// The parties that something has happened to; kept if `watched`.
     pub(super) woken: Vec<usize>,
     pub(super) watched: bool,
-    /// Every rkey ever used.
+    /// Every rkey and every queue pair number ever used: what is late finds none of a successor.
     pub(super) rkeys: BTreeSet<Rkey>,
+    pub(super) qpns: BTreeSet<Qpn>,
     /// Identifies this network in its endpoints.
     pub(super) tag: u64,
     events: BTreeMap<EventKey, Event>,
     next_event: u64,
+    /// From the first party to the second.
     cuts: BTreeSet<(PartyId, PartyId)>,
     stops: Vec<(u64, PartyId)>,
 }
@@ -56,6 +59,7 @@ impl World {
             steps: 0,
             trace: seed,
             lost: 0,
+            counts: FaultCounts::default(),
             executed: 0,
             parties: Vec::new(),
             qps: BTreeMap::new(),
@@ -63,6 +67,7 @@ impl World {
             woken: Vec::new(),
             watched: false,
             rkeys: BTreeSet::new(),
+            qpns: BTreeSet::new(),
             tag,
             events: BTreeMap::new(),
             next_event: 0,
@@ -120,23 +125,28 @@ impl World {
     pub(super) fn launch(&mut self, packet: Packet, departs: Duration) {
         let twice = self.rng.chance(self.faults.duplicate_per_mille);
         if twice {
+            self.counts.duplicated += 1;
             self.launch_once(packet.clone(), departs);
         }
         self.launch_once(packet, departs);
     }
 
-    fn launch_once(&mut self, packet: Packet, departs: Duration) {
+    fn launch_once(&mut self, mut packet: Packet, departs: Duration) {
         if self.rng.chance(self.faults.drop_per_mille) {
             self.lost += 1;
+            self.counts.dropped += 1;
             return;
         }
+        packet.corrupt = self.rng.chance(self.faults.corrupt_per_mille);
         let travel = self
             .rng
             .between(self.faults.delay_min, self.faults.delay_max);
+        self.counts.delayed += u64::from(travel > Duration::ZERO);
         let host = self.parties[packet.origin].host;
         let link = host.map_or(0, |host| of_ns(self.hosts[host].profile.link.latency_ns));
         let mut at = departs + travel + duration(link);
         if self.rng.chance(self.faults.reorder_per_mille) {
+            self.counts.reordered += 1;
             at += self.rng.between(Duration::ZERO, self.faults.reorder_window);
         } else if let Some(qp) = self.qps.get_mut(&packet.from) {
             at = at.max(qp.last_arrival);
@@ -146,9 +156,10 @@ impl World {
     }
 
     /// Whether a packet from one party may reach the other now.
-    pub(super) fn road(&self, from: usize, to: usize) -> bool {
-        let cut = self.cuts.contains(&pair(PartyId(from), PartyId(to)));
-        !cut && !self.parties[from].stopped && !self.parties[to].stopped
+    pub(super) fn road(&mut self, from: usize, to: usize) -> bool {
+        let cut = self.cuts.contains(&(PartyId(from), PartyId(to)));
+        self.counts.cut += u64::from(cut);
+        !cut && self.parties[from].transmits() && self.parties[to].transmits()
     }
 
     pub(super) fn stop(&mut self, party: PartyId) {
@@ -169,12 +180,51 @@ impl World {
         self.stops.retain(|(at, _)| *at >= steps);
     }
 
-    pub(super) fn partition(&mut self, a: PartyId, b: PartyId) {
-        self.cuts.insert(pair(a, b));
+    pub(super) fn cut(&mut self, from: PartyId, to: PartyId) {
+        self.cuts.insert((from, to));
     }
 
     pub(super) fn heal(&mut self, a: PartyId, b: PartyId) {
-        self.cuts.remove(&pair(a, b));
+        self.cuts.remove(&(a, b));
+        self.cuts.remove(&(b, a));
+    }
+
+    /// Takes a party's device away: its queue pairs fail, and nothing comes or goes any more.
+    pub(super) fn lose_device(&mut self, party: PartyId) {
+        let qpns: Vec<Qpn> = self.parties[party.0].qps.values().copied().collect();
+        for qpn in qpns {
+            self.counts.failed_qps += 1;
+            self.fail(qpn, Status::Flushed);
+        }
+        self.parties[party.0].lost = true;
+        self.wake(party.0);
+    }
+
+    /// Overruns the completion queue of a party whose turn `which` is: its completions are lost, and
+    /// its queue pairs fail without any.
+    pub(super) fn overrun(&mut self, party: PartyId, which: u64) {
+        let state = &mut self.parties[party.0];
+        let count = state.cqs.len().max(1) as u64;
+        let turn = usize::try_from(which % count).unwrap_or(0);
+        let Some((&cq, queue)) = state.cqs.iter_mut().nth(turn) else {
+            return;
+        };
+        queue.entries.clear();
+        state.failures += 1;
+        let qpns: Vec<Qpn> = state.qps.values().copied().collect();
+        for qpn in qpns {
+            self.cancel_timer(qpn);
+            let qp = self.qps.get_mut(&qpn);
+            let Some(qp) = qp.filter(|qp| qp.send.cq == cq || qp.receive.cq == cq) else {
+                continue;
+            };
+            qp.state = QpState::Error;
+            qp.send.entries.clear();
+            qp.send.sent = 0;
+            qp.receive.entries.clear();
+            self.counts.failed_qps += 1;
+        }
+        self.wake(party.0);
     }
 
     /// Queues a completion that frees its slots when polled.
@@ -290,8 +340,4 @@ impl Kind {
             Self::Reply(Reply::Refused(status)) => 2 + *status as u64,
         }
     }
-}
-
-fn pair(a: PartyId, b: PartyId) -> (PartyId, PartyId) {
-    (a.min(b), a.max(b))
 }
