@@ -4,7 +4,12 @@
 use herdwick_layout::{bucket::Offset, item::bit};
 use herdwick_request::{Deadline, KeyHash};
 
-use crate::{index::Place, log::Cursor, store::Store};
+use crate::{
+    index::Place,
+    log::Cursor,
+    old_end::{LOOKAHEAD, Lookahead, Oldest},
+    store::Store,
+};
 
 /// While live items take at most this part of the log, the log evicts none of them: live items at
 /// the old end are copied to the young end, and only dead items are released. Above it the log is a
@@ -48,57 +53,11 @@ pub(crate) fn part_of(window: usize, part: (usize, usize)) -> usize {
     window / part.1 * part.0
 }
 
-/// Number of items at the old end with buckets that are prefetched together.
-const LOOKAHEAD: usize = 8;
-
-/// The next items of the walk along the old end, hashed, with a prefetch issued for each bucket.
-/// Items between head and tail do not move, so the positions stay valid.
-#[derive(Default)]
-pub(crate) struct Lookahead {
-    items: [Oldest; LOOKAHEAD],
-    next: usize,
-    len: usize,
-}
-
-/// An item at the old end, and the cursor behind it.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Oldest {
-    pub(crate) at: Offset,
-    past: Cursor,
-    hash: KeyHash,
-}
-
-/// The bytes of second chances that may still be copied; negative after a large item.
-#[derive(Default)]
-pub(crate) struct Chances {
-    /// In all: what was stored earns it.
-    saved: isize,
-    /// By the current request.
-    at_once: isize,
-}
-
-impl Chances {
-    fn spent(&self) -> bool {
-        self.saved <= 0 || self.at_once <= 0
-    }
-
-    /// Adds `bytes` of copies, of which `most` may accumulate.
-    pub(crate) fn earn(&mut self, bytes: usize, most: usize) {
-        let earned = |chances: isize| (chances + bytes as isize).min(most as isize);
-        (self.saved, self.at_once) = (earned(self.saved), earned(self.at_once));
-    }
-
-    fn spend(&mut self, len: usize) {
-        self.saved -= len as isize;
-        self.at_once -= len as isize;
-    }
-}
-
 /// Selects the live items that are copied to the young end when their room is released.
 #[derive(Clone, Copy)]
 pub(crate) enum Keep {
     None,
-    /// The used ones, within the second-chance allowance ([`Chances`]). The item named here is not
+    /// The used ones, within the second-chance allowance ([`Chances`](crate::old_end::Chances)). The item named here is not
     /// released to make room for them.
     Used(Option<Offset>),
     /// All that are valid. One that does not fit into the free room is kept as a used one is.

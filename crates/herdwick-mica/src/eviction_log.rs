@@ -1,57 +1,15 @@
 //! A bounded record of recent evictions, for memcached's `watch evictions`. Off unless requested.
 
-use herdwick_layout::{bucket::Offset, item::bit};
-use herdwick_request::{Deadline, KEY_BYTES_MAX, Second};
+use herdwick_layout::bucket::Offset;
 
-use crate::{items::Items, store::Store};
+use crate::{
+    evicted::{Evicted, EvictionRecord},
+    store::Store,
+};
 
 /// Maximum number of evictions recorded between two [`Store::take_evictions`]; further ones are only
 /// counted.
 const EVICTIONS_MAX: usize = 64;
-
-/// A record of an evicted item.
-#[derive(Clone, Copy, Debug)]
-pub struct Evicted {
-    /// When it would have expired.
-    pub deadline: Deadline,
-    /// The second of its last access.
-    pub last_access: Second,
-    /// Bytes of its value.
-    pub value_len: usize,
-    /// Whether it had been read.
-    pub fetched: bool,
-    key: [u8; KEY_BYTES_MAX],
-    key_len: u8,
-}
-
-impl Evicted {
-    /// Its key.
-    #[must_use]
-    pub fn key(&self) -> &[u8] {
-        &self.key[..usize::from(self.key_len)]
-    }
-
-    fn new(items: &Items, at: Offset) -> Self {
-        let header = items.header(at);
-        let mut key = [0; KEY_BYTES_MAX];
-        key[..usize::from(header.key_len)].copy_from_slice(items.key(at));
-        Self {
-            deadline: header.deadline(),
-            last_access: header.last_access(),
-            value_len: header.value_len(),
-            fetched: header.has(bit::FETCHED),
-            key,
-            key_len: header.key_len,
-        }
-    }
-}
-
-/// Evictions since the last [`Store::take_evictions`].
-#[derive(Default)]
-pub(crate) struct EvictionRecord {
-    list: Vec<Evicted>,
-    missed: u64,
-}
 
 impl Store {
     /// Turns the recording of evictions on or off.

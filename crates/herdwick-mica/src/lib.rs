@@ -75,8 +75,10 @@
 //! by its position. A flush takes the same few stores however many items there are.
 #![forbid(unsafe_code)]
 
+mod config;
 mod counters;
 mod evict;
+mod evicted;
 mod eviction_log;
 mod index;
 mod items;
@@ -84,9 +86,11 @@ mod limit;
 mod log;
 mod lossless;
 mod number;
+mod old_end;
 mod ops;
 mod prefetch;
 mod recover;
+mod reservations;
 mod room;
 mod scan;
 mod segments;
@@ -95,7 +99,8 @@ mod staged;
 mod store;
 mod superblock;
 
+pub use config::{StoreConfig, StoreError, StoreKind};
 pub use counters::Counters;
-pub use eviction_log::Evicted;
+pub use evicted::Evicted;
 pub use recover::{Recovered, layout};
-pub use store::{Hashes, Store, StoreConfig, StoreError, StoreKind};
+pub use store::{Hashes, Store};

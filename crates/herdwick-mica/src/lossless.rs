@@ -4,10 +4,7 @@
 use herdwick_layout::item::{ALIGN, footprint};
 use herdwick_request::{Mode, Op, Put, Reply, Request, Status};
 
-use crate::{
-    evict::{Keep, Oldest},
-    store::Store,
-};
+use crate::{evict::Keep, old_end::Oldest, store::Store};
 
 /// Live items may take at most this part of the log. The walk along the old end then reclaims at
 /// least one dead byte for every three live ones that it copies.

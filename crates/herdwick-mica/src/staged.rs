@@ -7,8 +7,6 @@
 //! waits outside the log until the request is done. [`Store::take_in`] bounds the bytes that one
 //! request may move; a reservation in the way beyond that is dropped, and its put refused.
 
-use std::{collections::VecDeque, num::NonZeroU64};
-
 use herdwick_layout::{
     bucket::Offset,
     item::{HEADER, Header, bit, footprint, shape},
@@ -17,6 +15,7 @@ use herdwick_request::{Clock, Mode, Put, Reply, Request, Second, Staged, Status}
 
 use crate::{
     evict::Keep,
+    reservations::{Id, Location, Reservation},
     room::Fresh,
     store::{Hit, Store},
 };
@@ -24,106 +23,6 @@ use crate::{
 /// Reservations may take at most this part of the log, so that the rest always has room for the
 /// largest item and for what it skips at the physical end.
 const RESERVED: (usize, usize) = (3, 8);
-
-/// A slot number plus 1 in the low 32 bits, and in the high ones a count that distinguishes the
-/// successive users of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Id(NonZeroU64);
-
-impl Id {
-    fn new(slot: usize, turn: u32) -> Self {
-        let bits = u64::from(turn) << 32 | (slot as u64 + 1);
-        Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MAX))
-    }
-
-    fn slot(self) -> usize {
-        (self.0.get() as u32 as usize).wrapping_sub(1)
-    }
-}
-
-/// The location of the value.
-enum Location {
-    /// In the log.
-    At(Offset),
-    /// Outside it until the current request is done: header, key, and the part of the value that
-    /// has arrived.
-    Aside(Vec<u8>),
-    /// Refused: its bytes are dropped.
-    Refused(Status),
-}
-
-struct Reservation {
-    id: Id,
-    place: Location,
-    /// Bytes in the log; 0 if refused.
-    footprint: usize,
-    /// Bytes of the value that have arrived.
-    came: usize,
-    value_len: usize,
-}
-
-/// The staged puts of one store.
-#[derive(Default)]
-pub(crate) struct Staging {
-    slots: Vec<Option<Reservation>>,
-    vacant: Vec<usize>,
-    /// Distinguishes the successive users of a slot.
-    turn: u32,
-    /// Bytes of log that are reserved.
-    pub(crate) reserved: usize,
-    /// Bytes of reservations that the current request may still move; the last one may be longer.
-    pub(crate) may_move: usize,
-    /// Reservations that wait outside the log.
-    aside: VecDeque<Id>,
-}
-
-impl Staging {
-    fn get(&mut self, id: Id) -> Option<&mut Reservation> {
-        let slot = self.slots.get_mut(id.slot())?.as_mut()?;
-        (slot.id == id).then_some(slot)
-    }
-
-    fn add(&mut self, place: Location, footprint: usize, value_len: usize) -> Id {
-        let slot = self.vacant.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        });
-        self.turn = self.turn.wrapping_add(1);
-        let id = Id::new(slot, self.turn);
-        self.slots[slot] = Some(Reservation {
-            id,
-            place,
-            footprint,
-            came: 0,
-            value_len,
-        });
-        self.reserved += footprint;
-        id
-    }
-
-    fn take(&mut self, id: Id) -> Option<Reservation> {
-        self.get(id)?;
-        let taken = self.slots[id.slot()].take()?;
-        self.vacant.push(id.slot());
-        self.reserved -= taken.footprint;
-        Some(taken)
-    }
-
-    fn refuse(&mut self, id: Id) {
-        let footprint = self.get(id).map_or(0, |reservation| {
-            reservation.place = Location::Refused(Status::OutOfMemory);
-            std::mem::take(&mut reservation.footprint)
-        });
-        self.reserved -= footprint;
-    }
-
-    /// Returns the reservation at `at` with this header, unless it has ended or moved.
-    fn live_at(&mut self, header: &Header, at: Offset) -> Option<&mut Reservation> {
-        let id = Id(NonZeroU64::new(header.version.get())?);
-        let found = self.get(id)?;
-        matches!(found.place, Location::At(place) if place == at).then_some(found)
-    }
-}
 
 impl Store {
     /// Returns how many values of the maximum size may be staged at a time, under the limit of

@@ -1,6 +1,4 @@
-//! The store: configuration, batches with their two-stage prefetch, lookup, flushes and time.
-
-use std::io;
+//! The store: batches with their two-stage prefetch, lookup, flushes and time.
 
 use herdwick_layout::{
     bucket::Offset,
@@ -12,70 +10,21 @@ use herdwick_request::{
 };
 
 use crate::{
-    Counters,
-    evict::{Chances, Lookahead},
-    eviction_log::EvictionRecord,
+    Counters, StoreConfig, StoreError,
+    evicted::EvictionRecord,
     index::{Index, Place},
     items::Items,
     log::Log,
+    old_end::{Chances, Lookahead},
+    reservations::Staging,
     segments::{Copies, Segments, Walk},
     shape::Shape,
-    staged::Staging,
     superblock::Mark,
 };
 
 /// Number of requests in a chunk, for which buckets and items are prefetched together.
 const CHUNK: usize = 32;
 const _: () = assert!(CHUNK <= u32::BITS as usize, "a bit each");
-/// The configuration of a [`Store`].
-#[derive(Clone, Copy, Debug)]
-pub struct StoreConfig {
-    /// Bytes of memory in all: index, superblock, log.
-    pub memory_bytes: usize,
-    /// Maximum size of an item in bytes, 32 bytes of header and the key included (memcached's
-    /// `-I`).
-    pub item_bytes_max: usize,
-    /// Key of the hash that requests carry.
-    pub hash_key: HashKey,
-    /// What places the items.
-    pub kind: StoreKind,
-}
-
-/// What decides where items lie and which are evicted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StoreKind {
-    /// A circular log: the oldest items are evicted, unless they were used.
-    #[default]
-    Log,
-    /// Segments: those with the fewest uses a byte are evicted.
-    Segments,
-}
-
-/// Why a store cannot be created.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The memory is too small for items of the maximum size.
-    #[error(
-        "{memory_bytes} bytes of memory are too few for items of up to {item_bytes_max} bytes: \
-         give each partition at least {needed}, or allow smaller items only"
-    )]
-    TooSmall {
-        /// The configured memory.
-        memory_bytes: usize,
-        /// The maximum size of an item.
-        item_bytes_max: usize,
-        /// The memory that is sufficient.
-        needed: usize,
-    },
-    /// The kernel refused the memory.
-    #[error("the kernel refused {memory_bytes} bytes of memory: {source}")]
-    Refused {
-        /// The configured memory.
-        memory_bytes: usize,
-        /// The kernel's error.
-        source: io::Error,
-    },
-}
 
 /// One partition: a lossy index over a circular log, with one owner.
 pub struct Store {
