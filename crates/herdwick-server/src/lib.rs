@@ -1,10 +1,12 @@
-//! The server: each worker has one thread, one partition and its own connections. The data path
-//! shares no locks; the workers share only settings, limits and counters.
+//! The server: each worker has one thread, one partition of the store and its own connections. The
+//! data path has one kind of lock, that of a partition; besides, the workers share settings, limits
+//! and counters.
 //!
-//! A worker owns its partition of the store and several fronts, one for each transport: sockets for
-//! memcached's protocols, and request slots in memory for HERD. Requests for another worker's
-//! partition are sent to it in forwarded batches over bounded queues. [`spawn`] starts the server;
-//! [`Server::shutdown`] drains and ends it.
+//! A worker owns its partition and several fronts, one for each transport: sockets for memcached's
+//! protocols, and request slots in memory for HERD. A request over a socket for another worker's
+//! partition is executed in place if that partition's lock is free; else it is sent to its owner in a
+//! forwarded batch, over bounded queues. [`spawn`] starts the server; [`Server::shutdown`] drains and
+//! ends it.
 //!
 //! | folder or file | what is in it |
 //! |---|---|
