@@ -1,13 +1,11 @@
 //! `cache_memlimit` lowered while clients upload and watch.
 
-mod common;
-
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,
 };
 
-use common::{
+use crate::common::{
     Peer, TIMEOUT, connect,
     crowd::{Since, Talk, all_done, stored, value},
     line, stat, with,

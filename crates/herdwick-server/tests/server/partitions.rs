@@ -2,8 +2,6 @@
 //! in place if that partition is free, and is forwarded to its owner if not; or if the run has tried
 //! to lock 16 others already, so a server with more workers forwards part of each long `get`.
 
-mod common;
-
 use std::{
     collections::{HashMap, VecDeque},
     io::{BufRead, BufReader, Read, Write},
@@ -15,7 +13,7 @@ use std::{
     thread,
 };
 
-use common::{
+use crate::common::{
     Peer, TIMEOUT, client, connect,
     crowd::{Since, Talk, all_done, stored, value},
     ours, stat, with,

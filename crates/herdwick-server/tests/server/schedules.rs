@@ -14,15 +14,13 @@
 //! The server cuts a client that pauses for a second while others wait for its room. On a busy host
 //! the clients of a test pause for as long: such a client may be cut, and no other.
 
-mod common;
-
 use std::{
     collections::HashMap,
     io::{ErrorKind, Read, Write},
     net::TcpStream,
 };
 
-use common::{
+use crate::common::{
     Peer, TIMEOUT, connect,
     crowd::{PAUSE, Since, stored, value},
     stat, with,
