@@ -4,7 +4,7 @@ use herdwick_conformance::document::{assert_drawn, code_table, field_table};
 use herdwick_farm::{CONTROL_FIELDS, LINE_FIELDS, Operation, POINTER_FIELDS, ReplyCode};
 use herdwick_layout::wire::Field;
 
-const FARM_MD: &str = include_str!("../../../docs/farm.md");
+const FARM_MD: &str = include_str!("../../../../docs/farm.md");
 
 fn table(fields: &[Field]) -> String {
     let fields = fields.iter();

@@ -1,0 +1,5 @@
+//! FaRM-KV: its table, its machines over the seeded fabric, and the layouts that docs/farm.md draws.
+
+mod layout_doc;
+mod machines;
+mod table;
