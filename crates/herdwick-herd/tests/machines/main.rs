@@ -1,4 +1,5 @@
-//! Both state machines against each other, over the seeded fabric.
+//! Both state machines against each other, over the seeded fabric; and the layouts that docs/wire.md
+//! draws ([`wire_doc`]).
 
 mod announced;
 mod at_most_once;
@@ -19,3 +20,4 @@ mod setup;
 mod touched;
 mod turns;
 mod ud_queue;
+mod wire_doc;

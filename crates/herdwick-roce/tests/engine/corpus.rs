@@ -1,6 +1,6 @@
 //! Replays the corpus of the fuzz target `packets`.
 
-#[path = "../../../fuzz/packets.rs"]
+#[path = "../../../../fuzz/packets.rs"]
 mod packets;
 
 use std::{fs, path::Path};

@@ -13,7 +13,7 @@ use herdwick_herd::{
     },
 };
 
-const WIRE_MD: &str = include_str!("../../../docs/wire.md");
+const WIRE_MD: &str = include_str!("../../../../docs/wire.md");
 
 fn assert_drawn(section: &str, expected: &str) {
     document::assert_drawn(WIRE_MD, section, expected);
