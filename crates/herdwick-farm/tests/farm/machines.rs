@@ -169,6 +169,7 @@ fn storms() -> Faults {
         delay_max: Duration::from_micros(3),
         tear: Duration::from_micros(1),
         tear_reads: Duration::from_micros(2),
+        ..Faults::default()
     }
 }
 
