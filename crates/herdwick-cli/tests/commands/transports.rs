@@ -1,14 +1,12 @@
 //! One server, two transports: items stored over one are read over the other.
 
-mod common;
-
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     time::Duration,
 };
 
-use common::{Clock, Folder, Server, TIMEOUT, value};
+use crate::common::{Clock, Folder, Server, TIMEOUT, value};
 use herdwick::{Cas, Client, Error, Key, Op, Put};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

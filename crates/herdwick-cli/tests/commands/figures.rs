@@ -1,10 +1,8 @@
 //! Tests of `herdwick figure` and `herdwick report`: the files they write, and their exit codes.
 
-mod common;
-
 use std::process::{Command, Output};
 
-use common::Folder;
+use crate::common::Folder;
 use serde_json::Value;
 
 fn herdwick(arguments: &[&str]) -> Output {

@@ -1,14 +1,12 @@
 //! Tests of the `herdwick bench` binary: its help, short runs of each system, and its JSON.
 
-mod common;
-
 use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
 
-use common::{Clock, Folder, Server};
+use crate::common::{Clock, Folder, Server};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, pidfd_open},

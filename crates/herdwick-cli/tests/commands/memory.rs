@@ -1,11 +1,9 @@
 //! The memory limit: the sum of everything that the server holds stays below it, and leases leave
 //! nothing behind.
 
-mod common;
-
 use std::{collections::BTreeMap, fs, path::Path};
 
-use common::{Clock, Folder, Server};
+use crate::common::{self, Clock, Folder, Server};
 use herdwick::{Client, Fabric, Fallback, LeaseRefusal, Options, Session};
 
 const LIMIT_MB: u64 = 64;

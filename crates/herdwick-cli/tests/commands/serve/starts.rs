@@ -254,14 +254,14 @@ fn systemd_is_notified_of_ready_and_stopping() {
     assert_eq!(hear(), "READY=1");
     log_until(server, Signal::TERM);
     assert_eq!(hear(), "STOPPING=1");
-    let unit = include_str!("../../../../packaging/herdwick.service");
+    let unit = include_str!("../../../../../packaging/herdwick.service");
     assert!(unit.lines().any(|line| line == "Type=notify"));
 }
 
 /// The health check of the image, with a running server and without one.
 #[test]
 fn image_health_check_follows_the_server() {
-    let image = include_str!("../../../../packaging/Dockerfile");
+    let image = include_str!("../../../../../packaging/Dockerfile");
     let check = image.lines().find(|line| line.starts_with("HEALTHCHECK"));
     let (_, words) = check.unwrap().split_once("CMD ").unwrap();
     let words: Vec<String> = serde_json::from_str(words).unwrap();

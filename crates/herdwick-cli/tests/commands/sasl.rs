@@ -1,7 +1,5 @@
 //! Tests of `serve -S`: where its users come from, that SIGHUP reads them again, and what is refused.
 
-mod common;
-
 use std::{
     fs,
     io::{Read, Write},
@@ -9,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use common::{Folder, Server};
+use crate::common::{Folder, Server};
 use rustix::process::Signal;
 
 /// Authenticates by PLAIN, and returns the status of the response.

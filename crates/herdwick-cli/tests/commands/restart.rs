@@ -1,7 +1,5 @@
 //! Items that survive the server (`-e`): however it ends, they are restored, and nothing else is.
 
-mod common;
-
 use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Write},
@@ -12,7 +10,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use common::{Clock, Folder, Server, TIMEOUT};
+use crate::common::{self, Clock, Folder, Server, TIMEOUT};
 use herdwick::{Client, Options};
 use rustix::process::Signal;
 

@@ -15,9 +15,7 @@ use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, pki_types::CertificateDer,
 };
 
-#[path = "serve/mistakes.rs"]
 mod mistakes;
-#[path = "serve/starts.rs"]
 mod starts;
 
 /// A server that is killed on drop.
@@ -620,14 +618,14 @@ fn end(mut server: Serve) {
 /// exists, and a warm restart has a directory to keep items in.
 #[test]
 fn packaged_unit_supports_warm_restart() {
-    let unit = include_str!("../../../packaging/herdwick.service");
+    let unit = include_str!("../../../../packaging/herdwick.service");
     let value = |name: &str| {
         unit.lines()
             .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     };
     assert_eq!(value("StateDirectory"), Some("herdwick"));
     assert_eq!(value("RuntimeDirectoryPreserve"), Some("restart"));
-    let flags = include_str!("../../../packaging/herdwick.toml");
+    let flags = include_str!("../../../../packaging/herdwick.toml");
     let path = Path::new("packaged");
     let items = Path::new("packaged-items");
     let places = ["/run/herdwick/items", "/var/lib/herdwick/items"];

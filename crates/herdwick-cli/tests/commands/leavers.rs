@@ -1,8 +1,6 @@
 //! Clients disconnect with full windows, one after another: the server keeps serving the others.
 
-mod common;
-
-use common::{Clock, Folder, Server, TIMEOUT};
+use crate::common::{Clock, Folder, Server, TIMEOUT};
 use herdwick::{Answer, Fabric, Key, Op, Options, Session};
 
 /// Requests in flight: more than a batch of the server.

@@ -1,14 +1,12 @@
 //! Tests of the client commands against a server with TLS (`serve -Z`).
 
-mod common;
-
 use std::{
     fs,
     path::PathBuf,
     process::{Command, Output},
 };
 
-use common::{Folder, Server};
+use crate::common::{Folder, Server};
 
 /// A server with TLS, its certificate, which is its own authority, and a file with both.
 struct Secure {

@@ -1,15 +1,13 @@
 //! Tests of the exit codes: the table in docs/operating.md, the one in `--help`, and what commands
 //! return.
 
-mod common;
-
 use std::{
     fs,
     net::TcpListener,
     process::{Command, Output, Stdio},
 };
 
-use common::{Folder, Server};
+use crate::common::{Folder, Server};
 
 fn herdwick(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));

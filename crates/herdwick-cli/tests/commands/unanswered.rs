@@ -1,10 +1,8 @@
 //! Requests without an answer: the error that the client returns, and what becomes of the request.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Folder, Server, TIMEOUT};
+use crate::common::{Folder, Server, TIMEOUT};
 use herdwick::{Cause, Client, Error};
 use rustix::process::Signal;
 

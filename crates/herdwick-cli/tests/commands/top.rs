@@ -1,14 +1,12 @@
 //! Tests of `herdwick top --json` as a script runs it.
 
-mod common;
-
 use std::{
     process::{Command, Output},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
 };
 
-use common::{Folder, Server};
+use crate::common::{Folder, Server};
 use serde_json::Value;
 
 fn top(arguments: &[&str]) -> Output {
