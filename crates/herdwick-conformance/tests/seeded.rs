@@ -130,6 +130,7 @@ fn storm() -> Faults {
         delay_max: Duration::from_micros(5),
         tear: Duration::from_micros(1),
         tear_reads: Duration::from_micros(1),
+        ..Faults::default()
     }
 }
 

@@ -160,6 +160,7 @@ pub(crate) fn storm() -> Faults {
         delay_max: Duration::from_micros(3),
         tear: Duration::from_nanos(100),
         tear_reads: Duration::from_nanos(900),
+        ..Faults::default()
     }
 }
 
