@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork, SeededPort};
@@ -16,8 +16,8 @@ use herdwick_farm::{
     Answer, CallError, ClientEnd, ClientId, ClientTerms, Lost, ServerEnd, ServerTerms, Terms,
     Values,
 };
+use herdwick_providers::{AnyPort, End, Fabric, VisitAll};
 use herdwick_request::HashKey;
-use herdwick_shm::{PdSize, ShmDevice, ShmPort};
 
 const MODES: [Values; 2] = [Values::Inline, Values::OutOfTable { lines: 600 }];
 const WINDOW: usize = 8;
@@ -177,9 +177,12 @@ fn storms() -> Faults {
     clippy::disallowed_methods,
     reason = "more operations are asked for by the environment"
 )]
-fn operations(default: usize) -> usize {
-    let asked = std::env::var("HERDWICK_FARM_OPERATIONS");
-    asked.map_or(default, |count| count.parse().unwrap())
+fn knob(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |count| count.parse().unwrap())
+}
+
+fn operations(default: u64) -> u64 {
+    knob("HERDWICK_FARM_OPERATIONS", default)
 }
 
 /// Random calls, several at once but one a key, give what a map gives.
@@ -321,10 +324,6 @@ fn readers_beside_a_writer_on_a_bad_network() {
     }
 }
 
-fn shm() -> (ShmDevice, impl Fn() -> ShmDevice) {
-    (ShmDevice::host(PdSize::default()), ShmDevice::client)
-}
-
 /// Stops the other threads when its own ends, be it by a panic.
 struct Stops<'a>(&'a AtomicBool);
 
@@ -334,71 +333,145 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Server, writer and reader on threads of their own.
-#[test]
-fn readers_beside_a_writer_over_shared_memory() {
-    for values in MODES {
-        let (host, client) = shm();
-        let mut server: ServerEnd<ShmPort> = ServerEnd::open(&host, &terms(values)).unwrap();
+/// The time of a thread's passes.
+#[derive(Clone, Copy)]
+struct Time(Instant);
+
+impl Time {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the threads of a test are shells"
+    )]
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    fn now(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// A server, two writers and a reader on threads of their own, until the reader has had so many answers and the
+/// writers half as many.
+struct BesideWriters {
+    values: Values,
+    gets: u64,
+}
+
+/// What the threads share.
+struct Shared {
+    time: Time,
+    stop: AtomicBool,
+    writes: AtomicU64,
+}
+
+impl VisitAll for BesideWriters {
+    type Output = ();
+
+    fn visit<D>(self, host: D, clients: Vec<D>)
+    where
+        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
+    {
+        let mut server = ServerEnd::open(&host, &terms(self.values)).unwrap();
         for n in 0..STAY {
             server.side.table_mut().put(&key(n), &flip(n, 0)).unwrap();
         }
         let options = ClientTerms::default();
-        let mut end = || connect((&host, &mut server), &client(), &options).0;
-        let (mut writer, mut reader) = (end(), end());
-        let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
-        let goal = operations(60_000) as u64;
+        let ends = clients.iter();
+        let ends = ends.map(|client| connect((&host, &mut server), client, &options).0);
+        let mut ends: Vec<_> = ends.collect();
+        let shared = Shared {
+            time: Time::start(),
+            stop: AtomicBool::new(false),
+            writes: AtomicU64::new(0),
+        };
+        let mut reader = ends.remove(0);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let _stops = Stops(&stop);
-                while !stop.load(Ordering::Relaxed) {
-                    if server.side.poll(&mut server.port) == 0 {
-                        std::thread::yield_now();
-                    }
-                }
-            });
-            scope.spawn(|| {
-                let _stops = Stops(&stop);
-                let mut rng = Rng(5);
-                while !stop.load(Ordering::Relaxed) {
-                    let n = rng.below(KEYS);
-                    let (key, value) = (key(n), flip(n, rng.next()));
-                    let (port, side) = (&mut writer.port, &mut writer.side);
-                    let call = if n < STAY || rng.below(2) == 0 {
-                        side.put(port, (&key, &value), 0, Duration::ZERO)
-                    } else {
-                        side.delete(port, &key, 0, Duration::ZERO)
-                    };
-                    let ended = side.poll(port, Duration::ZERO, &mut |_, answer| {
-                        assert!(!matches!(answer, Answer::Refused | Answer::Lost(_)));
-                    });
-                    writes.fetch_add(ended as u64, Ordering::Relaxed);
-                    if call.is_err() {
-                        std::thread::yield_now();
-                    }
-                }
-            });
-            let _stops = Stops(&stop);
-            let (mut rng, mut reads) = (Rng(6), 0);
-            let enough = |reads| reads >= goal && writes.load(Ordering::Relaxed) >= goal / 2;
-            while !stop.load(Ordering::Relaxed) && !enough(reads) {
-                let n = rng.below(KEYS);
-                let _ = reader.side.get(&key(n), n as u64);
-                reader.side.post(&mut reader.port);
-                reader
-                    .side
-                    .poll(&mut reader.port, Duration::ZERO, &mut |n, answer| {
-                        reads += 1;
-                        match answer {
-                            Answer::Value(value) => check(n as usize, value),
-                            Answer::NotFound => assert!(n as usize >= STAY, "key {n} was there"),
-                            other => panic!("{other:?}"),
-                        }
-                    });
+            scope.spawn(|| serve(&mut server, &shared));
+            for (seed, writer) in (5..).zip(ends) {
+                let shared = &shared;
+                scope.spawn(move || write(writer, seed, shared));
             }
+            read(&mut reader, self.gets, &shared);
         });
         println!("{:?}", reader.read_counters());
     }
+}
+
+fn serve<P: Port>(server: &mut ServerEnd<P>, shared: &Shared) {
+    let _stops = Stops(&shared.stop);
+    while !shared.stop.load(Ordering::Relaxed) {
+        let now = shared.time.now();
+        server.port.progress(now);
+        if server.side.poll(&mut server.port) == 0 {
+            std::thread::yield_now();
+        }
+        server.port.flush(now);
+    }
+}
+
+fn write<P: Port>(mut end: ClientEnd<P>, seed: u64, shared: &Shared) {
+    let _stops = Stops(&shared.stop);
+    let mut rng = Rng(seed);
+    while !shared.stop.load(Ordering::Relaxed) {
+        let (n, now) = (rng.below(KEYS), shared.time.now());
+        let (key, value) = (key(n), flip(n, rng.next()));
+        let (port, side) = (&mut end.port, &mut end.side);
+        let call = if n < STAY || rng.below(2) == 0 {
+            side.put(port, (&key, &value), 0, now)
+        } else {
+            side.delete(port, &key, 0, now)
+        };
+        port.progress(now);
+        let ended = side.poll(port, now, &mut |_, answer| {
+            assert!(!matches!(answer, Answer::Refused | Answer::Lost(_)));
+        });
+        port.flush(now);
+        shared.writes.fetch_add(ended as u64, Ordering::Relaxed);
+        if call.is_err() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn read<P: Port>(reader: &mut ClientEnd<P>, gets: u64, shared: &Shared) {
+    let _stops = Stops(&shared.stop);
+    let (mut rng, mut reads) = (Rng(6), 0);
+    let enough = |reads| reads >= gets && shared.writes.load(Ordering::Relaxed) >= gets / 2;
+    while !shared.stop.load(Ordering::Relaxed) && !enough(reads) {
+        let (n, now) = (rng.below(KEYS), shared.time.now());
+        let (port, side) = (&mut reader.port, &mut reader.side);
+        let _ = side.get(&key(n), n as u64);
+        side.post(port);
+        port.progress(now);
+        port.flush(now);
+        side.poll(port, now, &mut |n, answer| {
+            reads += 1;
+            match answer {
+                Answer::Value(value) => check(n as usize, value),
+                Answer::NotFound => assert!(n as usize >= STAY, "key {n} was there"),
+                other => panic!("{other:?}"),
+            }
+        });
+    }
+}
+
+fn beside_writers(fabric: Fabric, gets: u64) {
+    for values in MODES {
+        let open = |end| fabric.loopback(end).unwrap();
+        let clients = (0..3).map(|_| open(End::Client)).collect();
+        open(End::Worker).visit_all(clients, BesideWriters { values, gets });
+    }
+}
+
+#[test]
+fn readers_beside_writers_over_shared_memory() {
+    beside_writers(Fabric::Shm, knob("HERDWICK_FARM_OPERATIONS", 60_000));
+}
+
+#[test]
+fn readers_beside_writers_over_an_rnic_in_software() {
+    beside_writers(Fabric::Roce, knob("HERDWICK_FARM_ROCE_GETS", 2_000));
 }
 
 #[test]

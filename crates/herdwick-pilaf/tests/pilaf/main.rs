@@ -1,4 +1,4 @@
-//! Pilaf over the seeded fabric and over shared memory: against a model, beside writers, under hostile
+//! Pilaf over the seeded fabric, over shared memory and over the RNIC in software: against a model, beside writers, under hostile
 //! messages, and with parties that die.
 
 mod deaths;

@@ -1,25 +1,40 @@
-//! Readers on threads of their own beside a server that writes, over shared memory.
+//! A reader on a thread of its own beside two writers, over shared memory and over the RNIC in software.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use herdwick_fabric::Port;
+use herdwick_fabric::{Device, Port};
 use herdwick_pilaf::{ClientEnd, ClientOptions, ServerEnd};
-use herdwick_shm::{PdSize, ShmDevice};
+use herdwick_providers::{AnyPort, End, Fabric, VisitAll};
 
 use crate::{
     fixture::{Draw, Kept, join, key, knob},
     flips::{ALL, STEADY, check, flip, tight},
 };
 
-/// The time does not matter where nothing is lost.
-const NOW: Duration = Duration::ZERO;
+/// The time of a thread's passes.
+#[derive(Clone, Copy)]
+struct Time(Instant);
 
-fn server() -> ServerEnd<ShmDevice> {
-    let mut server = ServerEnd::open(ShmDevice::host(PdSize::NONE), tight()).unwrap();
+impl Time {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the threads of a test are shells"
+    )]
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    fn now(self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+fn server<D: Device>(device: D) -> ServerEnd<D> {
+    let mut server = ServerEnd::open(device, tight()).unwrap();
     for n in 0..ALL {
         server.store_mut().put(&key(n), &flip(n, false)).unwrap();
     }
@@ -27,7 +42,7 @@ fn server() -> ServerEnd<ShmDevice> {
 }
 
 /// Writes until `stop`; returns how often.
-fn write(mut end: ClientEnd<ShmDevice>, seed: u64, stop: &AtomicBool) -> u64 {
+fn write<D: Device>(mut end: ClientEnd<D>, (seed, time): (u64, Time), stop: &AtomicBool) -> u64 {
     let (mut draw, mut writes) = (Draw(seed), 0);
     while !stop.load(Ordering::Relaxed) || end.client.in_flight() > 0 {
         let n = draw.next(ALL);
@@ -37,9 +52,11 @@ fn write(mut end: ClientEnd<ShmDevice>, seed: u64, stop: &AtomicBool) -> u64 {
                 false => end.client.put(&key(n), &flip(n, draw.next(2) == 0), n),
             };
         }
-        end.client.post(&mut end.port, NOW);
-        end.port.progress(NOW);
-        writes += end.client.poll(&mut end.port, NOW, &mut |_, answer| {
+        let now = time.now();
+        end.client.post(&mut end.port, now);
+        end.port.progress(now);
+        end.port.flush(now);
+        writes += end.client.poll(&mut end.port, now, &mut |_, answer| {
             let answer = Kept::of(answer);
             assert!(matches!(answer, Kept::Done | Kept::Missing), "{answer:?}");
         }) as u64;
@@ -47,59 +64,90 @@ fn write(mut end: ClientEnd<ShmDevice>, seed: u64, stop: &AtomicBool) -> u64 {
     writes
 }
 
-fn read(mut end: ClientEnd<ShmDevice>, gets: u64) -> ClientEnd<ShmDevice> {
+fn read<D: Device>(mut end: ClientEnd<D>, time: Time, gets: u64) -> ClientEnd<D> {
     let (mut draw, mut answers) = (Draw(1000), 0);
     while answers < gets {
         while {
             let n = draw.next(ALL);
             end.client.get(&key(n), n).is_ok()
         } {}
-        end.client.post(&mut end.port, NOW);
-        end.port.progress(NOW);
-        answers += end.client.poll(&mut end.port, NOW, &mut |n, answer| {
+        let now = time.now();
+        end.client.post(&mut end.port, now);
+        end.port.progress(now);
+        end.port.flush(now);
+        answers += end.client.poll(&mut end.port, now, &mut |n, answer| {
             check(n, &Kept::of(answer));
         }) as u64;
     }
     end
 }
 
-#[test]
-fn readers_on_other_threads_see_whole_values_of_their_keys() {
-    let gets = knob("HERDWICK_PILAF_GETS", 200_000);
-    let mut server = server();
-    let options = ClientOptions::default();
-    let mut ends: Vec<_> = (0..3)
-        .map(|_| join(&mut server, ShmDevice::client(), &options).1)
-        .collect();
-    let (stop, served) = (AtomicBool::new(false), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let (stop, served) = (&stop, &served);
-        let serving = scope.spawn(move || {
-            while !served.load(Ordering::Relaxed) {
-                server.port.progress(NOW);
-                server.pass();
-            }
-            server
-        });
-        let reader = ends.remove(0);
-        let writers: Vec<_> = (0..)
-            .zip(ends.drain(..))
-            .map(|(seed, end)| scope.spawn(move || write(end, seed, stop)))
+/// A server, a reader of so many GETs and two writers, each on a thread.
+struct Readers {
+    gets: u64,
+}
+
+impl VisitAll for Readers {
+    type Output = ();
+
+    fn visit<D>(self, host: D, clients: Vec<D>)
+    where
+        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
+    {
+        let (mut server, time) = (server(host), Time::start());
+        let options = ClientOptions::default();
+        let ends = clients.into_iter();
+        let mut ends: Vec<_> = ends
+            .map(|client| join(&mut server, client, &options).1)
             .collect();
-        let reading = scope.spawn(move || read(reader, gets));
-        // Whoever panics, the others must end.
-        let reader = reading.join();
-        stop.store(true, Ordering::Relaxed);
-        let writes: u64 = writers
-            .into_iter()
-            .map(|writer| writer.join().unwrap_or(0))
-            .sum();
-        served.store(true, Ordering::Relaxed);
-        let server = serving.join().expect("the server");
-        let reader = reader.expect("the reader");
-        let (found, more) = (reader.client.read_counters(), reader.client.counters());
-        println!("{writes} writes; {found:?} {more:?}");
-        assert!(writes > 0 && found.found > 0);
-        assert_eq!(server.server().counters().clients_failed, 0);
-    });
+        let (stop, served) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let (stop, served) = (&stop, &served);
+            let serving = scope.spawn(move || {
+                while !served.load(Ordering::Relaxed) {
+                    let now = time.now();
+                    server.port.progress(now);
+                    server.pass();
+                    server.port.flush(now);
+                }
+                server
+            });
+            let reader = ends.remove(0);
+            let writers: Vec<_> = (0..)
+                .zip(ends.drain(..))
+                .map(|(seed, end)| scope.spawn(move || write(end, (seed, time), stop)))
+                .collect();
+            let reading = scope.spawn(move || read(reader, time, self.gets));
+            // Whoever panics, the others must end.
+            let reader = reading.join();
+            stop.store(true, Ordering::Relaxed);
+            let writes: u64 = writers
+                .into_iter()
+                .map(|writer| writer.join().unwrap_or(0))
+                .sum();
+            served.store(true, Ordering::Relaxed);
+            let server = serving.join().expect("the server");
+            let reader = reader.expect("the reader");
+            let (found, more) = (reader.client.read_counters(), reader.client.counters());
+            println!("{writes} writes; {found:?} {more:?}");
+            assert!(writes > 0 && found.found > 0);
+            assert_eq!(server.server().counters().clients_failed, 0);
+        });
+    }
+}
+
+fn beside_two_writers(fabric: Fabric, gets: u64) {
+    let open = |end| fabric.loopback(end).unwrap();
+    let clients = (0..3).map(|_| open(End::Client)).collect();
+    open(End::Worker).visit_all(clients, Readers { gets });
+}
+
+#[test]
+fn readers_over_shared_memory_see_whole_values_of_their_keys() {
+    beside_two_writers(Fabric::Shm, knob("HERDWICK_PILAF_GETS", 200_000));
+}
+
+#[test]
+fn readers_over_an_rnic_in_software_see_whole_values_of_their_keys() {
+    beside_two_writers(Fabric::Roce, knob("HERDWICK_PILAF_ROCE_GETS", 2_000));
 }
