@@ -2,7 +2,7 @@
 //! of a schedule that the seed draws, and every history has to be linearizable.
 //!
 //! A run ends with the faults gone: every request has to end, and every client to be served again.
-//! A run that fails can be made smaller ([`shrink`]).
+//! A run that fails can be made smaller ([`shrink()`]).
 
 mod bench;
 mod caller;
