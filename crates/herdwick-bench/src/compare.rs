@@ -21,6 +21,9 @@ use crate::{
     workload::{KeySpace, Trace},
 };
 
+/// The commit that this is built from; `+changes` marks a tree that differs from it.
+pub const COMMIT: &str = env!("HERDWICK_COMMIT");
+
 /// Requests in flight on a TCP connection while the keys are stored.
 const FILL_PIPELINE: usize = 64;
 
@@ -476,7 +479,7 @@ pub(crate) fn manifest(
     let words: BTreeSet<_> = fabrics.iter().map(|fabric| fabric.word().name()).collect();
     let join = |set: BTreeSet<&str>| set.into_iter().collect::<Vec<_>>().join(",");
     Manifest {
-        commit: env!("HERDWICK_COMMIT").to_owned(),
+        commit: COMMIT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         machine: Machine::here(placement.cpus()),
         fabric: join(names),

@@ -40,7 +40,7 @@ mod verb;
 mod workload;
 
 pub use cache::{TraceError, cache};
-pub use compare::compare;
+pub use compare::{COMMIT, compare};
 pub use config::{
     Config, ConfigError, CountError, Fabric, FabricError, SEED, parse_count, parse_size,
 };

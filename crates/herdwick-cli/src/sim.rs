@@ -9,7 +9,9 @@ use herdwick_sim::{
     Profile, ProfileError,
     verbs::{Direction, Flood, FloodVerb, Outcome, Span},
 };
-use herdwick_sim_bench::{Run, System};
+use herdwick_sim_bench::{FaultRun, Run, System};
+
+mod faults;
 
 use crate::{exit::Exit, say};
 
@@ -49,9 +51,9 @@ pub(crate) struct SimArgs {
     /// Replies that a worker of HERD posts together, at most; 1 as in its paper.
     #[arg(long, default_value_t = 1, value_name = "N")]
     postlist: usize,
-    /// How requests of HERD travel.
-    #[arg(long, value_enum, default_value = "uc")]
-    path: Path,
+    /// How requests of HERD travel; uc if not given, and under faults, as the seed draws.
+    #[arg(long, value_enum)]
+    path: Option<Path>,
     /// With verbs: which one.
     #[arg(long, value_enum, default_value = "write")]
     verb: Verb,
@@ -73,6 +75,25 @@ pub(crate) struct SimArgs {
     /// Print the hash of all events and nothing else.
     #[arg(long)]
     hash: bool,
+    /// Run under faults: `all`, or kinds of them, as `loss,kill,tear` (docs/sim.md). The answers to
+    /// requests for each key have to be linearizable, and all are served when the faults are gone. The
+    /// exit code is 1 if not.
+    #[arg(long, value_delimiter = ',', value_name = "KINDS", value_parser = faults::parse)]
+    faults: Vec<faults::Kinds>,
+    /// With faults: runs, with a seed each.
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "faults")]
+    seeds: u64,
+    /// With faults: requests of a run.
+    #[arg(long, default_value_t = 20_000, value_name = "N", requires = "faults")]
+    operations: u64,
+    /// With faults: those of the seed's schedule that happen, by their numbers; `0` for none.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NUMBERS",
+        requires = "faults"
+    )]
+    only: Option<Vec<u64>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -95,6 +116,16 @@ enum Path {
     Ud,
 }
 
+impl Path {
+    fn of_requests(self) -> RequestPath {
+        match self {
+            Self::Uc => RequestPath::UcWrite,
+            Self::Rc => RequestPath::RcWrite,
+            Self::Ud => RequestPath::UdSend,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Verb {
     Write,
@@ -112,6 +143,9 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
             return Exit::Usage.into();
         }
     };
+    if !args.faults.is_empty() {
+        return under_faults(args, &profile);
+    }
     let lines = match args.what {
         SimSubject::Verbs => verbs(args, &profile),
         SimSubject::Herd => system(args, &profile, System::Herd),
@@ -130,6 +164,36 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
             Exit::Usage.into()
         }
     }
+}
+
+fn under_faults(args: &SimArgs, profile: &Profile) -> ExitCode {
+    let system = match args.what {
+        SimSubject::Verbs => {
+            say::complain("faults are for systems: give herd, farm, farm-var or pilaf");
+            return Exit::Usage.into();
+        }
+        SimSubject::Herd => System::Herd,
+        SimSubject::Farm => System::Farm,
+        SimSubject::FarmVar => System::FarmVar,
+        SimSubject::Pilaf => System::Pilaf,
+    };
+    faults::run(&faults::Asked {
+        run: FaultRun {
+            system,
+            path: args.path.map(Path::of_requests),
+            workers: args.workers,
+            clients: args.clients,
+            machines: args.machines,
+            window: args.window,
+            seed: args.seed,
+            operations: args.operations,
+            kinds: faults::kinds(&args.faults),
+            only: args.only.clone(),
+        },
+        seeds: args.seeds,
+        hash: args.hash,
+        profile: (profile, &args.profile),
+    })
 }
 
 fn profile(name: &str) -> Result<Profile, String> {
@@ -162,7 +226,7 @@ fn verbs(args: &SimArgs, profile: &Profile) -> Result<String, String> {
             Verb::Send => FloodVerb::Send,
             Verb::FetchAdd => FloodVerb::FetchAdd,
         },
-        transport: match args.path {
+        transport: match args.path.unwrap_or(Path::Uc) {
             Path::Uc => Transport::Uc,
             Path::Rc => Transport::Rc,
             Path::Ud => Transport::Ud,
@@ -183,11 +247,7 @@ fn verbs(args: &SimArgs, profile: &Profile) -> Result<String, String> {
 fn system(args: &SimArgs, profile: &Profile, system: System) -> Result<String, String> {
     let run = Run {
         system,
-        path: match args.path {
-            Path::Uc => RequestPath::UcWrite,
-            Path::Rc => RequestPath::RcWrite,
-            Path::Ud => RequestPath::UdSend,
-        },
+        path: args.path.unwrap_or(Path::Uc).of_requests(),
         workers: args.workers,
         clients: args.clients,
         machines: args.machines,
