@@ -27,7 +27,7 @@ const FLOORS: &[&[&str]] = &[
     // A tool for tests, right of the provider whose library it replaces.
     &["herdwick-verbs-fake"],
     &["herdwick-herd", "herdwick-read"],
-    &["herdwick-pilaf", "herdwick-farm"],
+    &["herdwick-pilaf", "herdwick-farm", "herdwick-clover"],
     &["herdwick-providers"],
     &["herdwick-server", "herdwick"],
     &["herdwick-bench", "herdwick-sim-bench"],
@@ -154,10 +154,11 @@ fn crates_without_unsafe_forbid_it() {
 const PROVIDERS: [&str; 3] = ["shm", "roce", "verbs"];
 
 /// The crates that take providers from the table in `herdwick-providers` only.
-const SYSTEMS: [&str; 7] = [
+const SYSTEMS: [&str; 8] = [
     "herdwick-read",
     "herdwick-farm",
     "herdwick-pilaf",
+    "herdwick-clover",
     "herdwick-herd",
     "herdwick-server",
     "herdwick",

@@ -1,0 +1,353 @@
+//! The metadata server's machine: it knows the keys, hands out free entries, takes superseded ones out of
+//! their chains, and gives them another use when no client can use them any more. GETs, PUTs and DELETEs
+//! of known keys do not pass here.
+
+mod collect;
+mod entries;
+mod execute;
+mod index;
+mod peer;
+mod reap;
+mod recover;
+mod tasks;
+
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use herdwick_fabric::{Completion, CqId, Port, PostError, RecvWr, Status};
+use herdwick_request::HashKey;
+
+use crate::{
+    ServerCounters,
+    layout::{BadGeometry, Geometry},
+    message::CALLS_MAX,
+    nodes::{Landed, Nodes},
+};
+
+use entries::Entries;
+use index::Index;
+pub use peer::ClientId;
+use peer::{Peer, recv};
+pub(crate) use peer::{PeerObjects, REPLY_DEPTH};
+use tasks::{CHUNK, Reaper, Start, Task, Tasks};
+pub(crate) use tasks::{STRIDE, TASKS};
+
+/// Completions taken by one call of [`Port::poll`].
+const POLLED: usize = 32;
+
+/// The machine.
+#[derive(Debug)]
+pub struct Server {
+    index: Index,
+    entries: Entries,
+    tasks: Tasks,
+    reaper: Reaper,
+    start: Start,
+    /// The shortcuts whose chains are walked at the start.
+    chunk: [u64; CHUNK],
+    hash_key: HashKey,
+    recv_cq: CqId,
+    send_cq: CqId,
+    peers: Vec<Peers>,
+    /// Room for what a poll takes.
+    completions: Vec<Completion>,
+    /// Whether a client asked for entries of a class that has none.
+    starved: bool,
+    /// When a key was last looked at without a reason, and how often that is done.
+    swept: Duration,
+    sweep: Duration,
+    /// Time after which a client that publishes no epoch is taken for dead.
+    lease: Duration,
+    now: Duration,
+    counters: ServerCounters,
+}
+
+#[derive(Debug)]
+struct Peers {
+    turn: u16,
+    peer: Option<Peer>,
+}
+
+/// The ports to the clients and to the data nodes: some providers have a device for each side.
+pub(crate) struct Ports<'a, P> {
+    pub(crate) clients: &'a mut P,
+    pub(crate) nodes: &'a mut P,
+}
+
+/// What a server is made of.
+#[derive(Debug)]
+pub(crate) struct ServerParts {
+    pub(crate) geometry: Geometry,
+    pub(crate) nodes: Nodes,
+    pub(crate) clients: u16,
+    pub(crate) cqs: [CqId; 2],
+    pub(crate) hash_key: HashKey,
+    pub(crate) sweep: Duration,
+    pub(crate) lease: Duration,
+}
+
+impl Server {
+    pub(crate) fn new(parts: ServerParts) -> Self {
+        let [recv_cq, send_cq] = parts.cqs;
+        let free = |_| Peers {
+            turn: 0,
+            peer: None,
+        };
+        let clients = usize::from(parts.clients);
+        Self {
+            index: Index::new(parts.geometry.slots),
+            entries: Entries::new(parts.geometry, clients),
+            tasks: Tasks::new(parts.nodes),
+            reaper: Reaper::new(clients),
+            start: Start::Header(false),
+            chunk: [0; CHUNK],
+            hash_key: parts.hash_key,
+            recv_cq,
+            send_cq,
+            peers: (0..parts.clients).map(free).collect(),
+            completions: vec![Completion::BLANK; POLLED],
+            starved: false,
+            swept: Duration::ZERO,
+            sweep: parts.sweep,
+            lease: parts.lease,
+            now: Duration::ZERO,
+            counters: ServerCounters::default(),
+        }
+    }
+
+    /// Returns whether the start is over, and clients may be admitted.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        matches!(self.start, Start::Done)
+    }
+
+    /// Returns why the memory of the data nodes is refused.
+    #[must_use]
+    pub fn refused(&self) -> Option<BadGeometry> {
+        match self.start {
+            Start::Refused(bad) => Some(bad),
+            _ => None,
+        }
+    }
+
+    /// Returns the status with which a data node's queue pair failed. Nothing works any more: the
+    /// clients have to be removed from all data nodes, and a server begins anew with those that are
+    /// left.
+    #[must_use]
+    pub fn failed(&self) -> Option<Status> {
+        self.tasks.nodes.failed()
+    }
+
+    /// Returns the number of keys, deleted ones included that have not been forgotten yet.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Returns the number of free entries of a size class.
+    #[must_use]
+    pub fn free_entries(&self, class: usize) -> usize {
+        self.entries.free(class)
+    }
+
+    /// Returns whether entries of clients that are gone are being looked for.
+    #[must_use]
+    pub fn is_reclaiming(&self) -> bool {
+        !self.reaper.is_idle()
+    }
+
+    /// Returns the counters.
+    #[must_use]
+    pub fn counters(&self) -> ServerCounters {
+        ServerCounters {
+            recycled: self.entries.recycled,
+            wraps: self.entries.wraps,
+            ..self.counters
+        }
+    }
+
+    /// Returns the id that the next client has; `None`: there are as many as there may be, or entries
+    /// that a client held are still being looked for.
+    pub(crate) fn next_id(&self) -> Option<ClientId> {
+        let free = |index: &usize| {
+            self.peers[*index].peer.is_none() && !self.reaper.is_reaping(*index as u16)
+        };
+        let index = (0..self.peers.len()).find(free)?;
+        Some(ClientId {
+            index: index as u16,
+            turn: self.peers[index].turn,
+        })
+    }
+
+    /// Adds the client of [`Server::next_id`], and posts its RECVs.
+    pub(crate) fn attach<P: Port>(
+        &mut self,
+        port: &mut P,
+        id: ClientId,
+        objects: PeerObjects,
+    ) -> Result<(), PostError> {
+        let recvs: ArrayVec<RecvWr, CALLS_MAX> = (0..CALLS_MAX as u32)
+            .map(|buffer| recv(id, &objects, buffer))
+            .collect();
+        port.post_recv(objects.qp, &recvs)?;
+        let (epoch, _) = self.entries.epochs();
+        let peer = Peer::new(objects, epoch, self.now);
+        self.peers[usize::from(id.index)].peer = Some(peer);
+        Ok(())
+    }
+
+    /// Forgets a client, which no data node serves any more: entries that it held find another use.
+    pub(crate) fn detach(&mut self, id: ClientId) {
+        if self.peer(id).is_some() {
+            let slot = &mut self.peers[usize::from(id.index)];
+            slot.turn = slot.turn.wrapping_add(1);
+            slot.peer = None;
+            self.reaper.begin(id.index);
+        }
+    }
+
+    fn peer(&mut self, id: ClientId) -> Option<&mut Peer> {
+        let slot = self.peers.get_mut(usize::from(id.index))?;
+        slot.peer.as_mut().filter(|_| slot.turn == id.turn)
+    }
+
+    /// Returns a client whose connection failed, or that has published no epoch in time. It keeps
+    /// entries from another use until it is removed.
+    pub(crate) fn lapsed(&mut self) -> Option<ClientId> {
+        let ((epoch, _), now, lease) = (self.entries.epochs(), self.now, self.lease);
+        let late = |peer: &Peer| {
+            peer.failed || peer.published < epoch && now.saturating_sub(peer.advanced) > lease
+        };
+        let mut peers = self.peers.iter().enumerate();
+        let found = peers.find(|(_, slot)| slot.peer.as_ref().is_some_and(late));
+        found.map(|(index, slot)| ClientId {
+            index: index as u16,
+            turn: slot.turn,
+        })
+    }
+
+    pub(crate) fn count_lapsed(&mut self) {
+        self.counters.lapsed += 1;
+    }
+
+    /// Takes completions, executes what has arrived, goes on with its tasks. Returns the number of
+    /// calls that arrived.
+    pub(crate) fn pass<P: Port>(&mut self, ports: &mut Ports<'_, P>, now: Duration) -> usize {
+        self.now = now;
+        self.land(ports.nodes);
+        if !self.is_ready() {
+            self.start(ports.nodes);
+            return 0;
+        }
+        self.take_sends(ports.clients);
+        let arrived = self.take_calls(ports.clients);
+        for index in 0..self.peers.len() {
+            self.serve(ports, index);
+        }
+        self.reap(ports.nodes);
+        self.tidy(ports.nodes);
+        let published = self.peers.iter().filter_map(|slot| slot.peer.as_ref());
+        let published = published.map(|peer| peer.published).min();
+        self.entries.advance(published.unwrap_or(u64::MAX));
+        arrived
+    }
+
+    /// Begins to take superseded entries out of the chains that have some.
+    fn tidy<P: Port>(&mut self, port: &mut P) {
+        let due = self.now.saturating_sub(self.swept) >= self.sweep;
+        if due || std::mem::take(&mut self.starved) {
+            self.swept = self.now;
+            self.index.sweep();
+        }
+        while self.tasks.has_room() {
+            let Some(slot) = self.index.next() else {
+                return;
+            };
+            self.collect(port, slot, None);
+        }
+    }
+
+    /// Takes the verbs of tasks that have completed.
+    fn land<P: Port>(&mut self, port: &mut P) {
+        let mut landed = ArrayVec::<(Landed, u64), POLLED>::new();
+        loop {
+            self.tasks.nodes.poll_some(port, &mut landed);
+            for (landed, word) in &landed {
+                self.landed(port, *landed, *word);
+            }
+            if landed.len() < POLLED {
+                return;
+            }
+            landed.clear();
+        }
+    }
+
+    fn landed<P: Port>(&mut self, port: &mut P, landed: Landed, word: u64) {
+        match self.tasks.take(landed) {
+            None => {}
+            Some(Task::Create {
+                slot,
+                client,
+                token,
+                left,
+            }) => {
+                if left == 1 {
+                    self.tasks.end(landed);
+                    return self.created(slot, client, token);
+                }
+                let task = Task::Create {
+                    slot,
+                    client,
+                    token,
+                    left: left - 1,
+                };
+                self.tasks.keep(landed, task);
+            }
+            Some(Task::Collect(collect)) => self.collected(port, (landed, word), collect),
+            Some(Task::Orphan { number }) => self.orphaned(port, landed, number),
+            Some(Task::Recover(recover)) => self.recovered(port, (landed, word), recover),
+            Some(Task::Scan { left }) => self.scanned(port, landed, left),
+        }
+    }
+
+    fn take_sends<P: Port>(&mut self, port: &mut P) {
+        let mut done = std::mem::take(&mut self.completions);
+        loop {
+            let count = port.poll(self.send_cq, &mut done);
+            for completion in &done[..count] {
+                let (id, _) = ClientId::of(completion.wr_id);
+                if let Some(peer) = self.peer(id) {
+                    peer.failed |= completion.status != Status::Success;
+                }
+            }
+            if count < POLLED {
+                break;
+            }
+        }
+        self.completions = done;
+    }
+
+    fn take_calls<P: Port>(&mut self, port: &mut P) -> usize {
+        let (mut done, mut arrived) = (std::mem::take(&mut self.completions), 0);
+        loop {
+            let count = port.poll(self.recv_cq, &mut done);
+            for completion in &done[..count] {
+                let (id, buffer) = ClientId::of(completion.wr_id);
+                let Some(peer) = self.peer(id) else {
+                    continue;
+                };
+                if completion.status == Status::Success {
+                    peer.arrived(completion, buffer);
+                    arrived += 1;
+                } else {
+                    peer.failed = true;
+                }
+            }
+            if count < POLLED {
+                break;
+            }
+        }
+        self.completions = done;
+        arrived
+    }
+}

@@ -1,0 +1,234 @@
+//! Superseded entries are taken out of a chain: its shortcut moves to the last entry, on all data nodes;
+//! then the entries before that are retired. A chain that ends with a tombstone is closed, and its key
+//! forgotten. A link that somebody began and did not finish is finished on the way.
+
+use arrayvec::ArrayVec;
+use herdwick_fabric::Port;
+use herdwick_mem::WORD;
+
+use super::{
+    Server,
+    index::Phase,
+    tasks::{Collect, CollectStage, Task},
+};
+use crate::{
+    append::{Act, Append, End},
+    layout::{Link, Next, Place},
+    nodes::Landed,
+};
+
+impl Server {
+    /// Begins with a slot that the caller has reserved. There is room for a task.
+    pub(super) fn collect<P: Port>(&mut self, port: &mut P, slot: u32, orphan: Option<u32>) {
+        let at = self.index.slot(slot).place;
+        let collect = Collect {
+            slot,
+            at,
+            passed: ArrayVec::new(),
+            orphan,
+            stage: CollectStage::Looking,
+        };
+        self.tasks.begin(Task::Collect(collect), |nodes, index| {
+            nodes.read(port, index, at.offset(), WORD);
+        });
+    }
+
+    pub(super) fn collected<P: Port>(
+        &mut self,
+        port: &mut P,
+        (landed, word): (Landed, u64),
+        mut collect: Collect,
+    ) {
+        let goes_on = match collect.stage {
+            CollectStage::Looking => self.looked(port, landed, word, &mut collect),
+            CollectStage::Settling(mut append) => {
+                let act = append.found(word);
+                collect.stage = CollectStage::Settling(append);
+                self.settled(port, landed, act, &mut collect)
+            }
+            CollectStage::Closing(mut append) => {
+                let act = append.found(word);
+                collect.stage = CollectStage::Closing(append);
+                self.closing(port, landed, act, &mut collect)
+            }
+            CollectStage::Moving(left) if left > 1 => {
+                collect.stage = CollectStage::Moving(left - 1);
+                true
+            }
+            CollectStage::Moving(_) => {
+                self.moved(&mut collect);
+                self.look(port, landed, &mut collect)
+            }
+            CollectStage::Clearing(left) if left > 1 => {
+                collect.stage = CollectStage::Clearing(left - 1);
+                true
+            }
+            CollectStage::Clearing(_) => {
+                self.cleared(&mut collect);
+                false
+            }
+        };
+        if goes_on {
+            return self.tasks.keep(landed, Task::Collect(collect));
+        }
+        self.tasks.end(landed);
+        if let Some(number) = collect.orphan {
+            self.reaped(number);
+        }
+    }
+
+    fn look<P: Port>(&mut self, port: &mut P, landed: Landed, collect: &mut Collect) -> bool {
+        collect.stage = CollectStage::Looking;
+        let at = collect.at.offset();
+        self.tasks.nodes.read(port, landed.operation, at, WORD);
+        true
+    }
+
+    fn looked<P: Port>(
+        &mut self,
+        port: &mut P,
+        landed: Landed,
+        word: u64,
+        collect: &mut Collect,
+    ) -> bool {
+        let link = Link::of(word);
+        if link.own != collect.at.version {
+            return self.corrupted(collect);
+        }
+        if !link.committed {
+            self.counters.settled += 1;
+            let begun = Append::settle(self.tasks.nodes.count(), collect.at, link);
+            let Some((append, act)) = begun else {
+                return self.corrupted(collect);
+            };
+            collect.stage = CollectStage::Settling(append);
+            return self.settled(port, landed, act, collect);
+        }
+        match link.next {
+            Some(Next::Entry(next)) => self.passed(port, landed, next, collect),
+            Some(Next::Closed) => self.clear(port, landed, collect),
+            None if !collect.passed.is_empty() => self.advance(port, landed, collect),
+            None if collect.at.tombstone => {
+                let nodes = self.tasks.nodes.count();
+                let (append, act) = Append::begin(nodes, collect.at, Next::Closed);
+                collect.stage = CollectStage::Closing(append);
+                self.index.slot(collect.slot).phase = Phase::Forgetting;
+                self.tasks.act(port, landed, act);
+                true
+            }
+            None => {
+                self.index.slot(collect.slot).busy = false;
+                false
+            }
+        }
+    }
+
+    /// An entry has a successor.
+    fn passed<P: Port>(
+        &mut self,
+        port: &mut P,
+        landed: Landed,
+        next: Place,
+        collect: &mut Collect,
+    ) -> bool {
+        if !self.entries.link(next) {
+            return self.corrupted(collect);
+        }
+        collect.passed.push(collect.at);
+        collect.at = next;
+        if collect.passed.is_full() {
+            return self.advance(port, landed, collect);
+        }
+        self.look(port, landed, collect)
+    }
+
+    /// Has the shortcut name the entry that was reached.
+    fn advance<P: Port>(&mut self, port: &mut P, landed: Landed, collect: &mut Collect) -> bool {
+        collect.stage = CollectStage::Moving(self.tasks.nodes.count());
+        let at = self.entries.geometry().shortcut(collect.slot);
+        let word = collect.at.word();
+        self.tasks
+            .nodes
+            .write_word(port, landed.operation, (at, word));
+        true
+    }
+
+    /// The shortcut names the entry that was reached: nobody finds those before it any more.
+    fn moved(&mut self, collect: &mut Collect) {
+        self.index.slot(collect.slot).place = collect.at;
+        for place in collect.passed.drain(..) {
+            self.counters.superseded += u64::from(self.entries.retire(place));
+        }
+    }
+
+    fn settled<P: Port>(
+        &mut self,
+        port: &mut P,
+        landed: Landed,
+        act: Act,
+        collect: &mut Collect,
+    ) -> bool {
+        match act {
+            Act::End(End::Linked(_) | End::Closed) => self.look(port, landed, collect),
+            Act::End(End::Stale | End::Overtaken(_)) => self.corrupted(collect),
+            act => {
+                self.tasks.act(port, landed, act);
+                true
+            }
+        }
+    }
+
+    fn closing<P: Port>(
+        &mut self,
+        port: &mut P,
+        landed: Landed,
+        act: Act,
+        collect: &mut Collect,
+    ) -> bool {
+        match act {
+            // Closed, or somebody has appended another entry, behind which the append would go on: it
+            // stays open then.
+            Act::End(End::Linked(_) | End::Closed) => self.look(port, landed, collect),
+            Act::Cas { tail, .. } if tail != collect.at => {
+                self.index.slot(collect.slot).phase = Phase::Live;
+                self.look(port, landed, collect)
+            }
+            Act::End(End::Stale | End::Overtaken(_)) => self.corrupted(collect),
+            act => {
+                self.tasks.act(port, landed, act);
+                true
+            }
+        }
+    }
+
+    fn clear<P: Port>(&mut self, port: &mut P, landed: Landed, collect: &mut Collect) -> bool {
+        self.index.slot(collect.slot).phase = Phase::Forgetting;
+        collect.stage = CollectStage::Clearing(self.tasks.nodes.count());
+        let at = self.entries.geometry().shortcut(collect.slot);
+        self.tasks.nodes.write_word(port, landed.operation, (at, 0));
+        true
+    }
+
+    /// The chain has ended, and no shortcut names it.
+    fn cleared(&mut self, collect: &mut Collect) {
+        collect.passed.push(collect.at);
+        for place in collect.passed.drain(..) {
+            self.counters.superseded += u64::from(self.entries.retire(place));
+        }
+        self.index.slot(collect.slot).busy = false;
+        self.index.forget(collect.slot);
+        self.counters.forgotten += 1;
+    }
+
+    /// Somebody wrote over the chain: it is left as it is, and no entry of it is used again.
+    #[cold]
+    fn corrupted(&mut self, collect: &mut Collect) -> bool {
+        self.counters.corrupt += 1;
+        // An orphan whose chain is not known to the end may be in it.
+        if collect.orphan.take().is_some() {
+            self.reaper.skip();
+        }
+        self.index.slot(collect.slot).phase = Phase::Broken;
+        false
+    }
+}

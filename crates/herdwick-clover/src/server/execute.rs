@@ -1,0 +1,227 @@
+//! A client's calls, executed in their order.
+
+use arrayvec::ArrayVec;
+use herdwick_fabric::Port;
+use herdwick_mem::WORD;
+
+use super::{
+    Ports, Server,
+    index::Phase,
+    peer::{ClientId, recv},
+    tasks::Task,
+};
+use crate::{
+    layout::{CLASSES, KeyHash, Place},
+    message::{
+        BATCH, BadMessage, CALL_BYTES_MAX, Call, CallOp, CallStatus, MESSAGE_HEAD_BYTES, Reply,
+        words_of,
+    },
+};
+
+/// Most entries that a client holds: taken, and not found in a chain yet.
+const HELD_MAX: u32 = 1 << 13;
+
+type Body = ArrayVec<u64, BATCH>;
+
+/// What became of a call.
+enum Executed {
+    Answered(CallStatus, Body),
+    /// The reply comes when a task has ended.
+    Later,
+    /// To be executed later.
+    NotYet,
+}
+
+impl Server {
+    /// Executes the calls of a client, as long as there is room for the replies.
+    pub(super) fn serve<P: Port>(&mut self, ports: &mut Ports<'_, P>, index: usize) {
+        let id = ClientId {
+            index: index as u16,
+            turn: self.peers[index].turn,
+        };
+        loop {
+            let Some(peer) = self.peer(id).filter(|peer| !peer.failed) else {
+                return;
+            };
+            if peer.send(ports.clients, id) {
+                self.counters.replies_held += 1;
+                return;
+            }
+            let Some(peer) = self.peer(id) else {
+                return;
+            };
+            let due = peer.due.front().copied().filter(|_| peer.has_room());
+            let Some((buffer, len)) = due else {
+                return;
+            };
+            let mut message = [0; CALL_BYTES_MAX];
+            // A private copy: what is checked is what is executed.
+            let span = &peer.objects.calls.1;
+            span.read_bytes(buffer as usize * CALL_BYTES_MAX, &mut message[..len]);
+            if !self.execute(ports.nodes, id, &message[..len]) {
+                return;
+            }
+            let Some(peer) = self.peer(id) else {
+                return;
+            };
+            peer.due.pop_front();
+            let again = [recv(id, &peer.objects, buffer)];
+            peer.failed |= ports.clients.post_recv(peer.objects.qp, &again).is_err();
+        }
+    }
+
+    /// Executes a message; `false`: later.
+    fn execute<P: Port>(&mut self, port: &mut P, id: ClientId, message: &[u8]) -> bool {
+        let (epoch, now) = (self.entries.epochs().0, self.now);
+        let (token, executed) = match Call::parse(message) {
+            Ok(call) => {
+                if let Some(peer) = self.peer(id) {
+                    peer.publish(call.published, epoch, now);
+                }
+                let body = &message[MESSAGE_HEAD_BYTES..][..call.len];
+                (call.token, self.run(port, id, &call, body))
+            }
+            Err(bad) => {
+                *match bad {
+                    BadMessage::Length => &mut self.counters.bad_length,
+                    BadMessage::Unknown => &mut self.counters.bad_unknown,
+                } += 1;
+                let [_, token] = words_of(message).unwrap_or_default();
+                (
+                    token,
+                    Executed::Answered(CallStatus::Malformed, Body::new()),
+                )
+            }
+        };
+        match executed {
+            Executed::NotYet => return false,
+            Executed::Later => {}
+            Executed::Answered(status, words) => self.answer(id, token, status, words),
+        }
+        self.counters.calls += 1;
+        true
+    }
+
+    /// Queues a reply.
+    pub(super) fn answer(&mut self, id: ClientId, token: u64, status: CallStatus, words: Body) {
+        let (epoch, flush) = self.entries.epochs();
+        if let Some(peer) = self.peer(id) {
+            peer.replies.push_back(Reply {
+                status,
+                token,
+                epoch,
+                flush,
+                words,
+            });
+        }
+    }
+
+    fn run<P: Port>(&mut self, port: &mut P, id: ClientId, call: &Call, body: &[u8]) -> Executed {
+        match call.op {
+            CallOp::Find => self.find(body),
+            CallOp::Take => self.hand_out(id, call.class),
+            CallOp::Create => self.create(port, id, call, body),
+            CallOp::Superseded => {
+                for slot in body.chunks_exact(WORD).filter_map(words_of::<1>) {
+                    let known = self.index.hint(slot[0]);
+                    self.counters.bad_claim += u64::from(!known);
+                }
+                Executed::Answered(CallStatus::Done, Body::new())
+            }
+            CallOp::Publish => Executed::Answered(CallStatus::Done, Body::new()),
+        }
+    }
+
+    fn find(&mut self, key: &[u8]) -> Executed {
+        let hash = KeyHash::of(&self.hash_key, key);
+        let Some(slot) = self.index.find(&hash) else {
+            return Executed::Answered(CallStatus::NotFound, Body::new());
+        };
+        let one = *self.index.slot(slot);
+        match one.phase {
+            // Not acknowledged yet.
+            Phase::Creating | Phase::Free => Executed::Answered(CallStatus::NotFound, Body::new()),
+            Phase::Live | Phase::Broken => {
+                let body = [slot.into(), one.place.word()];
+                Executed::Answered(CallStatus::Done, body.into_iter().collect())
+            }
+            Phase::Forgetting => Executed::NotYet,
+        }
+    }
+
+    fn hand_out(&mut self, id: ClientId, class: usize) -> Executed {
+        let mut places = Body::new();
+        if class >= CLASSES {
+            self.counters.bad_claim += 1;
+            return Executed::Answered(CallStatus::Malformed, places);
+        }
+        if self.entries.held(id.index) >= HELD_MAX {
+            self.counters.bad_hoard += 1;
+            return Executed::Answered(CallStatus::Done, places);
+        }
+        while let Some(place) = self.entries.take(class, id.index) {
+            places.push(place.word());
+            if places.is_full() {
+                break;
+            }
+        }
+        self.counters.taken += places.len() as u64;
+        self.starved = places.is_empty();
+        self.counters.starved += u64::from(places.is_empty());
+        Executed::Answered(CallStatus::Done, places)
+    }
+
+    fn create<P: Port>(&mut self, port: &mut P, id: ClientId, call: &Call, key: &[u8]) -> Executed {
+        let hash = KeyHash::of(&self.hash_key, key);
+        if let Some(slot) = self.index.find(&hash) {
+            let one = *self.index.slot(slot);
+            return match one.phase {
+                Phase::Live | Phase::Broken => {
+                    let body = [slot.into(), one.place.word()];
+                    Executed::Answered(CallStatus::Exists, body.into_iter().collect())
+                }
+                Phase::Creating | Phase::Forgetting | Phase::Free => Executed::NotYet,
+            };
+        }
+        if !self.tasks.has_room() {
+            return Executed::NotYet;
+        }
+        let place = Place::of(call.entry).unwrap_or_default();
+        if place.tombstone || !self.entries.create(place, id.index) {
+            self.counters.bad_claim += 1;
+            return Executed::Answered(CallStatus::Malformed, Body::new());
+        }
+        let Some(slot) = self.index.create(hash, place) else {
+            self.entries.uncreate(place, id.index);
+            return Executed::Answered(CallStatus::Full, Body::new());
+        };
+        let task = Task::Create {
+            slot,
+            client: id,
+            token: call.token,
+            left: self.tasks.nodes.count(),
+        };
+        let at = self.entries.geometry().shortcut(slot);
+        self.tasks.begin(task, |nodes, index| {
+            nodes.write_word(port, index, (at, place.word()));
+        });
+        if let Some(peer) = self.peer(id) {
+            peer.creating += 1;
+        }
+        Executed::Later
+    }
+
+    /// The shortcut of a new key is on all nodes.
+    pub(super) fn created(&mut self, slot: u32, client: ClientId, token: u64) {
+        let one = self.index.slot(slot);
+        (one.phase, one.busy) = (Phase::Live, false);
+        let place = one.place;
+        self.entries.link(place);
+        self.counters.creates += 1;
+        if let Some(peer) = self.peer(client) {
+            peer.creating -= 1;
+            let body = [slot.into(), place.word()];
+            self.answer(client, token, CallStatus::Done, body.into_iter().collect());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What the metadata server keeps of one client, and its messages: calls that wait, replies that are to
+//! be sent.
+
+use std::{collections::VecDeque, time::Duration};
+
+use herdwick_fabric::{
+    Completion, Local, Payload, Port, PostError, QpId, RecvWr, RegionId, SendOp, SendWr,
+};
+use herdwick_mem::Span;
+
+use crate::message::{CALL_BYTES_MAX, CALLS_MAX, Reply};
+
+/// Depth of the send queue to a client.
+pub(crate) const REPLY_DEPTH: usize = 2 * CALLS_MAX;
+
+/// A client of the server: its index, and how many had this index before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientId {
+    pub(crate) index: u16,
+    pub(crate) turn: u16,
+}
+
+impl ClientId {
+    pub(super) fn wr_id(self, number: u32) -> u64 {
+        u64::from(self.index) << 32 | u64::from(self.turn) << 48 | u64::from(number)
+    }
+
+    pub(super) fn of(wr_id: u64) -> (Self, u32) {
+        let (index, turn) = ((wr_id >> 32) as u16, (wr_id >> 48) as u16);
+        (Self { index, turn }, wr_id as u32)
+    }
+}
+
+/// What the server uses of a client's objects.
+#[derive(Debug)]
+pub(crate) struct PeerObjects {
+    pub(crate) qp: QpId,
+    /// [`CALLS_MAX`] buffers for calls.
+    pub(crate) calls: (RegionId, Span),
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) objects: PeerObjects,
+    /// Buffers with calls to be executed, and the lengths of these.
+    pub(super) due: VecDeque<(u32, usize)>,
+    pub(super) replies: VecDeque<Reply>,
+    /// Calls whose replies come later.
+    pub(super) creating: usize,
+    /// The epoch that it has left last, and when it was the server's or moved on.
+    pub(super) published: u64,
+    pub(super) advanced: Duration,
+    pub(super) failed: bool,
+}
+
+impl Peer {
+    pub(super) fn new(objects: PeerObjects, epoch: u64, now: Duration) -> Self {
+        Self {
+            objects,
+            due: VecDeque::with_capacity(CALLS_MAX),
+            replies: VecDeque::with_capacity(CALLS_MAX),
+            creating: 0,
+            published: epoch,
+            advanced: now,
+            failed: false,
+        }
+    }
+
+    /// Returns whether the reply to another call has a place.
+    pub(super) fn has_room(&self) -> bool {
+        self.replies.len() + self.creating < CALLS_MAX
+    }
+
+    /// Notes an arrived call.
+    pub(super) fn arrived(&mut self, completion: &Completion, buffer: u32) {
+        let at = buffer as usize * CALL_BYTES_MAX;
+        if let Some(inline) = &completion.inline {
+            self.objects.calls.1.write_words(at / 8, inline.words());
+        }
+        let len = (completion.byte_len as usize).min(CALL_BYTES_MAX);
+        self.due.push_back((buffer, len));
+    }
+
+    /// Notes what it has published; more than the server's epoch counts as that.
+    pub(super) fn publish(&mut self, published: u64, epoch: u64, now: Duration) {
+        let published = published.min(epoch);
+        if published > self.published || self.published == epoch {
+            self.published = self.published.max(published);
+            self.advanced = now;
+        }
+    }
+
+    /// Posts the replies that are due. Returns whether one has to wait.
+    pub(super) fn send<P: Port>(&mut self, port: &mut P, id: ClientId) -> bool {
+        while let Some(reply) = self.replies.front() {
+            let message = reply.message();
+            let wr = SendWr {
+                wr_id: id.wr_id(0),
+                op: SendOp::Send {
+                    payload: Payload::Words(&message),
+                    imm: None,
+                    to: None,
+                },
+                signaled: true,
+                solicited: false,
+                fence: false,
+            };
+            match port.post_send(self.objects.qp, &[wr]) {
+                Ok(()) => {}
+                Err(PostError::Full) => return true,
+                Err(_) => {
+                    self.failed = true;
+                    return false;
+                }
+            }
+            self.replies.pop_front();
+        }
+        false
+    }
+}
+
+pub(super) fn recv(id: ClientId, objects: &PeerObjects, buffer: u32) -> RecvWr {
+    RecvWr {
+        wr_id: id.wr_id(buffer),
+        into: Local {
+            region: objects.calls.0,
+            offset: buffer as usize * CALL_BYTES_MAX,
+            len: CALL_BYTES_MAX,
+        },
+    }
+}

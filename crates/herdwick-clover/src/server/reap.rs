@@ -1,0 +1,87 @@
+//! Entries that a client held when it was removed: those that it had not linked are retired. Whether it
+//! had linked one, the chain of the key tells that the entry names.
+
+use herdwick_fabric::Port;
+
+use super::{
+    Server,
+    entries::State,
+    index::Phase,
+    tasks::{FRONT, Task},
+};
+use crate::{
+    layout::{Entry, KeyHash, UNIT},
+    nodes::{Landed, Nodes},
+};
+
+/// Entries that one pass looks at.
+const ENTRIES_PER_PASS: u32 = 1 << 12;
+
+impl Server {
+    /// Looks at the next entry.
+    pub(super) fn reap<P: Port>(&mut self, port: &mut P) {
+        let Some(client) = self.reaper.clients.front().copied() else {
+            return;
+        };
+        if self.reaper.busy || !self.tasks.has_room() {
+            return;
+        }
+        let held = self
+            .entries
+            .held_from(self.reaper.next, ENTRIES_PER_PASS, client);
+        match held {
+            Ok(number) => {
+                (self.reaper.next, self.reaper.busy) = (number, true);
+                let place = self.entries.place(number);
+                let class = self.entries.geometry().class_at(place.target);
+                let len = FRONT.min(UNIT << class.unwrap_or(0));
+                self.tasks
+                    .begin(Task::Orphan { number }, |nodes: &mut Nodes, index| {
+                        nodes.read(port, index, place.offset(), len);
+                    });
+            }
+            Err(end) if end == self.entries.geometry().count() => {
+                self.reaper.next = 0;
+                self.reaper.clients.pop_front();
+            }
+            Err(end) => self.reaper.next = end,
+        }
+    }
+
+    /// Takes the front of an entry.
+    pub(super) fn orphaned<P: Port>(&mut self, port: &mut P, landed: Landed, number: u32) {
+        let mut bytes = [0; FRONT];
+        self.tasks.nodes.bytes(landed.operation, &mut bytes);
+        self.tasks.end(landed);
+        let place = self.entries.place(number);
+        let deleted = crate::layout::Place {
+            tombstone: true,
+            ..place
+        };
+        let entry = Entry::parsed(place, &bytes).or_else(|| Entry::parsed(deleted, &bytes));
+        let hash = entry.map(|entry| KeyHash::of(&self.hash_key, entry.key));
+        let Some(slot) = hash.and_then(|hash| self.index.find(&hash)) else {
+            // Never written, or the key has no chain.
+            return self.reaped(number);
+        };
+        if self.index.slot(slot).phase == Phase::Broken {
+            self.reaper.skip();
+        } else if self.index.reserve(slot) {
+            self.collect(port, slot, Some(number));
+        } else {
+            // A task works on the key: later.
+            self.reaper.busy = false;
+        }
+    }
+
+    /// The chain of the entry's key is known to its end.
+    pub(super) fn reaped(&mut self, number: u32) {
+        let place = self.entries.place(number);
+        if let Some((_, State::Held(_))) = self.entries.find(place)
+            && self.entries.retire(place)
+        {
+            self.counters.reclaimed += 1;
+        }
+        self.reaper.skip();
+    }
+}

@@ -1,0 +1,205 @@
+//! The client's objects on a port.
+
+use std::time::Duration;
+
+use herdwick_fabric::{ControlError, CqSpec, Device, OpenError, PdId, PortLimits, RegionSpec};
+use herdwick_read::{Reader, ReaderOptions};
+use herdwick_request::HashKey;
+
+use super::{
+    Accept, Grant, NodeAccept, NodeGrant, OptionsError, Right, SetupError, check, check_nodes,
+    endpoint_of, link, rc,
+};
+use crate::{
+    Client,
+    answer::Delays,
+    calls::{CALL_DEPTH, CallObjects, Calls},
+    client::ClientParts,
+    judge::{GetId, Lookups, View},
+    layout::HEAD_BYTES,
+    message::{CALL_BYTES_MAX, CALLS_MAX, REPLY_BYTES_MAX},
+    mutations::{Mutations, body_max},
+    nodes::Nodes,
+};
+
+/// Most PUTs and DELETEs that a client has in flight.
+const PUTS_MAX: usize = 1024;
+/// Most cursors of a client.
+const CURSORS_MAX: usize = 1 << 28;
+
+/// A client's options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// GETs in flight.
+    pub window: usize,
+    /// PUTs and DELETEs in flight.
+    pub puts: usize,
+    /// Keys whose place is remembered. Others cost a call to the metadata server.
+    pub cursors: usize,
+    /// Longest value that is written.
+    pub value_max: usize,
+    /// How often the metadata server is told which epoch the client has left.
+    pub publish: Duration,
+    /// Time for which a PUT waits for a free entry.
+    pub entry_wait: Duration,
+    /// Time after which a server or data node that does not answer is given up.
+    pub timeout: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            window: 32,
+            puts: 16,
+            cursors: 1 << 17,
+            value_max: 4096,
+            publish: Duration::from_millis(1),
+            entry_wait: Duration::from_millis(200),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A client's port and machine.
+pub struct ClientEnd<D: Device> {
+    /// The device.
+    pub device: D,
+    /// The port.
+    pub port: D::Port,
+    /// The machine.
+    pub client: Client,
+}
+
+/// What a client has been granted: by the metadata server, and by each data node in the same order as
+/// the server's. Each comes with this side of its domain.
+#[derive(Debug)]
+pub struct Grants {
+    /// The metadata server.
+    pub server: (PdId, Grant),
+    /// The data nodes.
+    pub nodes: Vec<(PdId, NodeGrant)>,
+}
+
+impl<D: Device> ClientEnd<D> {
+    /// Opens a port for [`ClientEnd::open`].
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_port(device: &D, nodes: usize) -> Result<D::Port, OpenError> {
+        device.open_port(&PortLimits {
+            pds: nodes + 1,
+            qps: nodes + 2,
+            cqs: 4,
+            regions: nodes + 3,
+            addresses: 0,
+        })
+    }
+
+    /// Makes a client's objects, and returns what the server and each node have to know of them.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn open(
+        device: D,
+        (mut port, grants): (D::Port, Grants),
+        options: &ClientOptions,
+    ) -> Result<(Self, Accept, Vec<NodeAccept>), SetupError> {
+        let Grants {
+            server: (pd, grant),
+            nodes,
+        } = grants;
+        check("puts", options.puts, PUTS_MAX)?;
+        check("cursors", options.cursors, CURSORS_MAX)?;
+        let terms = check_nodes(&device, nodes.iter().map(|(_, grant)| grant))?;
+        let largest = terms.geometry.largest();
+        let Some((reads_pd, first)) = nodes.first() else {
+            return Err(OptionsError::NodesDiffer.into());
+        };
+        let (view, end) = (
+            View {
+                memory: first.memory,
+                geometry: terms.geometry,
+            },
+            first.reads,
+        );
+        let reads = ReaderOptions {
+            lookups: options.window,
+            step_bytes: 2 * largest,
+            ..ReaderOptions::default()
+        };
+        let reader = Reader::create(&device, &mut port, *reads_pd, &reads);
+        let reader = reader.map_err(OptionsError::from)?;
+        device.connect(&mut port, reader.qp(), &end)?;
+        let objects = call_objects(&device, &mut port, pd)?;
+        device.connect(&mut port, objects.qp, &grant.calls)?;
+        let accept = Accept {
+            calls: endpoint_of(&device, &port, objects.qp)?,
+        };
+        let most = (largest - HEAD_BYTES).min(body_max(options.value_max));
+        let stride = (HEAD_BYTES + most).next_multiple_of(8);
+        let depth = nodes.len() * options.puts;
+        let cq = device.create_cq(&mut port, &CqSpec { depth })?;
+        let (mut links, mut accepts) = (Vec::new(), Vec::new());
+        for (index, (pd, grant)) in nodes.into_iter().enumerate() {
+            let made = link(&device, &mut port, (pd, cq), &grant, (options.puts, stride))?;
+            device.import_region(&mut port, pd, grant.ticket)?;
+            let reads = (index == 0).then(|| endpoint_of(&device, &port, reader.qp()));
+            accepts.push(NodeAccept {
+                writes: endpoint_of(&device, &port, made.qp)?,
+                reads: reads.transpose()?,
+            });
+            links.push(made);
+        }
+        let nodes = Nodes::new(links, cq, stride);
+        let mutations = Mutations::new(options.puts, most, nodes);
+        let calls = Calls::new(&mut port, objects, options.timeout)?;
+        let terms = (view, terms.right, grant.hash_key, most);
+        let client = machine(options, terms, (reader, mutations, calls));
+        let end = Self {
+            device,
+            port,
+            client,
+        };
+        Ok((end, accept, accepts))
+    }
+}
+
+fn call_objects<D: Device>(
+    device: &D,
+    port: &mut D::Port,
+    pd: PdId,
+) -> Result<CallObjects, ControlError> {
+    let send_cq = device.create_cq(port, &CqSpec { depth: CALL_DEPTH })?;
+    let recv_cq = device.create_cq(port, &CqSpec { depth: CALLS_MAX })?;
+    let spec = rc(pd, [send_cq, recv_cq], [CALL_DEPTH, CALLS_MAX]);
+    let buffers = |bytes| RegionSpec::local(CALLS_MAX * bytes);
+    Ok(CallObjects {
+        qp: device.create_qp(port, &spec)?,
+        send_cq,
+        recv_cq,
+        calls: device.allocate_memory(port, pd, &buffers(CALL_BYTES_MAX))?,
+        replies: device.allocate_memory(port, pd, &buffers(REPLY_BYTES_MAX))?,
+    })
+}
+
+fn machine(
+    options: &ClientOptions,
+    (view, right, hash_key, body_max): (View, Right, HashKey, usize),
+    (reader, mutations, calls): (Reader<GetId>, Mutations, Calls),
+) -> Client {
+    Client::new(ClientParts {
+        reader,
+        lookups: (Lookups::new(options.window, view), options.window),
+        mutations,
+        calls,
+        cursors: options.cursors,
+        hash_key,
+        right,
+        body_max,
+        delays: Delays {
+            publish: options.publish,
+            entry_wait: options.entry_wait,
+            timeout: options.timeout,
+        },
+    })
+}

@@ -1,0 +1,236 @@
+//! A data node: memory, and the queue pairs by which it is reached. Its CPU takes no part in any request.
+//! In a circle with `setup`, which has the limits and errors of all ends.
+
+use std::fmt;
+
+use herdwick_fabric::{
+    Access, ControlError, CqId, CqSpec, Device, Endpoint, PdId, PdRoom, PdTicket, PortLimits, QpId,
+    RegionId, Remote, Scope, SharedMemory, Sharing,
+};
+
+use super::{CLIENTS_MAX, OptionsError, SetupError, check, endpoint_of, rc};
+use crate::layout::Geometry;
+
+/// What a data node asks for before it grants the right to write: 128 bits, drawn at random.
+#[derive(Clone, Copy)]
+pub struct Secret(pub [u8; 16]);
+
+impl Secret {
+    /// Compares in a time that does not depend on where the two differ.
+    fn is(&self, other: &Self) -> bool {
+        let pairs = self.0.iter().zip(other.0);
+        pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What a client may do with the memory of a data node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// READ.
+    Read,
+    /// READ, WRITE and CAS.
+    Write,
+}
+
+/// Sizes of a data node.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// The dimensions of the memory; the same on all data nodes.
+    pub geometry: Geometry,
+    /// Most clients, the metadata server among them; up to [`CLIENTS_MAX`] and one.
+    pub clients: usize,
+    /// What those have to show that write.
+    pub secret: Secret,
+}
+
+/// Names a client of a data node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeClientId(u64);
+
+/// What a client learns of a data node.
+#[derive(Debug)]
+pub struct NodeGrant {
+    /// The queue pair for WRITEs and CASes, and for READs of the metadata server.
+    pub writes: Endpoint,
+    /// The queue pair for READs of clients.
+    pub reads: Endpoint,
+    /// The memory.
+    pub memory: Remote,
+    /// For [`Device::import_region`].
+    pub ticket: PdTicket,
+    /// The dimensions of the memory.
+    pub geometry: Geometry,
+    /// What the client may do.
+    pub right: Right,
+}
+
+/// What a data node learns of a client.
+#[derive(Clone, Debug)]
+pub struct NodeAccept {
+    /// The queue pair for WRITEs and CASes.
+    pub writes: Endpoint,
+    /// The queue pair for READs; `None`: the client READs from another node.
+    pub reads: Option<Endpoint>,
+}
+
+/// A data node's port and memory. The caller drives the port; nothing else is to be done.
+pub struct NodeEnd<D: Device> {
+    /// The device.
+    pub device: D,
+    /// The port, for domains.
+    pub port: D::Port,
+    memory: SharedMemory,
+    options: NodeOptions,
+    /// Nothing completes there.
+    idle: CqId,
+    clients: Vec<NodeClient>,
+    serial: u64,
+}
+
+struct NodeClient {
+    id: NodeClientId,
+    pd: PdId,
+    writes: QpId,
+    reads: QpId,
+    region: RegionId,
+}
+
+impl<D: Device> NodeEnd<D> {
+    /// Opens a port, and makes empty memory.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn open(device: D, options: NodeOptions) -> Result<Self, SetupError> {
+        check("clients", options.clients, CLIENTS_MAX + 1)?;
+        let bytes = options.geometry.bytes()?;
+        let clients = options.clients;
+        let mut port = device.open_port(&PortLimits {
+            pds: clients,
+            qps: 2 * clients,
+            cqs: 1,
+            regions: clients,
+            addresses: 0,
+        })?;
+        let depth = 2 * clients;
+        let idle = device.create_cq(&mut port, &CqSpec { depth })?;
+        let memory = device.allocate_shared(bytes, Sharing::TrustedPeers)?;
+        memory.span().write_words(0, &options.geometry.words());
+        Ok(Self {
+            device,
+            port,
+            memory,
+            options,
+            idle,
+            clients: Vec::with_capacity(clients),
+            serial: 0,
+        })
+    }
+
+    /// What a client needs of its domain.
+    #[must_use]
+    pub fn pd_room() -> PdRoom {
+        PdRoom::default()
+    }
+
+    /// Makes the objects for a client, or for the metadata server, whose domain is `pd`. With the
+    /// secret it may write, without one it may read.
+    ///
+    /// # Errors
+    /// [`OptionsError::Secret`], [`OptionsError::Clients`], or the provider's refusal; objects that were
+    /// made are left in the domain, and go with it.
+    pub fn admit(
+        &mut self,
+        pd: PdId,
+        secret: Option<&Secret>,
+    ) -> Result<(NodeClientId, NodeGrant), SetupError> {
+        let right = match secret {
+            None => Right::Read,
+            Some(secret) if secret.is(&self.options.secret) => Right::Write,
+            Some(_) => return Err(OptionsError::Secret.into()),
+        };
+        if self.clients.len() == self.options.clients {
+            return Err(OptionsError::Clients.into());
+        }
+        let Self {
+            device, port, idle, ..
+        } = self;
+        let spec = rc(pd, [*idle, *idle], [1, 0]);
+        let writes = device.create_qp(port, &spec)?;
+        let reads = device.create_qp(port, &spec)?;
+        let access = match right {
+            Right::Read => Access::READ,
+            Right::Write => Access::ALL,
+        };
+        let region = device.register_shared(port, pd, &self.memory, access, Scope::Pd)?;
+        let grant = NodeGrant {
+            writes: endpoint_of(device, port, writes)?,
+            reads: endpoint_of(device, port, reads)?,
+            memory: device.remote(port, region)?,
+            ticket: device.export_region(port, region)?,
+            geometry: self.options.geometry,
+            right,
+        };
+        self.serial += 1;
+        let id = NodeClientId(self.serial);
+        self.clients.push(NodeClient {
+            id,
+            pd,
+            writes,
+            reads,
+            region,
+        });
+        Ok((id, grant))
+    }
+
+    /// Connects a client's queue pairs.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn connect(&mut self, id: NodeClientId, accept: &NodeAccept) -> Result<(), SetupError> {
+        let found = self.clients.iter().find(|client| client.id == id);
+        let client = found.ok_or(ControlError::Unknown("client"))?;
+        let (writes, reads) = (client.writes, client.reads);
+        self.device
+            .connect(&mut self.port, writes, &accept.writes)?;
+        if let Some(end) = &accept.reads {
+            self.device.connect(&mut self.port, reads, end)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a client's session. When this has returned, no verb of the client reaches the memory.
+    ///
+    /// Over shared memory, where the client's CPU executes its writes, that holds for a process that has
+    /// ended; one that was stopped in the middle of a store finishes it when it goes on.
+    pub fn remove(&mut self, id: NodeClientId) {
+        let Some(index) = self.clients.iter().position(|client| client.id == id) else {
+            return;
+        };
+        let client = self.clients.swap_remove(index);
+        let Self { device, port, .. } = self;
+        // What is left is destroyed with the domain.
+        let _ = device.destroy_qp(port, client.writes);
+        let _ = device.destroy_qp(port, client.reads);
+        let _ = device.free_region(port, client.region);
+        let _ = device.destroy_pd(port, client.pd);
+    }
+
+    /// Ends all sessions, before another metadata server begins.
+    pub fn remove_all(&mut self) {
+        while let Some(client) = self.clients.last() {
+            self.remove(client.id);
+        }
+    }
+
+    /// Returns the number of clients, the metadata server included.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+}

@@ -1,0 +1,294 @@
+//! Compares the layouts drawn in `docs/clover.md` with encoded words.
+
+use herdwick_clover::{
+    layout::{
+        CRC_WORD, ENTRY_BYTES_MAX, Geometry, HEAD_BYTES, HEAD_WORD, HEADER_BYTES, Head,
+        KEY_BYTES_MAX, LINK_WORD, Link, Next, Place, VERSIONS_MAX,
+    },
+    message::{BATCH, CALLS_MAX, Call, CallOp, CallStatus, NUMBERS_MAX, Reply},
+};
+use herdwick_conformance::document::{assert_drawn, code_table, rows};
+
+const PAGE: &str = include_str!("../../../../docs/clover.md");
+
+/// Returns the word and the mask that the row of a field draws.
+fn drawn(section: &str, field: &str) -> (usize, u64) {
+    let rows = rows(PAGE, section);
+    let row = rows.iter().find(|row| row[2].starts_with(field));
+    let row = row.unwrap_or_else(|| panic!("no row of {field} in {section}"));
+    let (first, last) = row[1].split_once('-').unwrap_or((row[1], row[1]));
+    let (first, last): (u32, u32) = (first.parse().unwrap(), last.parse().unwrap());
+    let mask = (u64::MAX >> (63 - last + first)) << first;
+    (row[0].parse().unwrap(), mask)
+}
+
+#[track_caller]
+fn assert_field<const N: usize>(section: &str, field: &str, all: [u64; N], none: [u64; N]) {
+    let words = all.into_iter().zip(none).map(|(a, b)| a ^ b);
+    let changed: Vec<_> = words.enumerate().filter(|(_, bits)| *bits > 0).collect();
+    assert_eq!(changed, [drawn(section, field)], "{field}");
+}
+
+#[test]
+fn entries_are_as_drawn() {
+    let place = Place {
+        target: u32::MAX - 1,
+        version: 0,
+        tombstone: false,
+    };
+    let none = Link {
+        own: 0,
+        next: None,
+        committed: true,
+    };
+    let link = |section, field, link: Link, from: Link| {
+        assert_field(section, field, [link.word()], [from.word()]);
+    };
+    let next = |place| Link {
+        next: Some(Next::Entry(place)),
+        ..none
+    };
+    // The last unit is not an entry: the marker of a closed chain.
+    let closed = Link {
+        next: Some(Next::Closed),
+        ..none
+    };
+    link("link", "successor", closed, none);
+    assert!(PAGE.contains("4,294,967,295") && closed.word() == u64::from(u32::MAX));
+    let version = Place {
+        version: VERSIONS_MAX - 1,
+        ..place
+    };
+    link(
+        "link",
+        "version of the successor",
+        next(version),
+        next(place),
+    );
+    link(
+        "link",
+        "version of this entry",
+        Link {
+            own: VERSIONS_MAX - 1,
+            ..none
+        },
+        none,
+    );
+    link(
+        "link",
+        "uncommitted",
+        Link {
+            committed: false,
+            ..none
+        },
+        none,
+    );
+    link(
+        "link",
+        "tombstone",
+        next(Place {
+            tombstone: true,
+            ..place
+        }),
+        next(place),
+    );
+    let none = Head {
+        key_len: 0,
+        value_len: 0,
+        version: 0,
+        tombstone: false,
+    };
+    let heads = [
+        (
+            "bytes of the value",
+            Head {
+                value_len: (1 << 20) - 1,
+                ..none
+            },
+        ),
+        (
+            "bytes of the key",
+            Head {
+                key_len: 255,
+                ..none
+            },
+        ),
+        (
+            "version",
+            Head {
+                version: VERSIONS_MAX - 1,
+                ..none
+            },
+        ),
+        (
+            "tombstone",
+            Head {
+                tombstone: true,
+                ..none
+            },
+        ),
+    ];
+    for (field, head) in heads {
+        assert_field("head", field, [head.word()], [none.word()]);
+    }
+    let words = rows(PAGE, "entry");
+    let drawn: Vec<_> = words.iter().map(|row| (row[0], row[1])).collect();
+    let expected = [
+        ("0", "link"),
+        ("8", "CRC"),
+        ("16", "head"),
+        ("24", "key"),
+        ("behind the key", "value"),
+    ];
+    assert_eq!(drawn, expected);
+    assert_eq!(
+        (LINK_WORD * 8, CRC_WORD * 8, HEAD_WORD * 8, HEAD_BYTES),
+        (0, 8, 16, 24)
+    );
+    for (text, number) in [
+        ("1 to 250 bytes", KEY_BYTES_MAX == 250),
+        ("64 bytes to 32 KiB", ENTRY_BYTES_MAX == 32 << 10),
+        ("16,384", VERSIONS_MAX == 16_384),
+    ] {
+        assert!(PAGE.contains(text) && number, "{text}");
+    }
+}
+
+#[test]
+fn the_header_is_as_drawn() {
+    let none = Geometry {
+        slots: 0,
+        entries: [0; 10],
+        versions: 0,
+    };
+    let all = Geometry {
+        slots: u32::MAX,
+        ..none
+    };
+    let field = |field, all: Geometry| {
+        assert_field(
+            "header",
+            field,
+            all.words().map(|word| word & 0xffff_ffff_ffff),
+            none.words().map(|word| word & 0xffff_ffff_ffff),
+        )
+    };
+    field("shortcuts", all);
+    field(
+        "versions",
+        Geometry {
+            versions: u16::MAX,
+            ..none
+        },
+    );
+    let mut entries = [0; 10];
+    entries[0] = u32::MAX;
+    field(
+        "entries of the class of 64 bytes",
+        Geometry { entries, ..none },
+    );
+    let last = 3 + 9;
+    assert!(
+        rows(PAGE, "header")
+            .iter()
+            .any(|row| row[0] == format!("4-{last}"))
+    );
+    assert!(PAGE.contains("shortcuts begin at byte 128") && HEADER_BYTES == 128);
+}
+
+#[test]
+fn messages_are_as_drawn() {
+    let none = Call {
+        op: CallOp::Find,
+        len: 0,
+        class: 0,
+        token: 0,
+        published: 0,
+        entry: 0,
+    };
+    let calls = [
+        (
+            "bytes of the body",
+            Call {
+                len: 0xffff,
+                ..none
+            },
+        ),
+        (
+            "size class",
+            Call {
+                class: u32::MAX as usize,
+                ..none
+            },
+        ),
+        (
+            "token",
+            Call {
+                token: u64::MAX,
+                ..none
+            },
+        ),
+        (
+            "epoch that",
+            Call {
+                published: u64::MAX,
+                ..none
+            },
+        ),
+        (
+            "entry",
+            Call {
+                entry: u64::MAX,
+                ..none
+            },
+        ),
+    ];
+    for (field, call) in calls {
+        assert_field("call", field, call.words(), none.words());
+    }
+    let none = Reply {
+        status: CallStatus::Done,
+        token: 0,
+        epoch: 0,
+        flush: 0,
+        words: Default::default(),
+    };
+    let words = |reply: &Reply| -> [u64; 4] { reply.message()[..4].try_into().unwrap() };
+    let replies = [
+        (
+            "token",
+            Reply {
+                token: u64::MAX,
+                ..none.clone()
+            },
+        ),
+        (
+            "server's epoch",
+            Reply {
+                epoch: u64::MAX,
+                ..none.clone()
+            },
+        ),
+        (
+            "epoch of the last flush",
+            Reply {
+                flush: u64::MAX,
+                ..none.clone()
+            },
+        ),
+    ];
+    for (field, reply) in replies {
+        assert_field("reply", field, words(&reply), words(&none));
+    }
+    let operations = CallOp::ALL.map(|op| (format!("{op:?}"), op as u8));
+    assert_drawn(PAGE, "calls", &code_table("call", operations));
+    let statuses = CallStatus::ALL.map(|status| (format!("{status:?}"), status as u8));
+    assert_drawn(PAGE, "statuses", &code_table("status", statuses));
+    for (text, holds) in [
+        ("16 entries", BATCH == 16),
+        ("16 calls", CALLS_MAX == 16),
+        ("up to 32 slots", NUMBERS_MAX == 32),
+    ] {
+        assert!(PAGE.contains(text) && holds, "{text} {NUMBERS_MAX}");
+    }
+}

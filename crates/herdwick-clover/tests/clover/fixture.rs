@@ -1,0 +1,375 @@
+//! Data nodes, a metadata server and clients on devices of one fabric, driven by one thread.
+
+use std::time::Duration;
+
+use herdwick_clover::{
+    Answer, ClientEnd, ClientId, ClientOptions, Grants, NodeClientId, NodeEnd, NodeOptions, Secret,
+    ServerEnd, ServerOptions,
+    layout::{CLASSES, Geometry},
+};
+use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork};
+use herdwick_fabric::{Device, PdId, Port};
+use herdwick_request::HashKey;
+use herdwick_roce_udp::{RoceDevice, RoceOptions};
+use herdwick_shm::{PdSize, ShmDevice};
+
+/// Time of one pass.
+const PASS: Duration = Duration::from_micros(1);
+pub(crate) const SECRET: Secret = Secret([7; 16]);
+
+/// Entries of the first six classes, so many of each.
+pub(crate) fn geometry(slots: u32, entries: u32, versions: u16) -> Geometry {
+    let mut counts = [0; CLASSES];
+    counts[..6].fill(entries);
+    Geometry {
+        slots,
+        entries: counts,
+        versions,
+    }
+}
+
+pub(crate) fn server_options() -> ServerOptions {
+    ServerOptions {
+        sweep: Duration::from_micros(5),
+        lease: Duration::from_millis(50),
+        ..ServerOptions::new(6, HashKey([3, 4]))
+    }
+}
+
+pub(crate) fn client_options() -> ClientOptions {
+    ClientOptions {
+        window: 16,
+        puts: 8,
+        cursors: 64,
+        value_max: 1500,
+        publish: Duration::from_micros(20),
+        entry_wait: Duration::from_millis(20),
+        timeout: Duration::from_secs(1),
+    }
+}
+
+/// An answer, kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Value(Vec<u8>),
+    Missing,
+    Done,
+    Full,
+    Contended,
+    Refused,
+    Failed,
+}
+
+impl Kept {
+    pub(crate) fn of(answer: Answer<'_>) -> Self {
+        match answer {
+            Answer::Value(value) => Self::Value(value.to_vec()),
+            Answer::Missing => Self::Missing,
+            Answer::Done => Self::Done,
+            Answer::Full => Self::Full,
+            Answer::Contended => Self::Contended,
+            Answer::Refused => Self::Refused,
+            Answer::Failed(_) => Self::Failed,
+        }
+    }
+}
+
+/// A client and its names.
+pub(crate) struct Member<D: Device> {
+    pub(crate) id: ClientId,
+    pub(crate) node_ids: Vec<NodeClientId>,
+    pub(crate) end: ClientEnd<D>,
+}
+
+/// Where devices of the fabric come from.
+pub(crate) trait Fabric {
+    type Device: Device;
+    fn host(&self) -> Self::Device;
+    fn guest(&self) -> Self::Device;
+}
+
+impl Fabric for SeededNetwork {
+    type Device = SeededDevice;
+    fn host(&self) -> SeededDevice {
+        self.device()
+    }
+    fn guest(&self) -> SeededDevice {
+        self.device()
+    }
+}
+
+pub(crate) struct Shm;
+
+impl Fabric for Shm {
+    type Device = ShmDevice;
+    fn host(&self) -> ShmDevice {
+        ShmDevice::host(PdSize::NONE)
+    }
+    fn guest(&self) -> ShmDevice {
+        ShmDevice::client()
+    }
+}
+
+pub(crate) struct Roce;
+
+impl Fabric for Roce {
+    type Device = RoceDevice;
+    fn host(&self) -> RoceDevice {
+        let loopback = ([127, 0, 0, 1], 0).into();
+        RoceDevice::bind(RoceOptions::new(loopback)).unwrap()
+    }
+    fn guest(&self) -> RoceDevice {
+        self.host()
+    }
+}
+
+/// All parties.
+pub(crate) struct World<F: Fabric> {
+    pub(crate) fabric: F,
+    pub(crate) nodes: Vec<NodeEnd<F::Device>>,
+    pub(crate) server: ServerEnd<F::Device>,
+    pub(crate) clients: Vec<Member<F::Device>>,
+    pub(crate) now: Duration,
+    /// Whether the data nodes' CPUs do anything.
+    pub(crate) nodes_run: bool,
+    /// A client that does nothing.
+    pub(crate) paused: Option<usize>,
+    pub(crate) server_options: ServerOptions,
+    pub(crate) client_options: ClientOptions,
+}
+
+/// Makes a domain at a data node, and the client's side of it.
+pub(crate) fn enter<D: Device>(
+    node: &mut NodeEnd<D>,
+    (device, port): (&D, &mut D::Port),
+    secret: Option<&Secret>,
+) -> (NodeClientId, PdId, herdwick_clover::NodeGrant) {
+    let room = NodeEnd::<D>::pd_room();
+    let pd = node.device.create_pd_for(&mut node.port, &room).unwrap();
+    let ticket = node.device.export_pd(&mut node.port, pd).unwrap();
+    let (id, grant) = node.admit(pd, secret).unwrap();
+    let pd = device.import_pd(port, ticket).unwrap();
+    (id, pd, grant)
+}
+
+/// Connects a client of `device`; with no secret it may only read.
+pub(crate) fn join<D: Device>(
+    (nodes, server): (&mut [NodeEnd<D>], &mut ServerEnd<D>),
+    device: D,
+    (secret, options): (Option<&Secret>, &ClientOptions),
+) -> Member<D> {
+    let mut port = ClientEnd::open_port(&device, nodes.len()).unwrap();
+    let room = ServerEnd::<D>::pd_room();
+    let pd = server
+        .device
+        .create_pd_for(&mut server.port, &room)
+        .unwrap();
+    let ticket = server.device.export_pd(&mut server.port, pd).unwrap();
+    let (id, grant) = server.admit(pd).unwrap();
+    let pd = device.import_pd(&mut port, ticket).unwrap();
+    let (mut node_ids, mut grants) = (Vec::new(), Vec::new());
+    for node in nodes.iter_mut() {
+        let (id, pd, grant) = enter(node, (&device, &mut port), secret);
+        node_ids.push(id);
+        grants.push((pd, grant));
+    }
+    let grants = Grants {
+        server: (pd, grant),
+        nodes: grants,
+    };
+    let (end, accept, accepts) = ClientEnd::open(device, (port, grants), options).unwrap();
+    server.connect(id, &accept).unwrap();
+    for ((node, id), accept) in nodes.iter_mut().zip(&node_ids).zip(&accepts) {
+        node.connect(*id, accept).unwrap();
+    }
+    Member { id, node_ids, end }
+}
+
+/// Connects a metadata server.
+pub(crate) fn serve<D: Device>(
+    nodes: &mut [NodeEnd<D>],
+    (host, device): (D, D),
+    options: &ServerOptions,
+) -> ServerEnd<D> {
+    let mut port = ServerEnd::open_port(&device, nodes.len()).unwrap();
+    let entered: Vec<_> = nodes
+        .iter_mut()
+        .map(|node| enter(node, (&device, &mut port), Some(&SECRET)))
+        .collect();
+    let (ids, grants): (Vec<_>, Vec<_>) = entered
+        .into_iter()
+        .map(|(id, pd, grant)| (id, (pd, grant)))
+        .unzip();
+    let (server, accepts) = ServerEnd::open((host, device), (port, grants), options).unwrap();
+    for ((node, id), accept) in nodes.iter_mut().zip(ids).zip(&accepts) {
+        node.connect(id, accept).unwrap();
+    }
+    server
+}
+
+impl<F: Fabric> World<F> {
+    pub(crate) fn new(fabric: F, (nodes, clients): (usize, usize), geometry: Geometry) -> Self {
+        let options = NodeOptions {
+            geometry,
+            clients: 8,
+            secret: SECRET,
+        };
+        let mut nodes: Vec<_> = (0..nodes)
+            .map(|_| NodeEnd::open(fabric.host(), options.clone()).unwrap())
+            .collect();
+        let server = serve(
+            &mut nodes,
+            (fabric.host(), fabric.guest()),
+            &server_options(),
+        );
+        let mut world = Self {
+            fabric,
+            nodes,
+            server,
+            clients: Vec::new(),
+            now: Duration::ZERO,
+            nodes_run: true,
+            paused: None,
+            server_options: server_options(),
+            client_options: client_options(),
+        };
+        world.get_ready();
+        for _ in 0..clients {
+            world.join();
+        }
+        world
+    }
+
+    pub(crate) fn get_ready(&mut self) {
+        for _ in 0..1_000_000 {
+            if self.server.server().is_ready() {
+                return;
+            }
+            assert_eq!(self.server.server().failed(), None);
+            self.pass();
+        }
+        panic!("the server does not start");
+    }
+
+    pub(crate) fn join(&mut self) {
+        let device = self.fabric.guest();
+        let member = join(
+            (&mut self.nodes, &mut self.server),
+            device,
+            (Some(&SECRET), &self.client_options),
+        );
+        self.clients.push(member);
+    }
+
+    /// Removes a client that is gone.
+    pub(crate) fn remove(&mut self, index: usize) -> Member<F::Device> {
+        let member = self.clients.remove(index);
+        for (node, id) in self.nodes.iter_mut().zip(&member.node_ids) {
+            node.remove(*id);
+        }
+        self.server.remove(member.id);
+        member
+    }
+
+    /// Another server takes over; all clients are gone.
+    pub(crate) fn restart(&mut self) {
+        for node in &mut self.nodes {
+            node.remove_all();
+        }
+        self.clients.clear();
+        let devices = (self.fabric.host(), self.fabric.guest());
+        self.server = serve(&mut self.nodes, devices, &self.server_options);
+        self.get_ready();
+    }
+
+    /// One pass of every party's loop; returns every answer with its client.
+    pub(crate) fn pass(&mut self) -> Vec<(usize, u64, Kept)> {
+        self.now += PASS;
+        if self.nodes_run {
+            for node in &mut self.nodes {
+                node.port.progress(self.now);
+            }
+        }
+        self.server.port.progress(self.now);
+        self.server.node_port.progress(self.now);
+        self.server.pass(self.now);
+        let mut answers = Vec::new();
+        let clients = self.clients.iter_mut().enumerate();
+        for (index, Member { end, .. }) in clients.filter(|(index, _)| self.paused != Some(*index))
+        {
+            end.client.post(&mut end.port, self.now);
+            end.port.progress(self.now);
+            let sink =
+                &mut |user, answer: Answer<'_>| answers.push((index, user, Kept::of(answer)));
+            end.client.poll(&mut end.port, self.now, sink);
+        }
+        answers
+    }
+
+    /// Runs until the only request in flight is answered.
+    pub(crate) fn answer(&mut self) -> Kept {
+        for _ in 0..2_000_000 {
+            if let Some((_, _, kept)) = self.pass().pop() {
+                return kept;
+            }
+        }
+        panic!("no answer");
+    }
+
+    pub(crate) fn get(&mut self, client: usize, key: &[u8]) -> Kept {
+        self.clients[client].end.client.get(key, 0).unwrap();
+        self.answer()
+    }
+
+    pub(crate) fn put(&mut self, client: usize, key: &[u8], value: &[u8]) -> Kept {
+        let now = self.now;
+        let end = &mut self.clients[client].end;
+        end.client.put(key, value, 0, now).unwrap();
+        self.answer()
+    }
+
+    pub(crate) fn delete(&mut self, client: usize, key: &[u8]) -> Kept {
+        let now = self.now;
+        self.clients[client].end.client.delete(key, 0, now).unwrap();
+        self.answer()
+    }
+}
+
+/// Loss, delay, reordering, and READs and WRITEs whose words are accessed at different times.
+pub(crate) fn storm() -> Faults {
+    Faults {
+        drop_per_mille: 30,
+        duplicate_per_mille: 30,
+        reorder_per_mille: 100,
+        reorder_window: Duration::from_micros(4),
+        delay_min: Duration::from_nanos(200),
+        delay_max: Duration::from_micros(3),
+        tear: Duration::from_nanos(100),
+        tear_reads: Duration::from_nanos(900),
+        ..Faults::default()
+    }
+}
+
+pub(crate) fn key(n: u64) -> Vec<u8> {
+    format!("{n:016}").into_bytes()
+}
+
+/// A sequence of numbers that look random.
+pub(crate) struct Draw(pub(crate) u64);
+
+impl Draw {
+    pub(crate) fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ x >> 31) % below
+    }
+}
+
+/// Returns a number of the environment, for runs that are longer than those of CI.
+#[expect(clippy::disallowed_methods, reason = "a test reads its own knobs")]
+pub(crate) fn knob(name: &str, default: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value.map_or(default, |value| value.parse().expect("a number"))
+}

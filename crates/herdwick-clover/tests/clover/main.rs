@@ -1,0 +1,10 @@
+//! Clover over the seeded fabric, shared memory and RoCE: against a model, by histories, with parties
+//! that die at every step, and under hostile messages.
+
+mod doc;
+mod fixture;
+mod hostile;
+mod linear;
+mod model;
+mod slow;
+mod threads;

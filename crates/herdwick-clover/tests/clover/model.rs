@@ -1,0 +1,199 @@
+//! Random operations against a plain map, while entries are recycled and versions wrap.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use herdwick_conformance::seeded::SeededNetwork;
+
+use crate::fixture::{Draw, Fabric, Kept, Roce, Shm, World, geometry, key, knob, storm};
+
+/// What was asked of a key.
+enum Asked {
+    Get,
+    Put(Vec<u8>),
+    Delete,
+}
+
+fn value(draw: &mut Draw) -> Vec<u8> {
+    let len = match draw.next(40) {
+        0 => draw.next(1500) + 1,
+        1..=5 => draw.next(400),
+        6 => 0,
+        _ => draw.next(60),
+    };
+    let byte = draw.next(256) as u8;
+    (0..len).map(|i| byte.wrapping_add(i as u8)).collect()
+}
+
+/// Keys of 1 to 250 bytes.
+fn name(n: u64) -> Vec<u8> {
+    match n % 50 {
+        0 => vec![n as u8; 250],
+        1 => vec![n as u8],
+        _ => key(n),
+    }
+}
+
+/// Runs operations of several clients on keys that nobody else asks for meanwhile. Returns what is
+/// stored in the end.
+fn against_a_map<F: Fabric>(
+    world: &mut World<F>,
+    seed: u64,
+    operations: u64,
+    keys: u64,
+) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let (mut draw, mut map) = (Draw(seed), BTreeMap::<Vec<u8>, Vec<u8>>::new());
+    let mut asked: BTreeMap<(usize, u64), (Vec<u8>, Asked)> = BTreeMap::new();
+    let (mut busy, mut begun, mut ended) = (BTreeSet::new(), 0, 0);
+    while ended < operations {
+        for client in 0..world.clients.len() {
+            let name = name(draw.next(keys));
+            if begun == operations || busy.contains(&name) {
+                continue;
+            }
+            let (now, machine) = (world.now, &mut world.clients[client].end.client);
+            let (what, refused) = match draw.next(10) {
+                0..=3 => (Asked::Get, machine.get(&name, begun)),
+                4..=8 => {
+                    let value = value(&mut draw);
+                    let refused = machine.put(&name, &value, begun, now);
+                    (Asked::Put(value), refused)
+                }
+                _ => (Asked::Delete, machine.delete(&name, begun, now)),
+            };
+            if refused.is_ok() {
+                busy.insert(name.clone());
+                asked.insert((client, begun), (name, what));
+                begun += 1;
+            }
+        }
+        for (client, user, answer) in world.pass() {
+            let (name, what) = asked.remove(&(client, user)).expect("asked once");
+            busy.remove(&name);
+            ended += 1;
+            let expected = match what {
+                Asked::Get => map
+                    .get(&name)
+                    .map_or(Kept::Missing, |v| Kept::Value(v.clone())),
+                Asked::Put(value) if answer == Kept::Done => {
+                    map.insert(name, value);
+                    Kept::Done
+                }
+                Asked::Put(_) => Kept::Full,
+                Asked::Delete => map.remove(&name).map_or(Kept::Missing, |_| Kept::Done),
+            };
+            let failed = world.clients[client].end.client.failed();
+            assert!(
+                answer == expected,
+                "operation {user}: {answer:.80?}, not {expected:.80?} {failed:?}"
+            );
+        }
+    }
+    map
+}
+
+/// Every key is found, and deleted ones are forgotten.
+fn settles<F: Fabric>(world: &mut World<F>, map: &BTreeMap<Vec<u8>, Vec<u8>>, keys: u64) {
+    for n in 0..keys {
+        let name = name(n);
+        let expected = map
+            .get(&name)
+            .map_or(Kept::Missing, |v| Kept::Value(v.clone()));
+        assert!(world.get(0, &name) == expected, "key {n}");
+    }
+    let mut passes = 0;
+    while world.server.server().keys() != map.len() {
+        world.pass();
+        passes += 1;
+        assert!(
+            passes < 200_000,
+            "{} of {}",
+            world.server.server().keys(),
+            map.len()
+        );
+    }
+    let counters = world.server.server().counters();
+    assert_eq!(
+        (counters.corrupt, counters.bad_claim, counters.bad_unknown),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn operations_over_shared_memory_match_a_map_and_no_data_node_runs() {
+    let operations = knob("HERDWICK_CLOVER_OPERATIONS", 30_000);
+    for nodes in [1, 2, 3] {
+        let mut world = World::new(Shm, (nodes, 3), geometry(1000, 700, 1 << 14));
+        world.nodes_run = false;
+        let map = against_a_map(&mut world, 1, operations, 400);
+        settles(&mut world, &map, 400);
+        let counters = world.server.server().counters();
+        assert!(counters.recycled > operations / 8, "{counters:?}");
+    }
+}
+
+#[test]
+fn operations_on_a_network_that_tears_and_loses_match_a_map() {
+    for seed in 0..4 {
+        let network = SeededNetwork::new(seed);
+        let nodes = 1 + seed as usize % 2;
+        let mut world = World::new(network, (nodes, 2), geometry(200, 300, 1 << 14));
+        world.fabric.set_faults(storm());
+        let map = against_a_map(&mut world, seed, 1500, 60);
+        settles(&mut world, &map, 60);
+    }
+}
+
+#[test]
+fn operations_over_roce_match_a_map() {
+    let mut world = World::new(Roce, (2, 2), geometry(200, 300, 1 << 14));
+    let map = against_a_map(&mut world, 1, 3000, 60);
+    settles(&mut world, &map, 60);
+}
+
+#[test]
+fn versions_wrap_and_readers_are_right() {
+    for (seed, versions) in [(1, 2), (2, 3), (3, 5)] {
+        let mut world = World::new(Shm, (1, 3), geometry(64, 200, versions));
+        let map = against_a_map(&mut world, seed, 20_000, 20);
+        settles(&mut world, &map, 20);
+        assert!(world.server.server().counters().wraps > 100);
+        let flushes: u64 = (world.clients.iter())
+            .map(|member| member.end.client.counters().flushes)
+            .sum();
+        assert!(flushes > 10);
+    }
+}
+
+#[test]
+fn a_full_store_says_so_and_keeps_what_it_has() {
+    // Fewer entries than keys, and fewer slots.
+    for (slots, entries) in [(1000, 150), (40, 1000)] {
+        let mut world = World::new(Shm, (1, 1), geometry(slots, entries, 100));
+        world.clients[0].end.client.get(b"x", 0).unwrap();
+        world.answer();
+        let mut full = 0;
+        let mut stored = Vec::new();
+        for n in 0..300 {
+            match world.put(0, &key(n), b"value") {
+                Kept::Done => stored.push(n),
+                Kept::Full => full += 1,
+                other => panic!("{other:?}"),
+            }
+            if full > 3 {
+                break;
+            }
+        }
+        assert!(full > 3 && stored.len() >= 39, "{full} {}", stored.len());
+        for n in &stored {
+            assert_eq!(world.get(0, &key(*n)), Kept::Value(b"value".to_vec()));
+        }
+        // A DELETE makes room.
+        if slots == 40 {
+            assert_eq!(world.delete(0, &key(stored[0])), Kept::Done);
+            while world.server.server().keys() == 40 {
+                world.pass();
+            }
+            assert_eq!(world.put(0, b"new", b"value"), Kept::Done);
+        }
+    }
+}
