@@ -21,9 +21,9 @@
 #![forbid(unsafe_code)]
 
 mod context;
-mod entrances;
 mod file_lock;
 mod herd;
+mod listeners;
 mod memcached;
 mod memory;
 mod net;

@@ -21,12 +21,12 @@ use mio::{Events, Poll, Waker};
 
 use crate::{
     context::Context,
-    entrances::Entrances,
     herd::{
         lease::{Closing, Host, LeaseService, WorkerEnd},
         transports::{FabricStatus, Transports},
     },
-    memcached::tcp::{Owners, TcpFront},
+    listeners::Listeners,
+    memcached::{MemcachedFront, Owners},
     memory::{
         file::MemoryFile,
         fit::{self, Reduced},
@@ -34,7 +34,7 @@ use crate::{
         split::{LeaseBounds, Stores, lease_socket, stores},
     },
     net::{
-        accept::{self, Acceptor, Porch, WAKE},
+        accept::{self, Acceptor, HandshakeQueue, WAKE},
         auth::Auth,
         stream::Stream,
         unix::SocketFile,
@@ -80,7 +80,7 @@ pub struct Server {
     stopping: Arc<Stopping>,
     acceptor: Arc<Waker>,
     /// Wakes the thread for TLS handshakes, if there is one.
-    greeter: Option<Arc<Waker>>,
+    handshakes: Option<Arc<Waker>>,
     manager: Option<Closing>,
     metrics: Option<(SocketAddr, WakeupFd)>,
     threads: Vec<JoinHandle<()>>,
@@ -98,8 +98,8 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut left_out = Vec::new();
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
-    let doors = Entrances::open(&config, &mut left_out)?;
-    let (opened, gauges, admitted) = (doors.opened, doors.gauges, doors.credentials);
+    let listeners = Listeners::open(&config, &mut left_out)?;
+    let (opened, gauges, admitted) = (listeners.opened, listeners.gauges, listeners.credentials);
     let mut stores = stores(&config, workers)?;
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;
@@ -126,7 +126,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         timer,
         stopping: Arc::new(Stopping::new(wakeups.clone())),
         acceptor: Arc::new(acceptor),
-        greeter: None,
+        handshakes: None,
         manager: None,
         metrics: None,
         threads: Vec::new(),
@@ -147,7 +147,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let intakes = server.start_workers(&crew, stores, parts, ends, &leases)?;
     let acceptor = Acceptor {
         poll: accept_poll,
-        porch: server.start_greeter(config.connections_max)?,
+        handshake_queue: server.start_handshakes(config.connections_max)?,
         listeners: opened.listeners,
         udp: opened.udp,
         intakes,
@@ -330,15 +330,15 @@ impl Server {
     }
 
     /// Starts the thread for TLS handshakes, if TLS is configured.
-    fn start_greeter(&mut self, connections_max: usize) -> Result<Option<Porch>, StartError> {
+    fn start_handshakes(&mut self, most: usize) -> Result<Option<HandshakeQueue>, StartError> {
         if self.context.certificates.is_none() {
             return Ok(None);
         }
         let rest = (&self.context, self.timer, &self.stopping);
-        let (greeter, porch, waker) = accept::greeter(connections_max, &self.acceptor, rest)?;
-        self.greeter = Some(waker);
-        self.start("tls".into(), move || greeter.run())?;
-        Ok(Some(porch))
+        let (thread, queue, waker) = accept::handshakes(most, &self.acceptor, rest)?;
+        self.handshakes = Some(waker);
+        self.start("tls".into(), move || thread.run())?;
+        Ok(Some(queue))
     }
 
     /// Starts the thread that accepts connections.
@@ -393,7 +393,7 @@ impl Server {
                 workers: self.workers,
                 own: index,
             };
-            let mut fronts: Vec<Box<dyn Front + Send>> = vec![Box::new(TcpFront::new(
+            let mut fronts: Vec<Box<dyn Front + Send>> = vec![Box::new(MemcachedFront::new(
                 Arc::clone(crew.context),
                 Arc::clone(crew.host),
                 owners,
@@ -468,7 +468,7 @@ impl Server {
         self.stopping.ask();
         // Fails only while a wake is pending already.
         let _ = self.acceptor.wake();
-        let _ = self.greeter.as_ref().map(|greeter| greeter.wake());
+        let _ = self.handshakes.as_ref().map(|thread| thread.wake());
         if let Some(manager) = &self.manager {
             manager.ask();
         }

@@ -242,7 +242,7 @@ fn files_kept_after_a_lease_hold_no_memory_of_an_mlocked_server() {
 fn silent_tcp_connections_do_not_prevent_leases() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();
-    let refused = siege.stat("lease_strangers_refused");
+    let refused = siege.stat("lease_unclaimed_refused");
     let silent = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(&address).unwrap();
         stream.write_all(bytes).unwrap();
@@ -263,7 +263,7 @@ fn silent_tcp_connections_do_not_prevent_leases() {
     late.read_to_end(&mut said).unwrap();
     assert!(said.starts_with(b"HWL"), "{said:?}");
     siege.until_stat("lease_refused_token", tokens.max(1));
-    assert_eq!(siege.stat("lease_strangers_refused"), refused);
+    assert_eq!(siege.stat("lease_unclaimed_refused"), refused);
     drop(crowd);
     siege.survives();
 }
@@ -280,7 +280,7 @@ fn silent_lease_sockets_do_not_prevent_leases() {
         drop(Raw::take(&address, 8));
         crowd.push(authenticate());
     }
-    assert!(siege.stat("lease_strangers_refused") > 0);
+    assert!(siege.stat("lease_unclaimed_refused") > 0);
     drop(crowd);
     siege.survives();
 }

@@ -88,7 +88,7 @@ const NEVER: &[&str] = &[
     "lease_malformed",
     "lease_refused_token",
     "lease_fabric_lost",
-    "lease_strangers_refused",
+    "lease_unclaimed_refused",
 ];
 
 /// The sockets of a server.

@@ -49,8 +49,8 @@ counted! {
     /// flight.
     Counter lease_grants_unsent = fields.grants_unsent in LEASE_FAILURES(reason = "grants_unsent");
     /// Sockets closed unread because too many unauthenticated ones waited.
-    Counter lease_strangers_refused = fields.strangers_refused
-        in LEASE_FAILURES(reason = "strangers_refused");
+    Counter lease_unclaimed_refused = fields.unclaimed_refused
+        in LEASE_FAILURES(reason = "unclaimed_refused");
 }
 
 impl LeaseCounters {

@@ -1,4 +1,4 @@
-//! The server through its front doors: one file for each subject. They share an executable, since a
+//! The server as its clients see it: one file for each subject. They share an executable, since a
 //! test links the whole server; what limits or measures its own process is a target of its own.
 
 #[path = "../common/tls.rs"]

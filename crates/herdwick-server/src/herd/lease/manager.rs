@@ -1,11 +1,11 @@
 //! The lease manager: a thread that accepts lease sockets, has the workers grant, connect and
 //! revoke, and ends leases whose clients disconnect or send no heartbeat.
 //!
-//! In a circle with `doors`: that part of the lease manager holds its new sockets, and is written as
+//! In a circle with `new_sockets`: that part of the lease manager holds its new sockets, and is written as
 //! methods of it.
 
 mod claims;
-mod doors;
+mod new_sockets;
 mod unread;
 
 use std::{
@@ -39,7 +39,7 @@ use crate::{
     runtime::{readiness, time::ServerClock},
     telemetry::leases::{LeaseCounters, count},
 };
-use doors::Doors;
+use new_sockets::NewSockets;
 use unread::Unread;
 
 const LISTENER: Key = Key(0);
@@ -86,7 +86,7 @@ pub(crate) struct LeaseChannels {
 pub(crate) struct LeaseManager {
     poll: Poll,
     listener: Option<unix::Listener>,
-    doors: Doors,
+    new_sockets: NewSockets,
     /// Connections to the memcached port that began with a claim.
     arrivals: Receiver<LeaseArrival>,
     config: LeaseConfig,
@@ -119,7 +119,7 @@ impl LeaseManager {
         Ok(Self {
             poll,
             listener,
-            doors: Doors::default(),
+            new_sockets: NewSockets::default(),
             arrivals: transports.arrivals,
             shares: Shares::new(config.leases_max, config.bytes_max),
             config,
@@ -146,7 +146,7 @@ impl LeaseManager {
         let mut now = timer.now();
         while !stop.load(Ordering::Acquire) {
             let timeout = self.timeout(now);
-            let others = [self.doors.timeout(), self.unread.timeout()];
+            let others = [self.new_sockets.timeout(), self.unread.timeout()];
             let timeout = others.into_iter().flatten().chain(timeout).min();
             let due = timeout.map(|timeout| now + timeout);
             readiness::wait(&mut self.poll, &mut events, timeout);
@@ -154,12 +154,12 @@ impl LeaseManager {
             self.excuse(now.saturating_sub(due.unwrap_or(now)));
             for event in &events {
                 match event.token() {
-                    LISTENER => self.doors.pending = true,
+                    LISTENER => self.new_sockets.pending = true,
                     WAKER => {}
                     Key(client) => self.handle_client(LeaseId(client as u64), now),
                 }
             }
-            self.handle_strangers(now);
+            self.accept_unclaimed(now);
             self.handle_arrivals(now);
             self.handle_answers(now);
             self.handle_timeouts(now);

@@ -45,11 +45,11 @@ pub(crate) struct LeaseService {
     pub(crate) ends: Vec<Vec<(Fabric, WorkerEnd)>>,
     pub(crate) closing: Closing,
     /// Taken by the [`Host`].
-    entrance: Option<Entrance>,
+    offers: Option<LeaseOffers>,
 }
 
 /// What clients need to reach the lease manager.
-struct Entrance {
+struct LeaseOffers {
     tokens: Arc<LeaseTokens>,
     counters: Arc<LeaseCounters>,
     arrivals: Sender<LeaseArrival>,
@@ -114,7 +114,7 @@ impl LeaseService {
             random,
         };
         let manager = LeaseManager::new(poll, config, transports)?;
-        let entrance = Entrance {
+        let offers = LeaseOffers {
             tokens,
             counters: manager.counters(),
             arrivals,
@@ -131,7 +131,7 @@ impl LeaseService {
             manager,
             ends,
             closing,
-            entrance: Some(entrance),
+            offers: Some(offers),
         })
     }
 }
@@ -159,7 +159,7 @@ pub(crate) struct Host {
     offer: Offer,
     /// The request path of every lease, overriding the clients' choice.
     path: Option<RequestPath>,
-    entrance: Option<Entrance>,
+    offers: Option<LeaseOffers>,
     boot: Option<BootId>,
     timer: ServerClock,
 }
@@ -176,7 +176,7 @@ impl Host {
         Self {
             offer,
             path,
-            entrance: service.and_then(|service| service.entrance.take()),
+            offers: service.and_then(|service| service.offers.take()),
             boot: boot.and_then(|text| BootId::parse(&text)),
             timer,
         }
@@ -197,15 +197,15 @@ impl Host {
             path,
             ..self.offer.clone()
         };
-        if let Some(entrance) = &self.entrance {
+        if let Some(offers) = &self.offers {
             let now = self.timer.now();
             let same_host = hello.boot.is_some() && hello.boot == self.boot;
             let usable = |offered: &&Offered| {
                 let fabric = offered.fabric;
                 hello.has(fabric.name()) && (same_host || !fabric.is_local())
             };
-            let usable = entrance.fabrics.iter().filter(usable);
-            let offers = usable.filter_map(|offered| entrance.offer(offered, asked, now));
+            let usable = offers.fabrics.iter().filter(usable);
+            let offers = usable.filter_map(|offered| offers.offer(offered, asked, now));
             offer.fabrics = offers.collect();
         }
         Some(offer.to_line())
@@ -213,26 +213,26 @@ impl Host {
 
     /// Returns whether there is a lease manager to send claims to.
     pub(crate) fn takes_claims(&self) -> bool {
-        self.entrance.is_some()
+        self.offers.is_some()
     }
 
     /// Sends a connection that began with a claim to the lease manager.
     pub(crate) fn pass_on(&self, arrival: LeaseArrival) {
-        if let Some(entrance) = &self.entrance {
+        if let Some(offers) = &self.offers {
             // Fails only when the lease manager has ended; then the connection is closed here.
-            let _ = entrance.arrivals.send(arrival);
-            let _ = entrance.waker.wake();
+            let _ = offers.arrivals.send(arrival);
+            let _ = offers.waker.wake();
         }
     }
 
     /// Returns the lease manager's counters, if there is one.
     pub(crate) fn counters(&self) -> Option<Arc<LeaseCounters>> {
-        let entrance = self.entrance.as_ref();
-        entrance.map(|entrance| Arc::clone(&entrance.counters))
+        let offers = self.offers.as_ref();
+        offers.map(|offers| Arc::clone(&offers.counters))
     }
 }
 
-impl Entrance {
+impl LeaseOffers {
     /// Issues a token for a lease over one fabric, if the fabric supports the path that is `asked`
     /// for. Where that depends on the device, the best path is chosen if none was asked for.
     fn offer(

@@ -20,7 +20,7 @@ use mio::{
 
 pub(crate) use polling::WAKE;
 use polling::{EVENTS, RETRY};
-pub(crate) use tls::{Porch, greeter};
+pub(crate) use tls::{HandshakeQueue, handshakes};
 
 use crate::{
     context::Context,
@@ -37,7 +37,7 @@ pub(crate) struct Acceptor {
     pub(crate) listeners: Vec<StreamListener>,
     pub(crate) udp: Vec<UdpListener>,
     /// The thread for TLS handshakes, if there are TLS listeners.
-    pub(crate) porch: Option<Porch>,
+    pub(crate) handshake_queue: Option<HandshakeQueue>,
     /// One queue for each worker, with room for `connections_max` of the start.
     pub(crate) intakes: Vec<(Producer<Stream>, WakeupFd)>,
     /// Connections that found their worker's queue full, with its index: the limit may have been
@@ -154,8 +154,8 @@ impl Acceptor {
             }
             Accepted::Tls(socket) if has_room => {
                 let deadline = now + self.context.tunables.timeout().request;
-                match &mut self.porch {
-                    Some(porch) => porch.begin(socket, deadline),
+                match &mut self.handshake_queue {
+                    Some(handshake_queue) => handshake_queue.begin(socket, deadline),
                     None => self.context.limits.leave(),
                 }
             }
@@ -167,7 +167,7 @@ impl Acceptor {
 
     /// Assigns the connections with a complete handshake.
     fn deal_greeted(&mut self) {
-        while let Some(stream) = self.porch.as_mut().and_then(Porch::next) {
+        while let Some(stream) = self.handshake_queue.as_mut().and_then(HandshakeQueue::next) {
             self.deal(Stream::Tls(stream));
         }
     }
@@ -194,14 +194,17 @@ impl Acceptor {
                 self.hand_over(worker, stream);
             }
         }
-        if let Some(porch) = &mut self.porch {
-            porch.pass_waiting();
+        if let Some(handshake_queue) = &mut self.handshake_queue {
+            handshake_queue.pass_waiting();
         }
     }
 
     /// Returns whether connections wait for room in a queue.
     fn is_behind(&self) -> bool {
-        let handshakes = self.porch.as_ref().is_some_and(Porch::is_behind);
+        let handshakes = self
+            .handshake_queue
+            .as_ref()
+            .is_some_and(HandshakeQueue::is_behind);
         handshakes || !self.waiting.is_empty()
     }
 }

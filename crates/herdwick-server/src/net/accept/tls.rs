@@ -22,7 +22,7 @@ pub(super) struct Beginning {
 }
 
 /// The acceptor's end of the handshake thread.
-pub(crate) struct Porch {
+pub(crate) struct HandshakeQueue {
     beginnings: Producer<Beginning>,
     /// Connections that found the queue full.
     waiting: VecDeque<Beginning>,
@@ -30,7 +30,7 @@ pub(crate) struct Porch {
     waker: Arc<Waker>,
 }
 
-impl Porch {
+impl HandshakeQueue {
     /// Passes a connection to the thread, or keeps it until the queue has room.
     pub(super) fn begin(&mut self, socket: TcpStream, deadline: Duration) {
         self.waiting.push_back(Beginning { socket, deadline });
@@ -62,7 +62,7 @@ impl Porch {
 }
 
 /// The handshake thread.
-pub(crate) struct Greeter {
+pub(crate) struct HandshakeThread {
     poll: Poll,
     beginnings: Consumer<Beginning>,
     done: Producer<Box<TlsStream>>,
@@ -77,24 +77,24 @@ pub(crate) struct Greeter {
 }
 
 /// Creates the thread's state, the acceptor's end of it, and its waker.
-pub(crate) fn greeter(
+pub(crate) fn handshakes(
     connections_max: usize,
     acceptor: &Arc<Waker>,
     (context, timer, stopping): (&Arc<Context>, ServerClock, &Arc<Stopping>),
-) -> Result<(Greeter, Porch, Arc<Waker>), StartError> {
+) -> Result<(HandshakeThread, HandshakeQueue, Arc<Waker>), StartError> {
     let poll = Poll::new().map_err(refused("a poll"))?;
     let waker = Waker::new(poll.registry(), WAKE).map_err(refused("a waker"))?;
     let waker = Arc::new(waker);
     // `connections_max` may be raised while the server runs: what finds a queue full waits beside it.
     let (beginnings, begun) = spsc::channel(connections_max);
     let (done, ended) = spsc::channel(connections_max);
-    let porch = Porch {
+    let handshake_queue = HandshakeQueue {
         beginnings,
         waiting: VecDeque::new(),
         done: ended,
         waker: Arc::clone(&waker),
     };
-    let greeter = Greeter {
+    let handshake_thread = HandshakeThread {
         poll,
         beginnings: begun,
         done,
@@ -105,10 +105,10 @@ pub(crate) fn greeter(
         timer,
         stopping: Arc::clone(stopping),
     };
-    Ok((greeter, porch, waker))
+    Ok((handshake_thread, handshake_queue, waker))
 }
 
-impl Greeter {
+impl HandshakeThread {
     /// Runs handshakes until the server stops.
     pub(crate) fn run(mut self) {
         let context = Arc::clone(&self.context);

@@ -178,18 +178,18 @@ mod tests {
     use crate::settings::tls::{ClientCertificates, KeyFormat, Tls};
 
     /// Unfinished handshakes with peers that send nothing for now.
-    struct Porch {
+    struct Fixture {
         poll: Poll,
         certificates: Certificates,
         listener: mio::net::TcpListener,
         handshakes: Handshakes,
     }
 
-    impl Porch {
+    impl Fixture {
         fn new(name: &str) -> Self {
             let CertifiedKey { cert, signing_key } =
                 generate_simple_self_signed(["localhost".into()]).unwrap();
-            let name = format!("herdwick-porch-{}-{name}", std::process::id());
+            let name = format!("herdwick-fixture-{}-{name}", std::process::id());
             let path = std::env::temp_dir().join(name);
             std::fs::write(&path, cert.pem() + &signing_key.serialize_pem()).unwrap();
             let files = Tls {
@@ -251,17 +251,17 @@ mod tests {
 
     #[test]
     fn handshake_times_out() {
-        let mut porch = Porch::new("late");
-        let _early = [porch.begin(b"", 0), porch.begin(b"\x16", 0)];
-        let _later = porch.begin(b"", 5);
-        assert_eq!(porch.give_up(9), 0);
-        assert_eq!(porch.give_up(10), 2);
-        assert_eq!(porch.give_up(14), 0);
-        assert!(porch.handshakes.tick().is_some());
-        assert_eq!(porch.give_up(15), 1);
-        assert!(porch.handshakes.tick().is_none());
-        assert_eq!(porch.certificates.counters.late.load(Relaxed), 3);
-        assert_eq!(porch.handshakes.came, 0);
+        let mut fixture = Fixture::new("late");
+        let _early = [fixture.begin(b"", 0), fixture.begin(b"\x16", 0)];
+        let _later = fixture.begin(b"", 5);
+        assert_eq!(fixture.give_up(9), 0);
+        assert_eq!(fixture.give_up(10), 2);
+        assert_eq!(fixture.give_up(14), 0);
+        assert!(fixture.handshakes.tick().is_some());
+        assert_eq!(fixture.give_up(15), 1);
+        assert!(fixture.handshakes.tick().is_none());
+        assert_eq!(fixture.certificates.counters.late.load(Relaxed), 3);
+        assert_eq!(fixture.handshakes.came, 0);
     }
 
     /// The beginning of a ClientHello that announces a great length.
@@ -278,32 +278,32 @@ mod tests {
 
     #[test]
     fn largest_handshake_is_ended_when_the_total_is_exceeded() {
-        let mut porch = Porch::new("crowded");
+        let mut fixture = Fixture::new("crowded");
         let said = endless(HANDSHAKE_BYTES_MAX - 100);
         let count = BYTES_MAX / said.len() + 2;
-        let _peers: Vec<_> = (0..count).map(|_| porch.begin(&said, 0)).collect();
-        porch.take_in(count, said.len());
-        assert!(porch.handshakes.came > BYTES_MAX);
-        let given_up = porch.give_up(1);
-        assert!(given_up > 0 && porch.handshakes.came <= BYTES_MAX);
-        let crowded = porch.certificates.counters.crowded.load(Relaxed);
+        let _peers: Vec<_> = (0..count).map(|_| fixture.begin(&said, 0)).collect();
+        fixture.take_in(count, said.len());
+        assert!(fixture.handshakes.came > BYTES_MAX);
+        let given_up = fixture.give_up(1);
+        assert!(given_up > 0 && fixture.handshakes.came <= BYTES_MAX);
+        let crowded = fixture.certificates.counters.crowded.load(Relaxed);
         assert_eq!(crowded, given_up as u64);
     }
 
     #[test]
     fn bytes_of_one_handshake_are_bounded() {
-        let mut porch = Porch::new("long");
-        let mut peer = porch.begin(b"", 0);
+        let mut fixture = Fixture::new("long");
+        let mut peer = fixture.begin(b"", 0);
         peer.write_all(&endless(2 * HANDSHAKE_BYTES_MAX)).unwrap();
         let failed = loop {
-            let registry = porch.poll.registry();
-            let certificates = &porch.certificates;
-            match porch.handshakes.go_on(Token(1), certificates, registry) {
+            let registry = fixture.poll.registry();
+            let certificates = &fixture.certificates;
+            match fixture.handshakes.go_on(Token(1), certificates, registry) {
                 HandshakeProgress::UnderWay => {}
                 other => break other,
             }
         };
         assert!(matches!(failed, HandshakeProgress::Failed));
-        assert_eq!(porch.certificates.counters.failed.load(Relaxed), 1);
+        assert_eq!(fixture.certificates.counters.failed.load(Relaxed), 1);
     }
 }

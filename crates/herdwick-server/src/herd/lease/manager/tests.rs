@@ -21,7 +21,7 @@ use herdwick_request::HashKey;
 use mio::Waker;
 
 use super::{
-    doors::STRANGERS_MAX,
+    new_sockets::UNCLAIMED_MAX,
     unread::{UNREAD_HELD_MAX, UNREAD_MAX},
     *,
 };
@@ -499,7 +499,7 @@ fn is_granted(stream: &mut UnixStream, token: Token) -> bool {
 #[test]
 fn oldest_silent_socket_is_closed_first() {
     let fixture = Fixture::new(8);
-    let mut silent: Vec<_> = (0..STRANGERS_MAX).map(|_| fixture.dial()).collect();
+    let mut silent: Vec<_> = (0..UNCLAIMED_MAX).map(|_| fixture.dial()).collect();
     for _ in 0..3 {
         // A new connection finds a slot although all were taken.
         let mut stream = fixture.dial();
@@ -509,14 +509,14 @@ fn oldest_silent_socket_is_closed_first() {
     }
     // The others were not closed, and may still claim.
     assert!(is_granted(&mut silent[1], fixture.token()));
-    let refused = fixture.counters.strangers_refused.load(Ordering::Relaxed);
+    let refused = fixture.counters.unclaimed_refused.load(Ordering::Relaxed);
     assert!((3..=6).contains(&refused), "{refused}");
 }
 
 #[test]
 fn socket_with_unread_claim_is_served_before_it_is_closed() {
-    let fixture = Fixture::new(STRANGERS_MAX * 2);
-    let mut streams: Vec<_> = (0..STRANGERS_MAX + 8).map(|_| fixture.dial()).collect();
+    let fixture = Fixture::new(UNCLAIMED_MAX * 2);
+    let mut streams: Vec<_> = (0..UNCLAIMED_MAX + 8).map(|_| fixture.dial()).collect();
     for stream in &mut streams {
         // Some are closed already.
         let _ = stream.write_all(&claim(fixture.token()).to_frame());
@@ -525,7 +525,7 @@ fn socket_with_unread_claim_is_served_before_it_is_closed() {
     let granted = streams
         .iter_mut()
         .filter_map(|stream| stream.read_exact(&mut head).ok());
-    assert!(granted.count() >= STRANGERS_MAX);
+    assert!(granted.count() >= UNCLAIMED_MAX);
 }
 
 #[test]

@@ -42,7 +42,7 @@ const START: PassStart = PassStart {
 /// Worker 0 with its connections, and the queues of worker 1, which keeps its partition locked: so
 /// what is asked of it is forwarded.
 struct Fixture {
-    front: TcpFront,
+    front: MemcachedFront,
     intake: Producer<Stream>,
     partitions: Partitions,
     cross_cores: [CrossCore; WORKERS],
@@ -73,7 +73,7 @@ impl Fixture {
         };
         let lots = Lots::new(4, WORKERS);
         Self {
-            front: TcpFront::new(context(), host(), owners, taken, writer, lots),
+            front: MemcachedFront::new(context(), host(), owners, taken, writer, lots),
             intake,
             partitions: Partitions::new(stores, journals.collect(), 0),
             cross_cores: cross_cores.try_into().ok().unwrap(),

@@ -17,7 +17,7 @@ use super::{
 use crate::{net::stream::Stream, telemetry::leases::count};
 
 /// Largest number of sockets that have claimed nothing yet.
-pub(super) const STRANGERS_MAX: usize = 64;
+pub(super) const UNCLAIMED_MAX: usize = 64;
 /// Sockets accepted from each source in one pass, so that a flood of connections does not keep the
 /// lease manager from its clients.
 const ACCEPTS_MAX: usize = 64;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// What the sources may have left for the next pass.
 #[derive(Default)]
-pub(super) struct Doors {
+pub(super) struct NewSockets {
     /// The listener may have more connections.
     pub(super) pending: bool,
     /// Accepting has failed, for lack of descriptors.
@@ -35,7 +35,7 @@ pub(super) struct Doors {
     arriving: bool,
 }
 
-impl Doors {
+impl NewSockets {
     /// Returns how long the lease manager may sleep.
     pub(super) fn timeout(&self) -> Option<Duration> {
         match (self.arriving, self.pending, self.resting) {
@@ -47,13 +47,13 @@ impl Doors {
 }
 
 impl LeaseManager {
-    pub(super) fn handle_strangers(&mut self, now: Duration) {
+    pub(super) fn accept_unclaimed(&mut self, now: Duration) {
         for _ in 0..ACCEPTS_MAX {
             let accepted = match &self.listener {
-                Some(listener) if self.doors.pending => listener.accept(),
+                Some(listener) if self.new_sockets.pending => listener.accept(),
                 _ => return,
             };
-            self.doors.resting = false;
+            self.new_sockets.resting = false;
             match accepted {
                 Ok(stream) => {
                     self.make_way(now);
@@ -69,8 +69,8 @@ impl LeaseManager {
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted
                     ) => {}
                 Err(error) => {
-                    self.doors.pending = error.kind() != ErrorKind::WouldBlock;
-                    self.doors.resting = true;
+                    self.new_sockets.pending = error.kind() != ErrorKind::WouldBlock;
+                    self.new_sockets.resting = true;
                     return;
                 }
             }
@@ -80,7 +80,7 @@ impl LeaseManager {
     pub(super) fn handle_arrivals(&mut self, now: Duration) {
         for _ in 0..ACCEPTS_MAX {
             let arrival = self.arrivals.try_recv();
-            self.doors.arriving = arrival.is_ok();
+            self.new_sockets.arriving = arrival.is_ok();
             let Ok(LeaseArrival {
                 stream,
                 input,
@@ -127,7 +127,7 @@ impl LeaseManager {
             let silent = self.clients.iter().filter(|(_, client)| client.is_silent());
             let silent: Vec<(LeaseId, Owner)> =
                 silent.map(|(id, client)| (*id, client.owner)).collect();
-            if silent.len() < STRANGERS_MAX {
+            if silent.len() < UNCLAIMED_MAX {
                 return;
             }
             let mut slots: HashMap<Owner, usize> = HashMap::new();
@@ -141,7 +141,7 @@ impl LeaseManager {
             // It may have sent its claim since it was last read.
             self.handle_client(*id, now);
             if self.clients.get(id).is_some_and(Client::is_silent) {
-                count(&self.counters.strangers_refused);
+                count(&self.counters.unclaimed_refused);
                 self.end(*id);
             }
         }

@@ -8,13 +8,13 @@ use crate::{
 };
 
 /// Open listeners, and what clients are admitted by.
-pub(crate) struct Entrances {
+pub(crate) struct Listeners {
     pub(crate) opened: Opened,
     pub(crate) gauges: Option<Gauges>,
     pub(crate) credentials: Credentials,
 }
 
-impl Entrances {
+impl Listeners {
     /// Opens listeners and the metrics address, and reads the files of users and certificates: what
     /// may fail for what the operator has given comes before the stores, for a start that fails must
     /// not have taken the items from their file (`-e`).
