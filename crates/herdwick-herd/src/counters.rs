@@ -37,7 +37,7 @@ counters! {
         malformed_datagrams,
         /// Datagrams from another queue pair than the client's: dropped.
         foreign_datagrams,
-        /// RECVs that the port refused to take again: each may cost a request.
+        /// RECVs that the port refused when they were posted again: each may cost a request.
         recvs_short,
         /// Requests for another worker's keys: refused.
         wrong_partition,
@@ -93,7 +93,7 @@ counters! {
         malformed_replies,
         /// Completions with an error.
         failed_completions,
-        /// RECVs that the port refused to take again: each may cost a reply.
+        /// RECVs that the port refused when they were posted again: each may cost a reply.
         recvs_short,
         /// Postlists of requests that the port will never accept: the connection has failed.
         posts_failed,

@@ -2,7 +2,7 @@
 //! data path has one kind of lock, that of a partition; besides, the workers share settings, limits
 //! and counters.
 //!
-//! A worker owns its partition and several fronts, one for each transport: sockets for memcached's
+//! A worker owns its partition and several front ends, one for each transport: sockets for memcached's
 //! protocols, and request slots in memory for HERD. A request over a socket for another worker's
 //! partition is executed in place if that partition's lock is free; else it is sent to its owner in a
 //! forwarded batch, over bounded queues. [`spawn`] starts the server; [`Server::shutdown`] drains and
@@ -11,12 +11,14 @@
 //! | folder or file | what is in it |
 //! |---|---|
 //! | `server` | the start and the end of a server |
-//! | `settings`, `context` | plain data: configuration, errors, values that may change; what all workers share |
+//! | `settings` | plain data: configuration, errors of a start, values that may change at run time |
+//! | `context` | what all workers share: settings, limits, users, certificates, counters |
+//! | `listeners`, `file_lock` | what a start opens before the stores; the lock on a file that two servers must not share |
 //! | `telemetry` | counters, `stats`, the page for Prometheus, hot keys, counts by prefix, `watch` |
-//! | `runtime` | a worker's loop and its part of the keys; requests for the part of another worker |
-//! | `net` | listeners, TLS, unix sockets of untrusted clients, datagrams, users and passwords |
-//! | `memcached` | memcached's protocols: connections, commands, replies |
-//! | `herd` | HERD at a worker; leases: memory for clients on a fabric; the fabrics offered |
+//! | `runtime` | a worker's loop and its partition; requests for the partition of another worker |
+//! | `net` | listeners, accepting, TLS, memcached's datagrams, users and passwords; in `unix`, the defence against descriptors that clients send over a unix socket |
+//! | `memcached` | connections of memcached's clients; the decoders are in `herdwick-memcache` |
+//! | `herd` | HERD at a worker; hellos and leases: memory for clients on a fabric; the fabrics offered |
 //! | `memory` | how `-m` is divided; the file of items (`-e`) |
 #![forbid(unsafe_code)]
 

@@ -21,9 +21,9 @@ counted! {
     Gauge leases = fields.live => "herdwick_leases";
     /// Bytes of memory that leases hold now.
     Gauge(Bytes) lease_bytes = fields.bytes => "herdwick_lease_bytes";
-    /// Leases that ended and whose memory is not the system's again.
+    /// Leases that ended and whose memory is not freed yet.
     Gauge leases_being_released = fields.releasing => "herdwick_leases_being_released";
-    /// Leases that ever stood.
+    /// Leases granted since the start.
     Counter leases_granted = fields.granted => "herdwick_leases_granted_total";
     /// Leases granted whose requests are written over UC.
     Counter leases_uc_write = fields.uc_write in LEASES_BY_PATH(path = "uc-write");

@@ -47,7 +47,7 @@ pub(crate) static DROPS: Family = family(
 pub(crate) static LEASES_BY_PATH: Family = family(
     "herdwick_leases_by_path_total",
     StatisticKind::Counter,
-    "Leases that ever stood, by how their requests travel.",
+    "Leases granted since the start, by how their requests travel.",
 );
 pub(crate) static LEASE_FAILURES: Family = family(
     "herdwick_lease_failures_total",
