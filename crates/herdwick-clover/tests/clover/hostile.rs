@@ -198,20 +198,22 @@ fn messages_that_make_no_sense_are_refused_and_others_are_served() {
     assert_eq!(world.put(0, &key(1), b"new"), Kept::Done);
 }
 
-/// It finds these bugs when they are planted: `Entries::create` does not ask who holds the entry;
-/// `hand_out` knows no `HELD_MAX`.
+/// It finds these bugs when they are planted: `Entries::create` takes an entry in any state, or one that
+/// another client holds; `hand_out` knows no `HELD_MAX`.
 #[test]
 fn claims_are_checked_and_hoards_bounded() {
-    let mut world = World::new(SeededNetwork::new(2), (1, 1), geometry(64, 10_000, 100));
+    let geometry = geometry(64, 10_000, 100);
+    let mut world = World::new(SeededNetwork::new(2), (1, 1), geometry);
     assert_eq!(world.put(0, &key(1), b"kept"), Kept::Done);
     let free = world.server.server().free_entries(0);
     let mut raw = Raw::new(&mut world);
     let full = |reply: &[u64]| status(reply) == CallStatus::Malformed as u64;
-    // Entries of nobody, of another, of no class.
-    let class = class_of_len(24 + 16 + 4).unwrap();
-    let another = world.server.server().free_entries(class);
-    assert!(another < 10_000, "the client has some in stock");
-    for target in [1, 40, 41, 42, 1 << 20] {
+    // Of no class, in a chain, in the stock of another, free, and behind the last one. Entries are handed
+    // out by their numbers, of the class of the value first.
+    assert_eq!(class_of_len(24 + 16 + 4), Some(0));
+    assert!(free < 9_998, "the client has some in stock: {free}");
+    let [linked, held, unused] = [0, 1, 9_999].map(|number| geometry.target_of(number));
+    for target in [1, linked, held, unused, 1 << 20] {
         let place = Place {
             target,
             version: 0,
