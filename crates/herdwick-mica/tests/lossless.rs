@@ -7,14 +7,16 @@ use herdwick_mica::{Store, StoreConfig, StoreKind};
 use herdwick_request::{Clock, Execute, Op, Put, Reply, Request, Second, Status};
 
 const ITEM_BYTES_MAX: usize = 256 << 10;
+/// Random histories of one test.
+const SEEDS: u64 = 8;
 
 fn set(store: &mut Store, key: u32, len: usize) -> Status {
     let clock = Clock {
         epoch_unix: 0,
         second: Second(1),
     };
+    let value = vec![key as u8; len];
     let key = key.to_le_bytes();
-    let value = vec![b'v'; len];
     let put = Put {
         value: &value,
         ..Put::default()
@@ -111,4 +113,57 @@ fn live_items_of_any_size_have_room() {
         }
         assert!(live > MEMORY_BYTES / 100 * (percent - 3), "{bits}: {live}");
     }
+}
+
+/// A cache holds more than fits, in values of up to many segments, of which those that are read
+/// survive: each that is found is the one stored last under its key.
+#[test]
+fn values_of_many_segments_give_way_to_each_other_whole() {
+    for seed in 1..=SEEDS {
+        let mut store = Store::new(&StoreConfig {
+            memory_bytes: 16 << 20,
+            item_bytes_max: 1 << 20,
+            hash_key: HASH_KEY,
+            kind: StoreKind::Segments,
+        })
+        .unwrap();
+        let mut random = seed;
+        let mut draw = |below: usize| {
+            random = u64::wrapping_mul(random, 0x5851_f42d_4c95_7f2d).wrapping_add(seed);
+            (random >> 33) as usize % below
+        };
+        let mut lens = std::collections::HashMap::new();
+        for _ in 0..1500 {
+            let most = 1 << (16 + draw(5));
+            let len = most / 2 + draw(most / 2) - 64;
+            let key = draw(150) as u32;
+            assert_eq!(set(&mut store, key, len), Status::Done);
+            lens.insert(key, len);
+            for _ in 0..draw(6) {
+                let key = draw(150) as u32;
+                if let Some(found) = get(&mut store, key) {
+                    assert_eq!(Some(found.len()), lens.get(&key).copied(), "seed {seed}");
+                    assert!(found.iter().all(|byte| *byte == key as u8), "seed {seed}");
+                }
+            }
+        }
+    }
+}
+
+fn get(store: &mut Store, key: u32) -> Option<Vec<u8>> {
+    let key = key.to_le_bytes();
+    let clock = Clock {
+        epoch_unix: 0,
+        second: Second(1),
+    };
+    let request = Request {
+        hash: HASH_KEY.hash(&key),
+        key: &key,
+        op: Op::Get(herdwick_request::Get::default()),
+    };
+    let mut value = None;
+    store.execute(clock, &[request], &mut |_, reply: &Reply<'_>| {
+        value = Answer::from(reply).value;
+    });
+    value
 }

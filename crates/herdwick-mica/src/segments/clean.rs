@@ -99,19 +99,23 @@ impl Store {
         true
     }
 
-    /// As [`Self::clean_some`]; gathers free segments for an item that has no room.
+    /// As [`Self::clean_some`]; gathers free segments for each item that has no room. Every turn cleans
+    /// an item, so there are no more of them than items in the segment.
     fn clean_few(&mut self, keep: Survivors) -> Option<usize> {
-        let walked = self.clean_some(keep);
-        if walked.is_some() {
-            return walked;
+        let mut walked = self.clean_some(keep);
+        while walked.is_none() {
+            let len = self.items.header(Offset(self.cleaner?.at)).footprint();
+            if !self.gather(self.segments.span(len)) {
+                return None;
+            }
+            // What is gathered may be the run that is being cleaned.
+            let blocked = self.cleaner?.at;
+            walked = self.clean_some(keep);
+            if walked.is_none() && self.cleaner?.at == blocked {
+                return None;
+            }
         }
-        let blocked = Offset(self.cleaner?.at);
-        let len = self.items.header(blocked).footprint();
-        if self.gather(self.segments.span(len)) {
-            self.clean_some(keep)
-        } else {
-            None
-        }
+        walked
     }
 
     /// Chooses a segment to clean, unless one is being cleaned. Returns whether there is one.

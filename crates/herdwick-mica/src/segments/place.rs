@@ -127,12 +127,20 @@ impl Store {
 
     /// Clears the cheapest window of `span` segments, and opens it.
     fn open_window(&mut self, kind: Kind, span: usize, keep: Survivors) {
+        // A segment that is half cleaned, because an item of it has no room, would bar windows.
+        if !self.finish_cleaning(keep) {
+            self.finish_cleaning(Survivors::None);
+        }
         let Some((first, _)) = self.segments.choose_window(span) else {
             return;
         };
         let cleared = self.clear_window(first, span, keep);
-        // Only a store that evicts nothing keeps an item without room for a copy.
-        debug_assert!(cleared && !self.lossless);
+        // Only a store that evicts nothing keeps an item without room for a copy. Live items must
+        // not be overwritten.
+        assert!(
+            cleared && !self.lossless,
+            "a window is cleared before it is opened"
+        );
         self.segments.open(kind, first, span, 0);
         self.withhold_free();
     }
