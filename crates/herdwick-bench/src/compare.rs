@@ -3,16 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use herdwick::RequestPath;
-use herdwick_fabric::Device;
-use herdwick_providers::{AnyPort, End, VisitAll};
+use herdwick_providers::End;
 
 use crate::{
     BenchError, Config, Fabric, Progress, SEED, System,
     crowd::Crowd,
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, NeighbourProcess},
-    lines::{self, BareTarget, EchoTarget, EmulatedTarget, EndpointError, HerdTarget, farm, pilaf},
+    in_process::RunInProcess,
+    lines::{self, BareTarget, EndpointError, HerdTarget},
     measure::Bout,
     report::{BeforeAfter, FigureClass, Manifest, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
@@ -119,7 +118,14 @@ fn contenders(
         match (system, &config.fabrics[..]) {
             (System::Beside(_), _) => contenders.push((*system, Fabric::SHM)),
             (System::Bare, _) => contenders.push((*system, Fabric::ROCE)),
-            (System::Echo | System::Farm(_) | System::Pilaf | System::Emulated(_), _) => {
+            (
+                System::Echo
+                | System::Farm(_)
+                | System::Pilaf
+                | System::Emulated(_)
+                | System::HerdPaper,
+                _,
+            ) => {
                 let fabrics = config.echo_fabrics();
                 contenders.extend(fabrics.into_iter().map(|fabric| (*system, fabric)));
             }
@@ -135,49 +141,6 @@ fn contenders(
         }
     }
     (contenders, left_out)
-}
-
-/// A run of a system in this process.
-struct RunInProcess<'a, 'b> {
-    comparison: &'a Comparison<'b>,
-    system: System,
-    name: String,
-    traces: &'a mut [Trace],
-    watch: &'a mut dyn FnMut(&Progress),
-}
-
-impl VisitAll for RunInProcess<'_, '_> {
-    type Output = Result<Run, BenchError>;
-
-    fn visit<D>(self, worker: D, clients: Vec<D>) -> Self::Output
-    where
-        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
-    {
-        let comparison = self.comparison;
-        let (_, (path, window), cpus) = comparison.echo_terms();
-        let (devices, space) = ((worker, clients), comparison.space);
-        let (bout, keys) = (comparison.echo_bout(self.name), comparison.config.keys);
-        match self.system {
-            System::Farm(values) => {
-                let terms = (values, window, keys);
-                let targets = farm::targets(devices, terms, space, cpus)?;
-                bout.run(targets, self.traces, self.watch)
-            }
-            System::Emulated(system) => {
-                let terms = (system, window, keys);
-                let targets = EmulatedTarget::endpoints(devices, terms, space, cpus)?;
-                bout.run(targets, self.traces, self.watch)
-            }
-            System::Pilaf => {
-                let targets = pilaf::targets(devices, (window, keys), space, cpus)?;
-                bout.run(targets, self.traces, self.watch)
-            }
-            _ => {
-                let targets = EchoTarget::endpoints(devices, (path, window), space, cpus)?;
-                bout.run(targets, self.traces, self.watch)
-            }
-        }
-    }
 }
 
 struct Comparison<'a> {
@@ -361,9 +324,10 @@ impl Comparison<'_> {
         let clients = (0..self.config.clients).map(|_| open(End::Client));
         let clients = clients.collect::<Result<_, _>>()?;
         let run = RunInProcess {
-            comparison: self,
+            config: self.config,
+            bout: self.echo_bout(name),
             system,
-            name,
+            cpus: self.echo_cpus(),
             traces,
             watch,
         };
@@ -371,16 +335,22 @@ impl Comparison<'_> {
     }
 
     fn bare_targets(&self) -> Result<Vec<BareTarget>, BenchError> {
-        let (clients, transport, cpus) = self.echo_terms();
-        let value_size = self.space.value_size();
-        Ok(BareTarget::endpoints(clients, transport, value_size, cpus)?)
+        let transport = (
+            self.config.request_path.unwrap_or_default(),
+            self.config.window,
+        );
+        let (clients, value_size) = (self.config.clients, self.space.value_size());
+        Ok(BareTarget::endpoints(
+            clients,
+            transport,
+            value_size,
+            self.echo_cpus(),
+        )?)
     }
 
-    /// Returns the number of clients, their request path and window, and the CPU of the echo.
-    fn echo_terms(&self) -> (usize, (RequestPath, usize), &[usize]) {
-        let path = self.config.request_path.unwrap_or_default();
-        let transport = (path, self.config.window);
-        (self.config.clients, transport, &self.placement.server[..1])
+    /// Returns the CPU of a server in this process.
+    fn echo_cpus(&self) -> &[usize] {
+        &self.placement.server[..1]
     }
 
     fn echo_bout(&self, name: String) -> Bout<'_> {

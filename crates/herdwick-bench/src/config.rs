@@ -50,6 +50,8 @@ pub struct Config {
     pub memory_mb: Option<u64>,
     /// HERD requests in flight, of each client at each worker.
     pub window: usize,
+    /// HERD as in the paper: replies of fewer bytes are inlined.
+    pub inline_below: usize,
     /// The request path of HERD; `None`: the one that the server chooses.
     pub request_path: Option<RequestPath>,
     /// TCP connections, of all clients together.
@@ -139,6 +141,7 @@ impl Default for Config {
             workers: None,
             memory_mb: None,
             window: 128,
+            inline_below: herdwick_herd::paper::INLINE_BELOW,
             request_path: None,
             connections: 50,
             idle_connections: 0,
@@ -292,6 +295,10 @@ impl Config {
             clients: Some(self.clients),
             workers: own.then(|| self.workers()),
             window: herd.then_some(self.window),
+            inline_below: self
+                .systems
+                .contains(&System::HerdPaper)
+                .then_some(self.inline_below),
             request_path: self.request_path.map(|path| path.name().to_owned()),
             connections: tcp(self.connections),
             idle_connections: (self.idle_connections > 0).then_some(self.idle_connections),

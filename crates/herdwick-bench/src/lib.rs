@@ -22,6 +22,7 @@ mod helper;
 mod host;
 mod hostile;
 mod idle;
+mod in_process;
 mod lines;
 mod measure;
 mod messages;

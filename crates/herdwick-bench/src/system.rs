@@ -15,6 +15,8 @@ pub enum System {
     Pilaf,
     /// The communication of another system alone, as section 5.1 of the HERD paper has it.
     Emulated(EmulatedSystem),
+    /// HERD with the request format and the pipeline of the paper.
+    HerdPaper,
     /// A server.
     Herd,
     /// A server that also holds [`Config::idle_connections`](crate::Config::idle_connections).
@@ -34,6 +36,7 @@ impl System {
             Self::Farm(FarmValues::OutOfTable) => "farm-var",
             Self::Pilaf => "pilaf",
             Self::Emulated(system) => system.name(),
+            Self::HerdPaper => "herd-paper",
             Self::Herd | Self::Crowded => "herd",
             Self::Beside(_) => "hostile",
         }
@@ -78,7 +81,12 @@ impl System {
     pub(crate) fn is_in_process(self) -> bool {
         matches!(
             self,
-            Self::Echo | Self::Bare | Self::Farm(_) | Self::Pilaf | Self::Emulated(_)
+            Self::Echo
+                | Self::Bare
+                | Self::Farm(_)
+                | Self::Pilaf
+                | Self::Emulated(_)
+                | Self::HerdPaper
         )
     }
 }

@@ -106,6 +106,9 @@ pub enum DriveError {
     /// The connection failed.
     #[error("the connection to the server failed: {0}")]
     Io(#[from] std::io::Error),
+    /// A client of HERD as in the paper has ended.
+    #[error(transparent)]
+    Paper(#[from] herdwick_herd::paper::PaperLoss),
     /// The server closed the connection.
     #[error(
         "the server closed the connection: does it still run, and does it take so many connections (-c)?"

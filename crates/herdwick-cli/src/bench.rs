@@ -6,6 +6,7 @@ pub(crate) mod guard;
 mod neighbour;
 mod options;
 mod sweep;
+mod systems;
 mod verbs;
 
 use std::{
@@ -15,7 +16,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{ArgMatches, Args, ValueEnum};
+use clap::{ArgMatches, Args};
 use herdwick::RequestPath;
 use herdwick_bench::{
     self as bench, Against, BenchError, Config, Dist, EmulatedSystem, Fabric, FarmValues, Mix,
@@ -23,7 +24,12 @@ use herdwick_bench::{
 };
 
 pub(crate) use self::neighbour::{NeighbourArgs, neighbour};
-use self::{failure::BenchFailure, sweep::crossed, verbs::VerbArgs};
+use self::{
+    failure::BenchFailure,
+    sweep::crossed,
+    systems::{HerdMode, Letter, System},
+    verbs::VerbArgs,
+};
 use crate::{client::Access, exit::Exit, say};
 
 /// Measure the store alone, or a whole server over each transport, and report what produced every
@@ -106,6 +112,13 @@ pub(crate) struct BenchArgs {
         value_name = "N,.."
     )]
     window: Vec<usize>,
+    /// HERD as it serves (batch), or with the request format and the pipeline of the paper, in this process
+    /// (paper); batch,paper measures both.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,..")]
+    herd: Vec<HerdMode>,
+    /// With --herd paper: replies of fewer bytes are inlined; the paper has 144 and 192 [default: 144].
+    #[arg(long, value_delimiter = ',', value_name = "B,..", value_parser = parse_size)]
+    inline_below: Vec<usize>,
     /// Request path of HERD: uc-write, rc-write or ud-send [default: the one that the server
     /// chooses].
     #[arg(long, value_name = "PATH")]
@@ -163,62 +176,14 @@ pub(crate) struct BenchArgs {
     verbs: VerbArgs,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum System {
-    /// The store alone, without any fabric: reads, then writes.
-    Store,
-    /// HERD with an echo in place of the store: measures the fabric alone, shared memory or roce.
-    Echo,
-    /// FaRM-KV: GETs are READs of a hopscotch table. A server without leases in this process.
-    Farm,
-    /// FaRM-KV with values out of the table.
-    FarmVar,
-    /// Pilaf: GETs are READs of a cuckoo table, then of an extent. A server in this process.
-    Pilaf,
-    /// The communication of Pilaf without its store, as the HERD paper emulates it.
-    PilafEmOpt,
-    /// The communication of FaRM-KV without its store, as the HERD paper emulates it.
-    FarmEm,
-    /// The same with values out of the table.
-    FarmEmVar,
-    /// The whole server.
-    Herd,
-    /// The server, beside a process on the host that writes random words over its own shared
-    /// memory; compared with one that only uses as much CPU.
-    Hostile,
-    /// The server at rest, with 16 sessions over shared memory and 100 TCP connections attached:
-    /// its CPU time, and the latency of the first request after --seconds of rest.
-    Idle,
-    /// Hit ratio and memory per item, beside the memcached in the path at equal resident memory:
-    /// Zipf, Zipf with a scan, and a hot set that moves, with room for a tenth and three tenths of
-    /// the keys.
-    Cache,
-    /// The verbs alone, in any combination of --verb, --transport, --payload and the other options of
-    /// verbs.
-    Verbs,
-}
-
-impl System {
-    /// Returns the name on the command line.
-    fn name(&self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Letter {
-    A,
-    B,
-    C,
-    D,
-    F,
-}
-
 /// Runs the benchmark. A wrong value or a failed request makes it return 1, the table of
 /// [`crate::exit`] what else went wrong. `given`: the options as clap has parsed them.
 pub(crate) fn run(args: &BenchArgs, given: &ArgMatches) -> ExitCode {
-    match report(args, given) {
+    let args = BenchArgs {
+        systems: args.systems_by_mode(),
+        ..args.clone()
+    };
+    match report(&args, given) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => Exit::No.into(),
         Err(failure) => {
@@ -425,10 +390,27 @@ impl BenchArgs {
             configs = crossed(configs, &self.clients, |config, it| config.clients = it);
             configs = crossed(configs, &self.window, |config, it| config.window = it);
         }
+        configs = crossed(configs, &self.inline_below, |config, it| {
+            config.inline_below = it;
+        });
         configs = crossed(configs, &self.pipeline, |config, it| config.pipeline = it);
         Ok(crossed(configs, &self.rate, |config, it| {
             config.rate = Some(it as f64);
         }))
+    }
+
+    /// Returns the systems, with each mode of HERD that was asked for in HERD's place.
+    fn systems_by_mode(&self) -> Vec<System> {
+        let modes = self.herd.iter().map(|mode| match mode {
+            HerdMode::Batch => System::Herd,
+            HerdMode::Paper => System::HerdPaper,
+        });
+        let modes: Vec<_> = modes.collect();
+        let of = |system: &System| match system {
+            System::Herd if !modes.is_empty() => modes.clone(),
+            system => vec![*system],
+        };
+        self.systems.iter().flat_map(of).collect()
     }
 
     /// Returns the options that take no list.
@@ -453,6 +435,7 @@ impl BenchArgs {
                 &[bench::System::Herd, bench::System::Crowded]
             }
             System::Herd => &[bench::System::Herd],
+            System::HerdPaper => &[bench::System::HerdPaper],
             System::Hostile => &[
                 bench::System::Beside(Neighbour::Scribbler),
                 bench::System::Beside(Neighbour::Spinner),

@@ -49,6 +49,22 @@ pub enum EndpointError {
     /// Values that are too long for Pilaf.
     #[error("Pilaf has values up to {max} bytes: lower --value-size", max = herdwick_pilaf::layout::VALUE_BYTES_MAX)]
     PilafValue,
+    /// The objects of HERD as in the paper could not be created or connected.
+    #[error("setting up HERD as in the paper: {0}")]
+    Paper(#[from] herdwick_herd::paper::PaperSetupError),
+    /// Keys or values that HERD's request format of the paper does not have.
+    #[error(
+        "HERD as in the paper has keys of {key} bytes and values of 1 to {value}: leave --key-size, lower \
+         --value-size", key = herdwick_herd::paper::KEYHASH_BYTES,
+        value = herdwick_herd::paper::VALUE_BYTES_MAX
+    )]
+    PaperItem,
+    /// The store does not fit into its memory.
+    #[error(transparent)]
+    Store(#[from] herdwick_mica::StoreError),
+    /// The store does not take the keys.
+    #[error("storing the keys: the store refused one; ask for fewer --keys")]
+    PaperFull,
     /// READs could not be set up.
     #[error(transparent)]
     Reader(#[from] ReaderError),

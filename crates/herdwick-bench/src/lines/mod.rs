@@ -8,6 +8,7 @@ mod endpoints;
 pub(crate) mod farm;
 mod instant;
 mod one_sided;
+mod paper;
 pub(crate) mod pilaf;
 mod slots;
 
@@ -30,6 +31,7 @@ pub(crate) use emulated::EmulatedTarget;
 pub use endpoints::EndpointError;
 pub(crate) use endpoints::{BenchClient, REPLY_BYTES_MAX};
 pub(crate) use instant::generator_ns;
+pub(crate) use paper::{DEADLINE, PaperSizes, PaperTarget};
 
 /// A session over a fabric, with a lease granted by the server.
 pub(crate) struct HerdTarget {

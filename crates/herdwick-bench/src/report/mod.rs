@@ -108,6 +108,8 @@ pub struct Knobs {
     pub clients: Option<usize>,
     pub workers: Option<usize>,
     pub window: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inline_below: Option<usize>,
     #[serde(default)]
     pub request_path: Option<String>,
     pub connections: Option<usize>,

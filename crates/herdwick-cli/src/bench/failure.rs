@@ -118,11 +118,18 @@ impl From<&BenchError> for Exit {
             | BenchError::Design(_)
             | BenchError::Trace(_)
             | BenchError::Server(ServerError::Address { .. })
-            | BenchError::Endpoints(EndpointError::Window(_) | EndpointError::Value)
+            | BenchError::Endpoints(
+                EndpointError::Window(_) | EndpointError::Value | EndpointError::PaperItem,
+            )
             | BenchError::Drive(DriveError::TooLarge(_)) => Self::Usage,
             BenchError::Server(ServerError::Client { source, .. })
             | BenchError::Drive(DriveError::Unreachable(source)) => source.into(),
-            BenchError::Drive(DriveError::Io(_) | DriveError::Closed | DriveError::Reply(_))
+            BenchError::Drive(
+                DriveError::Io(_)
+                | DriveError::Closed
+                | DriveError::Reply(_)
+                | DriveError::Paper(_),
+            )
             | BenchError::Stalled { .. } => Self::Unreachable,
             BenchError::Server(ServerError::NotStarted { .. })
             | BenchError::Drive(

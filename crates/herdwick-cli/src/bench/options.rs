@@ -11,7 +11,7 @@ use super::{BenchArgs, System, failure::BenchFailure, verbs};
 type OptionReaders = fn(System) -> bool;
 
 /// The options that not every system reads, by their identifiers, and the systems that do.
-const READERS: [(&str, OptionReaders); 20] = [
+const READERS: [(&str, OptionReaders); 22] = [
     ("fabric", |system| {
         in_process(system) || matches!(system, System::Herd | System::Verbs)
     }),
@@ -28,6 +28,10 @@ const READERS: [(&str, OptionReaders); 20] = [
     ("seconds", timed),
     ("clients", loaded),
     ("window", loaded),
+    ("herd", |system| {
+        matches!(system, System::Herd | System::HerdPaper)
+    }),
+    ("inline_below", |system| system == System::HerdPaper),
     ("request_path", |system| {
         matches!(system, System::Echo | System::Herd | System::Hostile)
     }),
@@ -55,6 +59,7 @@ fn in_process(system: System) -> bool {
             | System::PilafEmOpt
             | System::FarmEm
             | System::FarmEmVar
+            | System::HerdPaper
     )
 }
 
