@@ -19,7 +19,8 @@ use crate::{exit::Exit, say};
 /// Measure a figure of the HERD paper on this host and draw it, with the points that the paper's text
 /// gives.
 ///
-/// Prints a chart, and writes figure-N-FABRIC.svg, .csv and .json.
+/// Prints a chart, and writes figure-N-FABRIC.svg, .csv and .json; figure-8 and figure-14, which no fabric
+/// has a part in.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FigureArgs {
     /// Number of the figure, 2 to 14, or table1.
@@ -30,10 +31,12 @@ pub(crate) struct FigureArgs {
     /// Directory to write to; made if it is not there.
     #[arg(long, default_value = ".", value_name = "DIR")]
     out: PathBuf,
-    /// Seconds of measurement for all points of the figure together.
-    #[arg(long, default_value_t = 60.0, value_name = "S")]
-    seconds: f64,
+    /// Seconds of measurement for all points of the figure together [default: 60].
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
 }
+
+const FIGURE_SECONDS: f64 = 60.0;
 
 /// Measure Table 1 and all figures of the HERD paper, and write them on one HTML page.
 ///
@@ -52,9 +55,9 @@ pub(crate) struct ReportArgs {
 
 #[derive(Args, Clone, Debug)]
 struct FigureTerms {
-    /// Fabric to measure on: shm, verbs, roce.
-    #[arg(long, default_value = "shm", value_parser = parse_fabric)]
-    fabric: Fabric,
+    /// Fabric to measure on: shm, verbs, roce [default: shm].
+    #[arg(long, value_parser = parse_fabric)]
+    fabric: Option<Fabric>,
 }
 
 fn parse_figure(text: &str) -> Result<&'static str, String> {
@@ -77,6 +80,15 @@ fn parse_fabric(text: &str) -> Result<Fabric, String> {
 enum FigureFailure {
     #[error("--seconds must be above 0")]
     Seconds,
+    #[error(
+        "figure {figure} is not measured, but drawn from constants or counted: leave out {option}"
+    )]
+    Useless {
+        figure: &'static str,
+        option: &'static str,
+    },
+    #[error("{0} requests failed or had a wrong value; each figure names them")]
+    Unsound(u64),
     #[error(transparent)]
     Measured(#[from] FigureError),
     #[error(transparent)]
@@ -90,7 +102,8 @@ enum FigureFailure {
 impl From<&FigureFailure> for Exit {
     fn from(failure: &FigureFailure) -> Self {
         match failure {
-            FigureFailure::Seconds => Self::Usage,
+            FigureFailure::Seconds | FigureFailure::Useless { .. } => Self::Usage,
+            FigureFailure::Unsound(_) => Self::No,
             FigureFailure::Measured(FigureError::Bench(error)) => error.into(),
             FigureFailure::Drawn(_)
             | FigureFailure::Unwritable { .. }
@@ -101,16 +114,32 @@ impl From<&FigureFailure> for Exit {
 
 /// Runs `herdwick figure`.
 pub(crate) fn figure(args: &FigureArgs) -> ExitCode {
-    let figures = FIGURES.iter().filter(|figure| figure.name == args.figure);
+    ended(measured(args).and_then(|drawings| sound(&drawings)))
+}
+
+fn measured(args: &FigureArgs) -> Result<Vec<Drawing>, FigureFailure> {
+    let figures = || FIGURES.iter().filter(|figure| figure.name == args.figure);
+    let options = [
+        ("--fabric", args.terms.fabric.is_some()),
+        ("--seconds", args.seconds.is_some()),
+    ];
+    for figure in figures().filter(|figure| !figure.is_measured()) {
+        if let Some((option, _)) = options.iter().find(|(_, given)| *given) {
+            let figure = figure.name;
+            return Err(FigureFailure::Useless { figure, option });
+        }
+    }
     let must = |_, _: &_, error| Err(FigureFailure::Measured(error));
-    let drawn = draw_all(
-        figures,
-        (&args.terms, args.seconds),
-        &args.out,
-        must,
-        |_| Ok(()),
-    );
-    ended(drawn.map(drop))
+    let terms = (&args.terms, args.seconds.unwrap_or(FIGURE_SECONDS));
+    draw_all(figures(), terms, &args.out, must, |_| Ok(()))
+}
+
+/// Fails if a request failed.
+fn sound(drawings: &[Drawing]) -> Result<(), FigureFailure> {
+    match drawings.iter().map(|drawing| drawing.failed).sum() {
+        0 => Ok(()),
+        failed => Err(FigureFailure::Unsound(failed)),
+    }
 }
 
 /// Runs `herdwick report`.
@@ -132,7 +161,7 @@ pub(crate) fn report(args: &ReportArgs) -> ExitCode {
         let measured = drawings.iter().any(|drawing| drawing.manifest.is_some());
         match first.filter(|_| !measured) {
             Some(error) => Err(error.into()),
-            None => Ok(()),
+            None => sound(&drawings),
         }
     });
     ended(written)
@@ -162,7 +191,7 @@ fn draw_all(
     }
     can_write(out).map_err(unwritable(out))?;
     let terms = Terms {
-        fabric: terms.fabric,
+        fabric: terms.fabric.unwrap_or(Fabric::SHM),
         seconds,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),
     };
@@ -203,7 +232,11 @@ fn save(drawing: &Drawing, out: &Path) -> Result<(), FigureFailure> {
         "table 1" => "table-1".to_owned(),
         name => format!("figure-{name}"),
     };
-    let path = |end: &str| out.join(format!("{name}-{}.{end}", drawing.fabric));
+    let name = match drawing.fabric.as_str() {
+        "" => name,
+        fabric => format!("{name}-{fabric}"),
+    };
+    let path = |end: &str| out.join(format!("{name}.{end}"));
     write(&path("csv"), &to_csv(drawing))?;
     let json = serde_json::to_string_pretty(drawing).unwrap_or_default();
     write(&path("json"), &(json + "\n"))?;

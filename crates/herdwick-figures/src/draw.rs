@@ -76,9 +76,10 @@ fn plot(drawing: &Drawing, svg: &mut String) -> Drawn<()> {
     let (left, right) = root.split_horizontally(CHART_WIDTH);
     let mut chart = axes(drawing, &left)?;
     for (colour, line, paper) in lines(drawing) {
+        let scale = Scale::of(drawing);
         match paper {
-            true => draw_paper(&mut chart, line, colour)?,
-            false => draw_measured(&mut chart, line, colour)?,
+            true => draw_paper(&mut chart, (line, scale), colour)?,
+            false => draw_measured(&mut chart, (line, scale), colour)?,
         }
     }
     legend(drawing, &right)?;
@@ -112,22 +113,29 @@ fn legend(drawing: &Drawing, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Drawn
 /// Draws the caption and the axes, which have room for every point.
 fn axes<'a>(drawing: &Drawing, root: &DrawingArea<SVGBackend<'a>, Shift>) -> Drawn<Chart<'a>> {
     let points = || lines(drawing).flat_map(|(_, line, _)| placed(line));
+    let scale = Scale::of(drawing);
     let top = points().map(|point| point.high.max(point.y));
     let top = top.fold(0.0, f64::max);
+    let bottom = points().map(|point| point.low.min(point.y));
+    let bottom = bottom.fold(top, f64::min);
     let (left, right) = match drawing.labels.len() {
         0 => (0.0, points().map(|point| point.x).fold(0.0, f64::max) * 1.1),
         count => (-0.5, count as f64 - 0.5),
     };
     let name = figure_name(drawing);
+    let word = match drawing.word.as_str() {
+        "" => String::new(),
+        word => format!(" ({word})"),
+    };
     let mut chart = ChartBuilder::on(root)
         .caption(
-            format!("{name}: {} ({})", drawing.title, drawing.word),
+            format!("{name}: {}{word}", drawing.title),
             ("sans-serif", 15),
         )
         .margin(10)
         .x_label_area_size(40)
         .y_label_area_size(64)
-        .build_cartesian_2d(left..right.max(1e-3), 0.0..(top * 1.1).max(1e-3))?;
+        .build_cartesian_2d(left..right.max(1e-3), scale.range(bottom, top))?;
     let label = |x: &f64| match drawing.labels.get(x.round().max(0.0) as usize) {
         Some(label) if (x - x.round()).abs() < 0.01 => label.clone(),
         _ if drawing.labels.is_empty() => format!("{x:.1}"),
@@ -137,7 +145,7 @@ fn axes<'a>(drawing: &Drawing, root: &DrawingArea<SVGBackend<'a>, Shift>) -> Dra
         .configure_mesh()
         .disable_x_mesh()
         .max_light_lines(1)
-        .y_label_formatter(&short)
+        .y_label_formatter(&|y| short(&scale.value(*y)))
         .x_labels(2 * drawing.labels.len().max(5) + 1)
         .x_label_formatter(&label)
         .x_desc(drawing.axes[0])
@@ -146,14 +154,73 @@ fn axes<'a>(drawing: &Drawing, root: &DrawingArea<SVGBackend<'a>, Shift>) -> Dra
     Ok(chart)
 }
 
-/// Draws a line with its points, and a bar from low to high at each.
-fn draw_measured(chart: &mut Chart<'_>, line: &Line, colour: RGBColor) -> Drawn<()> {
+/// How values become heights.
+#[derive(Clone, Copy)]
+enum Scale {
+    Linear,
+    /// Heights are decimal logarithms.
+    Logarithmic,
+}
+
+/// The least value that a logarithmic axis shows: a picosecond, in microseconds.
+const LEAST: f64 = 1e-6;
+
+impl Scale {
+    fn of(drawing: &Drawing) -> Self {
+        match drawing.logarithmic {
+            true => Self::Logarithmic,
+            false => Self::Linear,
+        }
+    }
+
+    fn height(self, value: f64) -> f64 {
+        match self {
+            Self::Linear => value,
+            Self::Logarithmic => value.max(LEAST).log10(),
+        }
+    }
+
+    /// The inverse of [`Scale::height`].
+    fn value(self, height: f64) -> f64 {
+        match self {
+            Self::Linear => height,
+            Self::Logarithmic => 10_f64.powf(height),
+        }
+    }
+
+    /// Returns the heights of an axis that has room for values from `bottom` to `top`.
+    fn range(self, bottom: f64, top: f64) -> std::ops::Range<f64> {
+        match self {
+            Self::Linear => 0.0..(top * 1.1).max(1e-3),
+            Self::Logarithmic => {
+                let (bottom, top) = (self.height(bottom), self.height(top));
+                bottom - 0.1..(top + 0.1).max(bottom + 0.5)
+            }
+        }
+    }
+}
+
+/// Half of the width of a median's dash, in pixels.
+const DASH: i32 = 7;
+
+/// Draws a line with its points, a bar from low to high at each, and a dash where the median is.
+fn draw_measured(
+    chart: &mut Chart<'_>,
+    (line, scale): (&Line, Scale),
+    colour: RGBColor,
+) -> Drawn<()> {
     let bars = placed(line).filter(|point| point.low < point.high);
     let bars = bars.map(|point| {
-        ErrorBar::new_vertical(point.x, point.low, point.y, point.high, colour.filled(), 6)
+        let [low, y, high] = [point.low, point.y, point.high].map(|value| scale.height(value));
+        ErrorBar::new_vertical(point.x, low, y, high, colour.filled(), 6)
     });
     chart.draw_series(bars)?;
-    let points = || placed(line).map(|point| (point.x, point.y));
+    let medians = placed(line).filter_map(|point| Some((point.x, scale.height(point.median?))));
+    chart.draw_series(medians.map(|at| {
+        let dash = vec![(-DASH, 0), (DASH, 0)];
+        EmptyElement::at(at) + PathElement::new(dash, colour.stroke_width(3))
+    }))?;
+    let points = || placed(line).map(|point| (point.x, scale.height(point.y)));
     let drawn = LineSeries::new(points(), colour.stroke_width(2));
     chart.draw_series(drawn)?;
     chart.draw_series(points().map(|at| Circle::new(at, 3, colour.filled())))?;
@@ -161,9 +228,9 @@ fn draw_measured(chart: &mut Chart<'_>, line: &Line, colour: RGBColor) -> Drawn<
 }
 
 /// Draws the paper's points.
-fn draw_paper(chart: &mut Chart<'_>, line: &Line, colour: RGBColor) -> Drawn<()> {
+fn draw_paper(chart: &mut Chart<'_>, (line, scale): (&Line, Scale), colour: RGBColor) -> Drawn<()> {
     let mark = move |at| TriangleMarker::new(at, 6, colour.filled());
-    chart.draw_series(placed(line).map(|point| mark((point.x, point.y))))?;
+    chart.draw_series(placed(line).map(|point| mark((point.x, scale.height(point.y)))))?;
     Ok(())
 }
 

@@ -23,12 +23,14 @@ pub struct Drawing {
     pub name: &'static str,
     /// Its caption.
     pub title: &'static str,
-    /// The fabric.
+    /// The fabric; empty if none has a part in it.
     pub fabric: String,
-    /// The class of its figures: shm, soft, sim or hardware.
+    /// The class of its figures: shm, soft, sim or hardware; empty without a fabric.
     pub word: String,
     /// The labels of the axes.
     pub axes: [&'static str; 2],
+    /// Whether the y axis is logarithmic.
+    pub logarithmic: bool,
     /// The labels of the x axis' values, if points stand at them; else x is a number.
     pub labels: Vec<String>,
     /// Series measured here.
@@ -45,6 +47,8 @@ pub struct Drawing {
     pub why: &'static str,
     /// What is missing, and why.
     pub missing: Vec<String>,
+    /// Requests that failed or had a wrong value, of all points.
+    pub failed: u64,
     /// The machine and the options of the last point.
     pub manifest: Option<Manifest>,
 }
@@ -69,6 +73,9 @@ pub struct PlotPoint {
     pub low: f64,
     /// The 95th percentile of a latency, the fastest run of a rate, or the value.
     pub high: f64,
+    /// The median, where the value is a mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median: Option<f64>,
 }
 
 /// Why a figure could not be measured.

@@ -3,7 +3,7 @@
 use herdwick_bench::{Design, Direction, Level, System, Verb, VerbTransport};
 
 /// A figure of the paper.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Figure {
     /// `2` to `14`, or `table 1`.
     pub name: &'static str,
@@ -90,7 +90,7 @@ pub enum Measure {
     /// Median latency, with the 5th and the 95th percentile. On a host that is shared, one preemption
     /// is longer than a thousand verbs, and would decide a mean.
     LatencyUs,
-    /// Mean latency over the throughput reached.
+    /// Mean latency over the throughput reached, with the median and the 5th and the 95th percentile.
     LatencyOverMops,
     /// Load relative to the mean of all.
     Relative,
@@ -148,14 +148,29 @@ pub enum Load {
     },
 }
 
+impl Figure {
+    /// Returns whether it is measured on a fabric, for as long as is asked; if not, it is drawn from constants
+    /// or counted.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        !matches!(self.sweep, Sweep::Partitions(_)) && self.name != "8"
+    }
+}
+
 impl Measure {
+    /// Whether values far apart matter alike, so that the axis is logarithmic.
+    #[must_use]
+    pub fn is_logarithmic(self) -> bool {
+        self == Self::LatencyOverMops
+    }
+
     /// The label of the y axis.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
             Self::Mops => "throughput (Mops)",
             Self::LatencyUs => "latency, median (us)",
-            Self::LatencyOverMops => "latency, mean (us)",
+            Self::LatencyOverMops => "latency, mean (us); dash: median",
             Self::Relative => "load (mean of all = 1)",
         }
     }

@@ -27,13 +27,6 @@ pub fn page(drawings: &[Drawing]) -> Result<String, DrawError> {
     for drawing in drawings {
         section(&mut html, drawing)?;
     }
-    if let Some(manifest) = drawings
-        .iter()
-        .find_map(|drawing| drawing.manifest.as_ref())
-    {
-        let json = serde_json::to_string_pretty(manifest).unwrap_or_default();
-        let _ = write!(html, "<h2>Manifest</h2>\n<pre>{}</pre>\n", escaped(&json));
-    }
     html.push_str("</body></html>\n");
     Ok(html)
 }
@@ -41,11 +34,11 @@ pub fn page(drawings: &[Drawing]) -> Result<String, DrawError> {
 fn section(html: &mut String, drawing: &Drawing) -> Result<(), DrawError> {
     let _ = writeln!(
         html,
-        "<section id=\"{}\"><h2>{}: {} <span class=\"word\">{}</span></h2>",
+        "<section id=\"{}\"><h2>{}: {}{}</h2>",
         drawing.name.replace(' ', "-"),
         escaped(&figure_name(drawing)),
         escaped(drawing.title),
-        escaped(&drawing.word)
+        word(drawing)
     );
     if let Some(svg) = to_svg(drawing)? {
         html.push_str(&svg);
@@ -73,8 +66,24 @@ fn section(html: &mut String, drawing: &Drawing) -> Result<(), DrawError> {
             escaped(missing)
         );
     }
+    if let Some(manifest) = &drawing.manifest {
+        let json = serde_json::to_string_pretty(manifest).unwrap_or_default();
+        let _ = writeln!(
+            html,
+            "<details><summary>Manifest of the last point</summary><pre>{}</pre></details>",
+            escaped(&json)
+        );
+    }
     html.push_str("</section>\n");
     Ok(())
+}
+
+/// Returns the class of a drawing's figures, behind its title.
+fn word(drawing: &Drawing) -> String {
+    match drawing.word.as_str() {
+        "" => String::new(),
+        word => format!(" <span class=\"word\">{}</span>", escaped(word)),
+    }
 }
 
 /// Escapes what HTML reserves.

@@ -1,8 +1,8 @@
 //! Measures a figure: a short benchmark for each point.
 
 use herdwick_bench::{
-    BenchError, Config, DesignError, DesignPlan, Dist, Level, Mix, Outcome, Progress, Report, Verb,
-    VerbPlan, VerbTransport, compare, design, partition_shares, verb,
+    BenchError, Config, DesignError, DesignPlan, Dist, FigureClass, Level, Mix, Outcome, Progress,
+    Report, Verb, VerbPlan, VerbTransport, compare, design, partition_shares, verb,
 };
 
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
     figure::{Figure, LEVELS, Load, Measure, SeriesSpec, Sweep},
 };
 
-/// Least seconds of a point.
-const SECONDS_MIN: f64 = 0.02;
+/// Least seconds of a point: enough for a window of the slowest system on a host that others use too.
+const SECONDS_MIN: f64 = 0.1;
 /// Seconds that a point takes beside its measurement: set-up, warm-up, the round trip of a line.
 const OVERHEAD: f64 = 0.3;
 /// Keys of a server.
@@ -20,6 +20,8 @@ const KEYS: u64 = 100_000;
 /// Keys and draws of the load of partitions.
 const PARTITION_KEYS: u64 = 8_000_000;
 const DRAWS: usize = 2_000_000;
+/// Why an RNIC finds something else than the paper.
+const HARDWARE: &str = "The RNIC, its link and the CPUs are others than the paper's.";
 
 /// Measures `figure`. Points that cannot be measured are named in the drawing, with the reason.
 ///
@@ -53,7 +55,14 @@ pub fn run(
             let points = labels.iter().enumerate();
             for (index, label) in points.filter(|(index, _)| has_workers(figure, series, *index)) {
                 match measure(figure, series.load, index, seconds, terms, watch) {
-                    Ok(report) => add(&mut drawing, &mut line, (index, figure.measure), report),
+                    Ok(report) => {
+                        add(
+                            &mut drawing,
+                            &mut line,
+                            (index, label, figure.measure),
+                            report,
+                        );
+                    }
                     Err(error) => failures.add(series.name, label, error),
                 }
             }
@@ -97,6 +106,7 @@ fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
             y: point.y,
             low: point.y,
             high: point.y,
+            median: None,
         };
         match paper.iter_mut().find(|line| line.name == point.series) {
             Some(line) => line.points.push(plotted),
@@ -106,12 +116,17 @@ fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
             }),
         }
     }
+    let (fabric, word) = match figure.is_measured() {
+        true => (terms.fabric.name(), terms.fabric.word().name()),
+        false => ("", ""),
+    };
     Drawing {
         name: figure.name,
         title: figure.title,
-        fabric: terms.fabric.name().to_owned(),
-        word: terms.fabric.word().name().to_owned(),
+        fabric: fabric.to_owned(),
+        word: word.to_owned(),
         axes: [figure.x, figure.measure.label()],
+        logarithmic: figure.measure.is_logarithmic(),
         labels: match figure.measure {
             Measure::LatencyOverMops => Vec::new(),
             _ => labels,
@@ -121,27 +136,43 @@ fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
         rows: Vec::new(),
         found: figure.found,
         here: String::new(),
-        why: figure.why,
+        why: match terms.fabric.word() {
+            FigureClass::Hardware if figure.is_measured() => HARDWARE,
+            _ => figure.why,
+        },
         missing: figure.missing.map(str::to_owned).into_iter().collect(),
+        failed: 0,
         manifest: None,
     }
 }
 
-/// Adds the outcome of a point to its series.
-fn add(drawing: &mut Drawing, line: &mut Line, (index, measure): (usize, Measure), report: Report) {
-    if let Some(outcome) = report.results.first() {
-        let wrong = outcome.errors + outcome.wrong_values;
-        if wrong > 0 {
-            let name = &line.name;
-            drawing.missing.push(format!(
-                "{name}: {wrong} requests failed at point {}",
-                index + 1
-            ));
-        }
-        line.points.extend(plotted(outcome, index, measure));
+/// Adds the outcome of a point to its series, and the manifest to the drawing.
+fn add(drawing: &mut Drawing, line: &mut Line, at: (usize, &str, Measure), report: Report) {
+    for outcome in report.results.iter().take(1) {
+        add_point(drawing, line, at, outcome);
     }
     drawing.missing.extend(report.manifest.left_out.clone());
     drawing.manifest = Some(report.manifest);
+}
+
+fn add_point(
+    drawing: &mut Drawing,
+    line: &mut Line,
+    (index, label, measure): (usize, &str, Measure),
+    outcome: &Outcome,
+) {
+    let (name, wrong) = (&line.name, outcome.errors + outcome.wrong_values);
+    if wrong > 0 {
+        drawing.failed += wrong;
+        let failed = format!("{name} at {label}: {wrong} requests failed");
+        drawing.missing.push(failed);
+    }
+    match plotted(outcome, index, measure) {
+        Some(point) => line.points.push(point),
+        None => drawing.missing.push(format!(
+            "{name} at {label}: no request was answered in the time of a point; raise --seconds"
+        )),
+    }
 }
 
 fn plotted(outcome: &Outcome, index: usize, measure: Measure) -> Option<PlotPoint> {
@@ -152,18 +183,20 @@ fn plotted(outcome: &Outcome, index: usize, measure: Measure) -> Option<PlotPoin
             y: mops,
             low: outcome.ops_per_s_min / 1e6,
             high: outcome.ops_per_s_max / 1e6,
+            median: None,
         });
     }
     let latency = outcome.latency_us?;
-    let (x, y) = match measure {
-        Measure::LatencyOverMops => (mops, latency.mean),
-        _ => (index as f64, latency.p50),
+    let (x, y, median) = match measure {
+        Measure::LatencyOverMops => (mops, latency.mean, Some(latency.p50)),
+        _ => (index as f64, latency.p50, None),
     };
     Some(PlotPoint {
         x,
         y,
         low: latency.p5,
         high: latency.p95,
+        median,
     })
 }
 
@@ -312,6 +345,7 @@ fn shares(zipf: bool, partitions: usize) -> Vec<PlotPoint> {
             y,
             low: y,
             high: y,
+            median: None,
         }
     };
     shares.into_iter().enumerate().map(point).collect()

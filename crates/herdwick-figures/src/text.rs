@@ -11,16 +11,16 @@ use crate::{
 const BAR: usize = 40;
 
 /// Returns the points as CSV (RFC 4180): figure, fabric, word, source (here or paper), series, x, y, low,
-/// high. A row of a table has its cells after the source `row`.
+/// high, median (if y is a mean). A row of a table has its cells after the source `row`.
 #[must_use]
 pub fn to_csv(drawing: &Drawing) -> String {
-    let mut csv = "figure,fabric,word,source,series,x,y,low,high\n".to_owned();
+    let mut csv = "figure,fabric,word,source,series,x,y,low,high,median\n".to_owned();
     for (source, lines) in [("here", &drawing.series), ("paper", &drawing.paper)] {
         for line in lines {
             for point in &line.points {
                 let _ = writeln!(
                     csv,
-                    "{},{},{},{source},{},{},{},{},{}",
+                    "{},{},{},{source},{},{},{},{},{},{}",
                     drawing.name,
                     drawing.fabric,
                     drawing.word,
@@ -28,7 +28,11 @@ pub fn to_csv(drawing: &Drawing) -> String {
                     field(&x_of(drawing, point)),
                     point.y,
                     point.low,
-                    point.high
+                    point.high,
+                    point
+                        .median
+                        .map(|median| median.to_string())
+                        .unwrap_or_default()
                 );
             }
         }
@@ -70,8 +74,10 @@ pub fn to_text(drawing: &Drawing) -> String {
     if !drawing.series.is_empty() {
         let _ = writeln!(
             text,
-            "{} over {}; {}, {}",
-            drawing.axes[1], drawing.axes[0], drawing.fabric, drawing.word
+            "{} over {}{}",
+            drawing.axes[1],
+            drawing.axes[0],
+            fabric(drawing)
         );
     }
     let all = || {
@@ -105,6 +111,14 @@ pub fn to_text(drawing: &Drawing) -> String {
         let _ = writeln!(text, "missing: {missing}");
     }
     text
+}
+
+/// Returns the fabric and the class of its figures, behind the axes.
+fn fabric(drawing: &Drawing) -> String {
+    match drawing.fabric.as_str() {
+        "" => String::new(),
+        fabric => format!("; {fabric}, {}", drawing.word),
+    }
 }
 
 fn bars(text: &mut String, drawing: &Drawing, line: &Line, top: f64, mark: char) {

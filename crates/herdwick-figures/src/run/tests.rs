@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use herdwick_bench::Fabric;
+use herdwick_bench::{Fabric, Latency, Run, Subject};
 
 use super::*;
 use crate::{FIGURES, find, page, to_csv, to_svg, to_text};
@@ -75,9 +75,20 @@ fn what_fails_is_told_in_place_of_its_points() {
     let told = |missing: &&String| missing.starts_with("HERD at 1, 2: ");
     assert_eq!(drawing.missing.iter().filter(told).count(), 1);
 
-    let herd = find("12").unwrap();
-    let error = run(herd, &terms(), &mut |_| ()).unwrap_err();
-    let drawing = unmeasured(herd, &terms(), &error);
+    // Figure 12 without its series that need no program.
+    let figure = find("12").unwrap();
+    let served = &figure.series[..2];
+    assert!(
+        served
+            .iter()
+            .all(|series| matches!(series.load, Load::Herd { .. }))
+    );
+    let served: &'static Figure = Box::leak(Box::new(Figure {
+        series: served,
+        ..*figure
+    }));
+    let error = run(served, &terms(), &mut |_| ()).unwrap_err();
+    let drawing = unmeasured(served, &terms(), &error);
     assert!(drawing.missing.contains(&error.to_string()));
     assert!(page(&[drawing]).unwrap().contains("not-needed"));
 }
@@ -136,10 +147,94 @@ fn figures_are_measured_and_drawn_in_every_form() {
     ] {
         assert!(html.contains(text), "{text}");
     }
+    // A manifest for each figure that was measured.
+    assert_eq!(html.matches("&quot;commit&quot;").count(), 2);
     assert_eq!(
         html.matches("<section").count(),
         html.matches("</section>").count()
     );
+}
+
+fn outcome(latency_us: Option<Latency>, errors: u64) -> Outcome {
+    let run = Run {
+        ops_per_s: 2e6,
+        latency_us,
+        errors,
+        ..Run::default()
+    };
+    Outcome::of(Subject::default(), &[run])
+}
+
+/// A point without a latency is named, and failed requests are counted.
+#[test]
+fn points_that_vanish_or_fail_are_told() {
+    let figure = find("11").unwrap();
+    let mut drawing = blank(figure, &terms());
+    let mut line = Line {
+        name: "HERD".to_owned(),
+        ..Line::default()
+    };
+    let at = (3, "8", figure.measure);
+    add_point(&mut drawing, &mut line, at, &outcome(None, 0));
+    assert!(line.points.is_empty());
+    assert!(
+        drawing.missing[0].starts_with("HERD at 8: no request"),
+        "{:?}",
+        drawing.missing
+    );
+    let latency = Latency {
+        mean: 4.0,
+        p5: 1.0,
+        p50: 2.0,
+        p95: 3.0,
+        ..Latency::default()
+    };
+    add_point(&mut drawing, &mut line, at, &outcome(Some(latency), 5));
+    assert_eq!(drawing.failed, 5);
+    assert_eq!(drawing.missing[1], "HERD at 8: 5 requests failed");
+    let point = PlotPoint {
+        x: 2.0,
+        y: 4.0,
+        low: 1.0,
+        high: 3.0,
+        median: Some(2.0),
+    };
+    assert_eq!(line.points, [point]);
+}
+
+/// On a logarithmic axis equal ratios are equal distances, and the median is marked.
+#[test]
+fn latencies_over_throughput_are_drawn_on_a_logarithmic_axis() {
+    let point = |y: f64| PlotPoint {
+        x: y,
+        y,
+        low: y,
+        high: y,
+        median: Some(y),
+    };
+    let drawing = |points: Vec<PlotPoint>| Drawing {
+        series: vec![Line {
+            name: "HERD".to_owned(),
+            points,
+        }],
+        paper: Vec::new(),
+        ..blank(find("11").unwrap(), &terms())
+    };
+    let svg = to_svg(&drawing([1.0, 10.0, 100.0].map(point).to_vec()))
+        .unwrap()
+        .unwrap();
+    let centres = svg.split("cy=\"").skip(1);
+    let centres = centres.map(|rest| rest.split('"').next().unwrap().parse().unwrap());
+    let centres: Vec<i32> = centres.take(3).collect();
+    let (first, second) = (centres[0] - centres[1], centres[1] - centres[2]);
+    assert!(first > 20 && (first - second).abs() <= 1, "{centres:?}");
+    let plain = PlotPoint {
+        median: None,
+        ..point(1.0)
+    };
+    let without = to_svg(&drawing(vec![plain; 3])).unwrap().unwrap();
+    let dashes = |svg: &str| svg.matches("stroke-width=\"3\"").count();
+    assert_eq!((dashes(&svg), dashes(&without)), (3, 0));
 }
 
 /// Names with commas, as of Figure 7's series, are one field.
@@ -155,7 +250,7 @@ fn rows_of_csv_have_as_many_fields_as_their_head() {
     for series in find("7").unwrap().series {
         assert!(series.name.contains(','));
         let csv = to_csv(&drawing(series.name));
-        let row = format!("\n7,shm,shm,here,\"{}\",1,0,0,0\n", series.name);
+        let row = format!("\n7,shm,shm,here,\"{}\",1,0,0,0,\n", series.name);
         assert!(csv.ends_with(&row), "{csv}");
     }
     let csv = to_csv(&drawing("the \"best\""));
