@@ -2,7 +2,7 @@
 
 use std::{fs, process::ExitCode, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 use herdwick_fabric::Transport;
 use herdwick_herd::RequestPath;
 use herdwick_sim::{
@@ -81,10 +81,10 @@ pub(crate) struct SimArgs {
     #[arg(long, value_delimiter = ',', value_name = "KINDS", value_parser = faults::parse)]
     faults: Vec<faults::Kinds>,
     /// With faults: runs, with a seed each.
-    #[arg(long, default_value_t = 1, value_name = "N", requires = "faults")]
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "faults", value_parser = value_parser!(u64).range(1..))]
     seeds: u64,
     /// With faults: requests of a run.
-    #[arg(long, default_value_t = 20_000, value_name = "N", requires = "faults")]
+    #[arg(long, default_value_t = 20_000, value_name = "N", requires = "faults", value_parser = value_parser!(u64).range(1..))]
     operations: u64,
     /// With faults: those of the seed's schedule that happen, by their numbers; `0` for none.
     #[arg(

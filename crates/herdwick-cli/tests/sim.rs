@@ -23,6 +23,15 @@ fn runs_under_faults_repeat() {
 }
 
 #[test]
+fn last_seed_of_all_is_run() {
+    let last = sim(&format!(
+        "herd --faults loss --only 0 --seed {} {SMALL}",
+        u64::MAX
+    ));
+    assert_eq!(last.status.code(), Some(0), "{last:?}");
+}
+
+#[test]
 fn report_lists_the_faults_that_were_asked_for() {
     let report = sim(&format!("pilaf --faults loss,pause {SMALL}"));
     assert_eq!(report.status.code(), Some(0), "{report:?}");
@@ -41,6 +50,12 @@ fn wrong_options_exit_with_2() {
         "herd --profile none",
         "herd --profile /nowhere/at/all.toml",
         "herd --faults all --clients 0",
+        "herd --faults all --clients 99999999999",
+        "herd --faults all,",
+        "herd --faults all --seeds 0",
+        "herd --faults all --operations 0",
+        "herd --faults all --seeds 18446744073709551616",
+        "herd --faults all --seed 18446744073709551615 --seeds 2",
     ] {
         let output = sim(args);
         assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");

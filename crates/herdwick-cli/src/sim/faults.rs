@@ -54,7 +54,7 @@ impl Sum {
 /// What the command line asks for.
 pub(super) struct Asked<'a> {
     pub(super) run: FaultRun,
-    /// Number of seeds, from the run's own on.
+    /// Number of seeds, from the run's own on: at least 1.
     pub(super) seeds: u64,
     /// Print the hash of all events alone.
     pub(super) hash: bool,
@@ -76,7 +76,11 @@ pub(super) fn kinds(words: &[Kinds]) -> Vec<FaultKind> {
 
 /// Runs all seeds, or up to the first that fails.
 pub(super) fn run(asked: &Asked<'_>) -> ExitCode {
-    match seeds(asked) {
+    let Some(last) = asked.run.seed.checked_add(asked.seeds - 1) else {
+        say::complain("--seed and --seeds: the last seed would be 2^64 or more");
+        return Exit::Usage.into();
+    };
+    match seeds(asked, last) {
         Ok(Ok(lines)) => match say::report(lines) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -96,7 +100,7 @@ pub(super) fn run(asked: &Asked<'_>) -> ExitCode {
 }
 
 /// Returns the report, or what is wrong and how to see it again.
-fn seeds(asked: &Asked<'_>) -> Result<Result<String, String>, RunError> {
+fn seeds(asked: &Asked<'_>, last: u64) -> Result<Result<String, String>, RunError> {
     let run = &asked.run;
     let mut sum = Sum::default();
     #[expect(
@@ -104,7 +108,7 @@ fn seeds(asked: &Asked<'_>) -> Result<Result<String, String>, RunError> {
         reason = "the speed of this machine; no run depends on it"
     )]
     let began = Instant::now();
-    for seed in (run.seed..).take(usize::try_from(asked.seeds).unwrap_or(usize::MAX)) {
+    for seed in run.seed..=last {
         let run = FaultRun {
             seed,
             ..run.clone()
@@ -116,21 +120,20 @@ fn seeds(asked: &Asked<'_>) -> Result<Result<String, String>, RunError> {
         sum.add(&report);
     }
     let seconds = began.elapsed().as_secs_f64();
-    Ok(Ok(summary(asked, &sum, seconds)))
+    Ok(Ok(summary(asked, last, &sum, seconds)))
 }
 
-fn summary(asked: &Asked<'_>, sum: &Sum, seconds: f64) -> String {
+fn summary(asked: &Asked<'_>, last: u64, sum: &Sum, seconds: f64) -> String {
     let run = &asked.run;
     if asked.hash {
         return format!("{:016x}\n", sum.hash);
     }
     let mut lines = format!(
-        "{} under faults, seeds {} to {} (sim)\n\
+        "{} under faults, seeds {} to {last} (sim)\n\
          requests  {}: {} answered, {} of unknown outcome\n\
          keys      {}, each with a linearizable history\n",
         run.system.name(),
         run.seed,
-        run.seed.saturating_add(asked.seeds.saturating_sub(1)),
         sum.begun,
         sum.answered,
         sum.unknown,
