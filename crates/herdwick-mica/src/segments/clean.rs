@@ -282,9 +282,9 @@ impl Store {
     }
 
     /// Clears `span` segments from `first` on, for a run; they are held. Returns whether nothing was
-    /// left that had to be kept.
+    /// left that had to be kept. No segment is half cleaned when it begins.
     pub(super) fn clear_window(&mut self, first: usize, span: usize, keep: Survivors) -> bool {
-        let mut cleared = self.finish_cleaning(keep);
+        let mut cleared = self.cleaner.is_none();
         self.segments.hold(first, span);
         for number in first..first + span {
             let owner = self.segments.number(Offset(self.segments.start(number)));
