@@ -6,6 +6,7 @@ mod geometry;
 use std::hash::{Hash, Hasher};
 
 use herdwick_mem::{WORD, crc64};
+use herdwick_read::Bits;
 use herdwick_request::HashKey;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
@@ -56,35 +57,6 @@ const _: () = {
     assert!(ENTRY_BYTES_MAX <= VALUE_LEN.max() as usize);
     assert!(ENTRY_BYTES_MAX == 32 << 10 && VALUE_BYTES_MAX == 32_494);
 };
-
-/// Some bits of a word.
-#[derive(Clone, Copy, Debug)]
-struct Bits {
-    first: u32,
-    count: u32,
-}
-
-impl Bits {
-    const fn new(first: u32, count: u32) -> Self {
-        Self { first, count }
-    }
-
-    const fn end(self) -> u32 {
-        self.first + self.count
-    }
-
-    const fn max(self) -> u64 {
-        (1 << self.count) - 1
-    }
-
-    const fn of(self, word: u64) -> u64 {
-        word >> self.first & self.max()
-    }
-
-    const fn put(self, value: u64) -> u64 {
-        (value & self.max()) << self.first
-    }
-}
 
 /// Names one use of an entry's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 use std::hash::Hasher;
 
 use herdwick_mem::{WORD, crc64};
+use herdwick_read::Bits;
 use herdwick_request::HashKey;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
@@ -40,35 +41,6 @@ const _: () = {
 
 /// Longest memory of extents: what an entry can point to.
 pub const EXTENT_BYTES_MAX: u64 = (OFFSET.max() + 1) * WORD as u64;
-
-/// Some bits of a word.
-#[derive(Clone, Copy, Debug)]
-struct Bits {
-    first: u32,
-    count: u32,
-}
-
-impl Bits {
-    const fn new(first: u32, count: u32) -> Self {
-        Self { first, count }
-    }
-
-    const fn end(self) -> u32 {
-        self.first + self.count
-    }
-
-    const fn max(self) -> u64 {
-        (1 << self.count) - 1
-    }
-
-    const fn of(self, word: u64) -> u64 {
-        word >> self.first & self.max()
-    }
-
-    const fn put(self, value: u64) -> u64 {
-        (value & self.max()) << self.first
-    }
-}
 
 /// What a bucket holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -70,12 +70,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod bits;
 mod counters;
 mod options;
 mod pace;
 mod reader;
 mod step;
 
+pub use bits::Bits;
 pub use counters::ReadCounters;
 pub use options::{LOOKUPS_MAX, OUTSTANDING_MAX, ReaderError, ReaderOptions, STEP_BYTES_MAX};
 pub use reader::{Begin, Reader};
