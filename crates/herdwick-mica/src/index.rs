@@ -28,6 +28,23 @@ impl Place {
     }
 }
 
+/// Buckets through which chains of entries are searched for one that can be moved.
+const CHAINS: usize = 512;
+
+/// A bucket that a chain of entries can reach: by moving an entry of another link, the number of that
+/// link and the entry's way.
+#[derive(Clone, Copy)]
+struct Link {
+    bucket: usize,
+    from: Option<(usize, usize)>,
+}
+
+impl Link {
+    fn root(bucket: usize) -> Self {
+        Self { bucket, from: None }
+    }
+}
+
 /// The lossy index: partial-key cuckoo hashing with two buckets a key and bounded work.
 pub(crate) struct Index {
     buckets: Arena<Bucket>,
@@ -221,6 +238,47 @@ impl Index {
             .any(|bucket| is_free(bucket) || may_step(bucket))
     }
 
+    /// Frees a slot for `hash` if both its buckets are full, by moving a chain of entries, each to its
+    /// other bucket: the shortest of all chains through [`CHAINS`] buckets. Unlike an insertion, this
+    /// allocates memory: it is for recovery, which inserts in another order than requests did.
+    pub(crate) fn spread(&mut self, hash: KeyHash) {
+        if self.has_way(hash) {
+            return;
+        }
+        let first = self.first(hash);
+        let second = self.other(first, tag(hash));
+        // Each bucket that can be reached, and the link whose entry would move to it.
+        let mut links = vec![Link::root(first), Link::root(second)];
+        for n in 0..CHAINS {
+            let Some(&Link { bucket, .. }) = links.get(n) else {
+                return;
+            };
+            for way in 0..WAYS {
+                let other = self.other(bucket, self.buckets[bucket].entry(way).0);
+                if self.buckets[other].free().is_some() {
+                    return self.move_chain(&links, (n, way));
+                }
+                let from = Some((n, way));
+                links.push(Link {
+                    bucket: other,
+                    from,
+                });
+            }
+        }
+    }
+
+    /// Moves the entry of a link to its other bucket, the entry that leads there to its slot, and so on.
+    fn move_chain(&mut self, links: &[Link], last: (usize, usize)) {
+        self.edits += 1;
+        let mut moving = Some(last);
+        while let Some((n, way)) = moving {
+            let bucket = links[n].bucket;
+            self.step_aside(bucket, way);
+            self.buckets[bucket].set_tag(way, 0);
+            moving = links[n].from;
+        }
+    }
+
     fn step_aside(&mut self, bucket: usize, way: usize) -> bool {
         let (tag, offset) = self.buckets[bucket].entry(way);
         let other = self.other(bucket, tag);
@@ -306,6 +364,40 @@ mod tests {
         for (n, hash) in hashes().take(count).enumerate() {
             let found = index.find(hash, |at| at == offset(n));
             assert!(found.is_some(), "{n} of {count}");
+        }
+    }
+
+    /// An index that took every entry in one order takes them in another, though hardly any slot is
+    /// free.
+    #[test]
+    fn index_is_filled_again_in_another_order() {
+        let fill = |order: &[(usize, KeyHash)], spread: bool| {
+            let mut index = Index::new(1000).unwrap();
+            let mut refused = Vec::new();
+            for &(n, hash) in order {
+                if spread {
+                    index.spread(hash);
+                }
+                if index.has_way(hash) {
+                    assert_eq!(index.insert(hash, offset(n), |_| 0), None);
+                } else {
+                    refused.push(n);
+                }
+            }
+            (index, refused)
+        };
+        let slots = 1000 * WAYS;
+        let all: Vec<_> = hashes().take(slots).enumerate().collect();
+        let (_, refused) = fill(&all, false);
+        let mut kept = all;
+        kept.retain(|(n, _)| !refused.contains(n));
+        assert!(kept.len() > slots * 9 / 10, "{}", kept.len());
+        kept.sort_by_key(|(_, hash)| hash.0.rotate_left(20));
+        assert!(!fill(&kept, false).1.is_empty(), "the order matters");
+        let (index, refused) = fill(&kept, true);
+        assert_eq!(refused, [], "{} of {slots}", kept.len());
+        for (n, hash) in kept {
+            assert!(index.find(hash, |at| at == offset(n)).is_some(), "{n}");
         }
     }
 

@@ -44,6 +44,8 @@ pub struct Recovered {
     pub items: u64,
     /// Bytes of log that were damaged; their items are lost.
     pub damaged: u64,
+    /// Intact items that are lost because the index had no slot for them.
+    pub without_slot: u64,
     /// The last second in which the store was used.
     pub second: Second,
 }
@@ -125,6 +127,7 @@ impl Store {
         Some(Recovered {
             items: self.counters.items,
             damaged,
+            without_slot: self.counters.index_evictions,
             second: self.now,
         })
     }
@@ -182,8 +185,14 @@ impl Store {
                 self.items.bury(older);
                 self.index.point(place, hash, at);
             }
-            None => self.insert(hash, at),
+            None => self.insert_recovered(hash, at),
         }
+    }
+
+    /// As [`Self::insert`]; no request waits for it, so that it evicts only where nothing else helps.
+    pub(crate) fn insert_recovered(&mut self, hash: KeyHash, at: Offset) {
+        self.index.spread(hash);
+        self.insert(hash, at);
     }
 
     #[cold]

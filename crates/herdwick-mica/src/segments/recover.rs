@@ -108,7 +108,7 @@ impl Store {
         self.segments.restore(at, len);
         let uses = bit::count(header.bits);
         self.segments.note(at, header.deadline(), uses.into(), 0);
-        self.insert(hash, at);
+        self.insert_recovered(hash, at);
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Restart {
     pub items: u64,
     /// Damaged bytes, which may have held more items.
     pub damaged: u64,
+    /// Intact items that are lost because the index had no slot for them.
+    pub without_slot: u64,
     /// Number of workers with a part too damaged to recover anything.
     pub parts_lost: usize,
 }
@@ -61,6 +63,9 @@ impl fmt::Display for Restart {
         if self.damaged > 0 {
             write!(f, "; {} bytes of it were damaged", self.damaged)?;
         }
+        if self.without_slot > 0 {
+            write!(f, "; the index had no slot for {} more", self.without_slot)?;
+        }
         match self.parts_lost {
             0 => Ok(()),
             lost => write!(f, "; the parts of {lost} workers were, and are empty"),
@@ -75,6 +80,7 @@ impl Restart {
             cold,
             items: 0,
             damaged: 0,
+            without_slot: 0,
             parts_lost: 0,
         }
     }
@@ -85,6 +91,7 @@ impl Restart {
             Some(recovered) => {
                 self.items += recovered.items;
                 self.damaged += recovered.damaged;
+                self.without_slot += recovered.without_slot;
             }
             None => self.parts_lost += 1,
         }
