@@ -148,7 +148,9 @@ impl Store {
         header: Header,
         edit: impl FnOnce(&mut [u8]),
     ) -> Option<Offset> {
-        self.make_way(header.deadline(), header.footprint());
+        if !self.make_way(header.deadline(), header.footprint()) {
+            return None;
+        }
         let old = self.seek(request).ok()?;
         let run = self.items.value_run(old.at);
         let at = self.take(&header);

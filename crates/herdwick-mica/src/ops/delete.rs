@@ -31,21 +31,25 @@ impl Store {
             return Reply::bare(Status::Done);
         }
         let at = if delete.drop_value {
-            self.drop_value(clock, request, delete, hit)
+            Some(self.drop_value(clock, request, delete, hit))
         } else {
             self.invalidate(clock, request, delete, hit)
         };
-        Reply::with(Status::Done, self.item(at))
+        match at {
+            Some(at) => Reply::with(Status::Done, self.item(at)),
+            None => Reply::bare(Status::OutOfMemory),
+        }
     }
 
-    /// Marks the item stale, with a new version and the request's deadline, if it has one.
+    /// Marks the item stale, with a new version and the request's deadline, if it has one. `None` if
+    /// a store that writes beside has no room for it.
     fn invalidate(
         &mut self,
         clock: &Clock,
         request: &Request<'_>,
         delete: &Delete,
         hit: Hit,
-    ) -> Offset {
+    ) -> Option<Offset> {
         let version = delete.version.unwrap_or_else(|| self.next_version());
         let change = |header: &mut Header| {
             if let Some(exptime) = delete.exptime {
@@ -57,14 +61,13 @@ impl Store {
         if self.writes_beside() {
             let mut header = *self.items.header(hit.at);
             change(&mut header);
-            let at = self.store_edited(request, header, |_| {});
-            return at.unwrap_or(hit.at);
+            return self.store_edited(request, header, |_| {});
         }
         if let Some(exptime) = delete.exptime {
             self.defer(hit.at, clock.deadline(exptime));
         }
         self.items.amend(hit.at, change);
-        hit.at
+        Some(hit.at)
     }
 
     /// Replaces the item by an empty one, which is stale if the request invalidates. One that is not

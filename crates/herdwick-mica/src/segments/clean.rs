@@ -35,6 +35,14 @@ pub(crate) enum Survivors {
     All,
 }
 
+/// What became of the next few items of a segment.
+enum Cleaned {
+    /// So many bytes of them were copied or dropped.
+    Walked(usize),
+    /// An item of so many bytes must be kept, and has no room.
+    Blocked(usize),
+}
+
 impl Store {
     /// Returns what cleaning keeps now.
     pub(super) fn survivors(&self) -> Survivors {
@@ -76,7 +84,8 @@ impl Store {
         self.segments.free > spare + AHEAD
     }
 
-    /// Cleans the next few items. Returns the bytes walked over; `None` if there is nothing to clean.
+    /// Cleans the next few items. Returns the bytes walked over or moved; `None` if there is nothing to
+    /// clean, or no room for what has to be kept.
     pub(super) fn clean_next(&mut self) -> Option<usize> {
         if !self.begin_cleaning() {
             return None;
@@ -89,7 +98,7 @@ impl Store {
         self.begin_cleaning() && self.finish_cleaning(keep)
     }
 
-    /// Cleans the current segment to its end; returns whether it came there.
+    /// Cleans the current segment to its end, or until it is given up; returns whether it came there.
     pub(super) fn finish_cleaning(&mut self, keep: Survivors) -> bool {
         while self.cleaner.is_some() {
             if self.clean_few(keep).is_none() {
@@ -99,36 +108,38 @@ impl Store {
         true
     }
 
-    /// As [`Self::clean_some`]; gathers free segments for each item that has no room. Every turn cleans
-    /// an item, so there are no more of them than items in the segment.
+    /// As [`Self::clean_some`]; makes room for an item of many segments that has none. Returns the
+    /// bytes walked over or moved; `None` if the cleaning was given up, because there is no room.
     fn clean_few(&mut self, keep: Survivors) -> Option<usize> {
-        let mut walked = self.clean_some(keep);
-        while walked.is_none() {
-            let len = self.items.header(Offset(self.cleaner?.at)).footprint();
-            if !self.gather(self.segments.span(len)) {
-                return None;
-            }
-            // What is gathered may be the run that is being cleaned.
-            let blocked = self.cleaner?.at;
-            walked = self.clean_some(keep);
-            if walked.is_none() && self.cleaner?.at == blocked {
-                return None;
-            }
+        let len = match self.clean_some(keep)? {
+            Cleaned::Walked(bytes) => return Some(bytes),
+            Cleaned::Blocked(len) => len,
+        };
+        let (walk, before) = (self.cleaner?, self.copies.gathered);
+        if !walk.whole && self.free_run(self.segments.span(len)).is_some() {
+            return Some(self.copies.gathered - before);
         }
-        walked
+        self.cleaner = None;
+        self.segments.leave(walk.number);
+        None
     }
 
     /// Chooses a segment to clean, unless one is being cleaned. Returns whether there is one.
-    fn begin_cleaning(&mut self) -> bool {
+    pub(super) fn begin_cleaning(&mut self) -> bool {
         if self.cleaner.is_some() {
             return true;
         }
         let kept = self.survivors() == Survivors::All;
-        match self.segments.choose(self.now, kept) {
-            Some(number) => self.walk(number, false),
-            None => return false,
+        let mut chosen = self.segments.choose(self.now, kept);
+        if chosen.is_none() && kept && !self.lossless && !self.segments.has_spare() {
+            // No segment has dead bytes to speak of: live items give way.
+            self.futile = FUTILE_MAX;
+            chosen = self.segments.choose(self.now, false);
         }
-        true
+        if let Some(number) = chosen {
+            self.walk(number, false);
+        }
+        chosen.is_some()
     }
 
     fn walk(&mut self, number: usize, whole: bool) {
@@ -144,9 +155,8 @@ impl Store {
         });
     }
 
-    /// Cleans the next few items; frees the segment at its end. Returns the bytes walked over, or
-    /// `None` if an item that must be kept has no room.
-    fn clean_some(&mut self, keep: Survivors) -> Option<usize> {
+    /// Cleans the next few items; frees the segment at its end. `None` if no segment is being cleaned.
+    fn clean_some(&mut self, keep: Survivors) -> Option<Cleaned> {
         let mut walk = self.cleaner?;
         let from = walk.at;
         if self.segments.heads[walk.number].live > 0 {
@@ -167,7 +177,7 @@ impl Store {
                 let len = self.items.header(at).footprint();
                 if !self.clean_item(at, hash, keep, walk.age) {
                     self.cleaner = Some(walk);
-                    return None;
+                    return Some(Cleaned::Blocked(len));
                 }
                 walk.at += len;
             }
@@ -179,7 +189,7 @@ impl Store {
             self.segments.vacate(walk.number, State::Free);
             self.judge_gain();
         }
-        Some(walk.at - from)
+        Some(Cleaned::Walked(walk.at - from))
     }
 
     /// Records that a segment was cleaned: whether there is more room than before. Once cleaning is in
@@ -216,7 +226,7 @@ impl Store {
             if kept && self.move_item(hash, place, at, age) {
                 return true;
             }
-            if kept && (self.lossless || self.lacks_a_run(header.footprint())) {
+            if kept && (self.lossless || self.waits(header.footprint(), keep)) {
                 return false;
             }
         }
@@ -226,14 +236,13 @@ impl Store {
         true
     }
 
-    /// Returns whether the free segments that an item of `len` bytes needs are not side by side, and
-    /// can be gathered. Those of a window that is cleared stay where they are.
-    fn lacks_a_run(&self, len: usize) -> bool {
+    /// Returns whether an item of `len` bytes without room is kept nevertheless: one of many segments,
+    /// if those can be gathered, or all are kept. In a window that is cleared, none is.
+    fn waits(&self, len: usize, keep: Survivors) -> bool {
         let span = self.segments.span(len);
         span > 1
             && self.cleaner.is_some_and(|walk| !walk.whole)
-            && self.segments.find_run(span).is_none()
-            && self.segments.scattered(span).is_some()
+            && (keep == Survivors::All || self.scattered(span).is_some())
     }
 
     fn move_item(&mut self, hash: KeyHash, place: Place, at: Offset, age: u64) -> bool {

@@ -26,6 +26,8 @@ pub(crate) struct Copies {
     uses: f64,
     volume: f64,
     bytes: usize,
+    /// Bytes that were moved since the start for adjacent segments to be free.
+    pub(super) gathered: usize,
 }
 
 impl Copies {

@@ -1,26 +1,32 @@
-//! Free segments are gathered: the runs between them are moved as they are, so that an item of many
-//! segments has room without a live item being dropped.
+//! Adjacent segments are made free for an item of many segments, without a live item being dropped:
+//! free ones are gathered, by moving the runs between them as they are, or a window is emptied.
 
 use herdwick_layout::{bucket::Offset, item::bit};
 use herdwick_request::KeyHash;
 
-use super::book::{Move, STRIDE};
+use super::{
+    book::{Move, STRIDE},
+    clean::Survivors,
+};
 use crate::store::Store;
 
+/// Free segments are gathered within a stretch of so many times the segments that are needed.
+const STRETCH: usize = 8;
 /// Items whose index entries are prefetched together.
 const TOGETHER: usize = 8;
 
 impl Store {
-    /// Makes `span` adjacent segments free, if so many are free at all. What is moved lies between
-    /// them: the fewest segments possible. Returns whether they are free. Of memory of which one part
-    /// in `n` is free, it moves `n` times the bytes of `span` segments at most.
-    pub(super) fn gather(&mut self, span: usize) -> bool {
-        if self.segments.find_run(span).is_some() {
-            return true;
-        }
-        let Some((mut free, end)) = self.segments.scattered(span) else {
-            return false;
-        };
+    /// Makes `span` adjacent segments free, and returns the first of them; `None` if that takes more
+    /// than moving the bytes of [`STRETCH`] times as many.
+    pub(super) fn free_run(&mut self, span: usize) -> Option<usize> {
+        let found = self.segments.find_run(span);
+        let gathered = found.or_else(|| self.gather(span));
+        gathered.or_else(|| self.empty_window(span))
+    }
+
+    /// Moves the runs between `span` free segments that are close to each other.
+    fn gather(&mut self, span: usize) -> Option<usize> {
+        let (mut free, end) = self.scattered(span)?;
         let mut number = free;
         while number < end {
             if self.segments.is_free(number) {
@@ -28,11 +34,33 @@ impl Store {
                 continue;
             }
             let span = self.segments.heads[number].span as usize;
+            self.copies.gathered += self.segments.heads[number].written;
             self.move_run(number, free);
             free += span;
             number += span;
         }
-        true
+        Some(free)
+    }
+
+    /// Returns the shortest stretch of segments with `span` free ones, if it is short enough to
+    /// gather them.
+    pub(super) fn scattered(&self, span: usize) -> Option<(usize, usize)> {
+        let found = self.segments.scattered(span);
+        found.filter(|(first, end)| end - first <= STRETCH * span)
+    }
+
+    /// Copies the items out of the `span` adjacent segments that hold the fewest bytes of them: in a
+    /// store that evicts nothing, where free segments are too far apart to be gathered. Items of
+    /// many segments stay where they are.
+    fn empty_window(&mut self, span: usize) -> Option<usize> {
+        if !self.lossless || self.cleaner.is_some() {
+            return None;
+        }
+        let (first, live) = self.segments.choose_window(span, true)?;
+        self.copies.gathered += live;
+        let emptied = self.clear_window(first, span, Survivors::All);
+        self.segments.let_go(first, span);
+        emptied.then_some(first)
     }
 
     /// Moves the run that begins with segment `from` to the segments before it, which are free.

@@ -13,6 +13,8 @@ const ITEMS_MIN: usize = 4;
 const COUNT_MIN: usize = 12;
 /// Bytes that a step towards a limit walks over, or returns to the system.
 const STEP: usize = 256 << 10;
+/// Segments that a step away from a limit looks at, to free those that were withheld.
+const RESTORED: usize = 1024;
 
 impl Store {
     /// As [`Store::unused_max`].
@@ -32,8 +34,12 @@ impl Store {
 
     /// As [`Store::adjust`].
     pub(crate) fn adjust_segments(&mut self) -> bool {
+        let mut looked = 0;
         while self.segments.withheld > self.segments.withhold {
-            self.segments.restore_one();
+            if looked >= RESTORED {
+                return true;
+            }
+            looked += self.segments.restore_one();
         }
         let mut work = 0;
         while self.segments.withheld < self.goal_withheld(self.staging.reserved) {

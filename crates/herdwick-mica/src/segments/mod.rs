@@ -9,6 +9,8 @@ mod limit;
 mod place;
 mod recover;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use book::Book;
 pub(crate) use copies::{Copies, Walk};

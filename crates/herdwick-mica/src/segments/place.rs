@@ -24,10 +24,12 @@ impl Store {
         self.segments.count() > 0
     }
 
-    /// Makes room for a new item of `len` bytes, so that [`Self::take`] succeeds.
-    pub(crate) fn make_way(&mut self, deadline: Deadline, len: usize) {
+    /// Makes room for a new item of `len` bytes. Returns whether [`Self::take`] succeeds, as it does
+    /// in a cache, and where [`Self::make_segment_room`] has made room before.
+    pub(crate) fn make_way(&mut self, deadline: Deadline, len: usize) -> bool {
         let kind = self.segments.kind(deadline, self.now, Kind::YOUNG);
         self.make_way_for(kind, len);
+        self.segments.has_room(kind, len)
     }
 
     fn make_way_for(&mut self, kind: Kind, len: usize) {
@@ -84,7 +86,7 @@ impl Store {
 
     /// Opens adjacent segments that [`Self::make_segment_room`] has left free.
     fn open_free(&mut self, kind: Kind, span: usize) {
-        if let Some(first) = self.segments.find_run(span) {
+        if let Some(first) = self.segments.find_free_run(span) {
             self.segments.open(kind, first, span, 0);
         }
     }
@@ -114,12 +116,12 @@ impl Store {
         }
         // Copies need free segments outside the window.
         for _ in 0..VICTIMS + span {
-            if self.segments.free > span + SPARE || !self.clean_one(self.survivors()) {
+            if self.segments.free > span + SPARE || !self.begin_cleaning() {
                 break;
             }
+            self.finish_cleaning(self.survivors());
         }
-        self.gather(span);
-        match self.segments.find_run(span) {
+        match self.free_run(span) {
             Some(first) => self.segments.open(kind, first, span, 0),
             None => self.open_window(kind, span, self.survivors()),
         }
@@ -127,11 +129,9 @@ impl Store {
 
     /// Clears the cheapest window of `span` segments, and opens it.
     fn open_window(&mut self, kind: Kind, span: usize, keep: Survivors) {
-        // A segment that is half cleaned, because an item of it has no room, would bar windows.
-        if !self.finish_cleaning(keep) {
-            self.finish_cleaning(Survivors::None);
-        }
-        let Some((first, _)) = self.segments.choose_window(span) else {
+        // A segment that is half cleaned would bar windows.
+        self.finish_cleaning(keep);
+        let Some((first, _)) = self.segments.choose_window(span, false) else {
             return;
         };
         let cleared = self.clear_window(first, span, keep);
@@ -152,17 +152,11 @@ impl Store {
             return segments.append(kind, len);
         }
         let span = segments.span(len);
-        let free = match span {
-            1 => segments.find_free(),
-            _ => segments.find_run(span),
-        };
-        if let Some(number) = free {
+        if let Some(number) = segments.find_free_run(span) {
             segments.open(kind, number, span, age);
             return segments.append(kind, len);
         }
-        [Kind::OLD, Kind::YOUNG, Kind::STAGED]
-            .into_iter()
-            .find_map(|kind| segments.append(kind, len))
+        Kind::all().find_map(|kind| segments.append(kind, len))
     }
 
     /// Returns whether an item of `len` bytes can replace one of `old` bytes without evicting
@@ -178,16 +172,17 @@ impl Store {
         // Copies of the largest items stay possible.
         let spare = SPARE + self.segments.span(self.largest());
         for _ in 0..LAST_CHECK + span {
-            if self.segments.free > spare + span {
+            if self.segments.free > spare + span || !self.begin_cleaning() {
                 break;
             }
-            if !self.clean_one(Survivors::All) {
-                break;
-            }
+            self.finish_cleaning(Survivors::All);
         }
         if self.segments.free < spare + span {
             return false;
         }
-        span == 1 || self.gather(span)
+        if span > 1 {
+            self.finish_cleaning(Survivors::All);
+        }
+        self.free_run(span).is_some()
     }
 }

@@ -51,6 +51,12 @@ impl Kind {
     const MORTALS: u8 = 6;
     const ALL: usize = (Self::MORTAL + Self::MORTALS) as usize;
 
+    /// Returns every kind, that of copies first.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let others = (0..Self::ALL as u8).map(Self);
+        std::iter::once(Self::OLD).chain(others.filter(|kind| *kind != Self::OLD))
+    }
+
     /// Returns the kind for an item with this deadline: `durable`, if it lasts for hours or longer.
     fn of(deadline: Deadline, now: Second, durable: Self) -> Self {
         if deadline == Deadline::NEVER {
@@ -82,6 +88,8 @@ pub(super) struct Head {
     pub(super) live: usize,
     /// Reservations.
     pub(super) staged: u32,
+    /// How often its cleaning was given up, because an item had to stay and had no room elsewhere.
+    left: u32,
     /// Uses of its items, recent ones in full.
     pub(super) uses: u32,
     /// [`Segments::stored`] since which `uses` were counted.
@@ -106,6 +114,7 @@ impl Head {
         written: 0,
         live: 0,
         staged: 0,
+        left: 0,
         uses: 0,
         since: 0,
         born: 0,
@@ -131,6 +140,10 @@ pub(crate) struct Segments {
     hand: usize,
     /// The search for one to clean begins here.
     clean_hand: usize,
+    /// The search for a window to clear begins here.
+    window_hand: usize,
+    /// The search for a withheld segment begins here.
+    withheld_hand: usize,
     /// Bytes stored since the start: the clock by which uses are weighed.
     stored: u64,
     /// Segments opened since the start.
@@ -155,6 +168,8 @@ impl Segments {
             most_free: count,
             hand: 0,
             clean_hand: 0,
+            window_hand: 0,
+            withheld_hand: 0,
             stored: 0,
             sequence: 0,
             flushed: 0,
@@ -469,15 +484,6 @@ impl Segments {
         if state == State::Free {
             self.free += span;
         }
-    }
-
-    /// Makes a run one that is walked by the cleaner.
-    pub(super) fn begin_cleaning(&mut self, number: usize) {
-        if self.heads[number].state == State::Open {
-            let kind = self.heads[number].kind.0 as usize;
-            self.open[kind] = None;
-        }
-        self.heads[number].state = State::Cleaning;
     }
 }
 

@@ -1,19 +1,21 @@
 //! Which segment is cleaned, and which window of segments is cleared for a run.
 
-use std::ops::{AddAssign, SubAssign};
+use std::ops::{AddAssign, Range, SubAssign};
 
 use herdwick_layout::bucket::Offset;
 use herdwick_request::Second;
 
 use super::{Head, Segments, State};
 
-/// The largest window of the table that one search examines.
+/// Segments that one search examines, if it finds what it looks for among them.
 const SEARCH: usize = 2048;
+/// A segment of which a larger part is live is not worth cleaning if all items are to be kept.
+const FULL: f64 = 31.0 / 32.0;
 
 /// What it costs to clear a window of segments, the dearest first.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
-    /// Segments that the cleaner walks over, and could not finish.
+    /// Segments that the cleaner walks over, and could not finish, or that are left out.
     barred: usize,
     /// Segments that a limit has withheld: their memory is taken again.
     withheld: usize,
@@ -64,10 +66,26 @@ impl Segments {
     }
 
     /// Chooses the sealed segment that costs least to clean: one with no valid items; else that with
-    /// the fewest live bytes if all are to be `kept`; else that with the fewest uses a byte.
+    /// the fewest live bytes if all are to be `kept`, those last whose cleaning was given up before;
+    /// else that with the fewest uses a byte. Examines [`SEARCH`] segments, and more until there is
+    /// one: a segment that is full of live bytes is none if all are to be kept.
     pub(in crate::segments) fn choose(&mut self, now: Second, kept: bool) -> Option<usize> {
         let count = self.heads.len();
-        let mut best: Option<(f64, usize)> = None;
+        for _ in 0..count.div_ceil(SEARCH) {
+            let found = self.choose_here(now, kept);
+            if count > SEARCH {
+                self.clean_hand = (self.clean_hand + SEARCH) % count;
+            }
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    fn choose_here(&mut self, now: Second, kept: bool) -> Option<usize> {
+        let count = self.heads.len();
+        let mut best: Option<((u32, f64), usize)> = None;
         for n in 0..count.min(SEARCH) {
             let number = (self.clean_hand + n) % count;
             let head = &self.heads[number];
@@ -78,18 +96,20 @@ impl Segments {
             self.fade(number);
             let head = &self.heads[number];
             let cost = if self.is_over(head, now) {
-                -1.0
+                (0, -1.0)
             } else if kept {
-                head.live as f64 / ((head.span as usize) << self.shift) as f64
+                let bytes = (head.span as usize) << self.shift;
+                let part = head.live as f64 / bytes as f64;
+                if part > FULL {
+                    continue;
+                }
+                (head.left, part)
             } else {
-                self.density(head)
+                (0, self.density(head))
             };
             if best.is_none_or(|(least, _)| cost < least) {
                 best = Some((cost, number));
             }
-        }
-        if count > SEARCH {
-            self.clean_hand = (self.clean_hand + SEARCH) % count;
         }
         best.map(|(_, number)| number)
     }
@@ -104,31 +124,76 @@ impl Segments {
         }
     }
 
-    /// Chooses the `span` adjacent segments that cost least to clear; free ones cost nothing.
-    /// Returns the first of them, and their live bytes; `None` if the cleaner walks over a segment in
-    /// each window.
-    pub(in crate::segments) fn choose_window(&self, span: usize) -> Option<(usize, usize)> {
-        let last = self.heads.len().saturating_sub(span);
-        let mut sum = Cost::default();
-        (0..span).for_each(|number| sum += self.cost(number));
-        let mut best = (sum, 0);
-        for first in 1..=last.min(SEARCH) {
-            sum += self.cost(first + span - 1);
-            sum -= self.cost(first - 1);
-            best = best.min((sum, first));
+    /// Chooses the `span` adjacent segments that cost least to clear; free ones cost nothing. Those of
+    /// longer runs are left out if they are to be `single`. Returns the first of them, and their live
+    /// bytes; `None` if the cleaner walks over a segment in each window, or none has segments of the kind.
+    pub(in crate::segments) fn choose_window(
+        &mut self,
+        span: usize,
+        single: bool,
+    ) -> Option<(usize, usize)> {
+        let last = self.heads.len() - span;
+        let mut best: Option<(Cost, usize)> = None;
+        for _ in 0..=last / SEARCH {
+            let end = (self.window_hand + SEARCH).min(last + 1);
+            let here = self.cheapest_window(self.window_hand..end, span, single);
+            best = best.into_iter().chain(here).min();
+            self.window_hand = if end > last { 0 } else { end };
+            if best.is_some_and(|(cost, _)| cost.barred == 0 && cost.withheld == 0) {
+                break;
+            }
         }
-        let (cost, first) = best;
+        let (cost, first) = best?;
         (cost.barred == 0).then_some((first, cost.live))
     }
 
+    /// Returns the cost of the cheapest of the windows that begin in a range, and its first segment.
+    fn cheapest_window(
+        &self,
+        firsts: Range<usize>,
+        span: usize,
+        single: bool,
+    ) -> Option<(Cost, usize)> {
+        let mut sum = Cost::default();
+        (0..span).for_each(|n| sum += self.cost(firsts.start + n, single));
+        let costs = firsts.clone().map(|first| {
+            if first > firsts.start {
+                sum += self.cost(first + span - 1, single);
+                sum -= self.cost(first - 1, single);
+            }
+            (sum, first)
+        });
+        costs.min()
+    }
+
     /// Returns the cost of clearing a segment; a run costs the same in each of its segments.
-    fn cost(&self, number: usize) -> Cost {
+    fn cost(&self, number: usize, single: bool) -> Cost {
         let head = &self.heads[self.number(Offset(self.start(number)))];
+        let barred = head.state == State::Cleaning || single && head.span > 1;
         Cost {
-            barred: usize::from(head.state == State::Cleaning),
+            barred: usize::from(barred),
             withheld: usize::from(head.state == State::Withheld),
             staged: usize::from(head.staged > 0),
             live: head.live / head.span as usize,
+        }
+    }
+
+    /// Makes a run one that is walked by the cleaner.
+    pub(in crate::segments) fn begin_cleaning(&mut self, number: usize) {
+        if self.heads[number].state == State::Open {
+            let kind = self.heads[number].kind.0 as usize;
+            self.open[kind] = None;
+        }
+        self.heads[number].state = State::Cleaning;
+    }
+
+    /// Gives up the cleaning of what is left of a run.
+    pub(in crate::segments) fn leave(&mut self, number: usize) {
+        let head = &mut self.heads[number];
+        head.state = State::Sealed;
+        head.left += 1;
+        if head.live == 0 {
+            self.vacate(number, State::Free);
         }
     }
 }

@@ -76,6 +76,14 @@ impl Segments {
         None
     }
 
+    /// Returns the first of `span` adjacent free segments, or any free one.
+    pub(in crate::segments) fn find_free_run(&mut self, span: usize) -> Option<usize> {
+        match span {
+            1 => self.find_free(),
+            _ => self.find_run(span),
+        }
+    }
+
     /// Returns whether a segment is free.
     pub(in crate::segments) fn is_free(&self, number: usize) -> bool {
         self.heads[number].state == State::Free
@@ -143,14 +151,19 @@ impl Segments {
         gains
     }
 
-    /// Makes a withheld segment free.
-    pub(in crate::segments) fn restore_one(&mut self) {
-        let withheld = |head: &&mut Head| head.state == State::Withheld;
-        if let Some(head) = self.heads.iter_mut().find(withheld) {
-            head.state = State::Free;
+    /// Makes a withheld segment free. Returns the number of segments that it has looked at.
+    pub(in crate::segments) fn restore_one(&mut self) -> usize {
+        let count = self.heads.len();
+        let mut places = (0..count).map(|n| (self.withheld_hand + n) % count);
+        let found = places.position(|number| self.heads[number].state == State::Withheld);
+        if let Some(ahead) = found {
+            let number = (self.withheld_hand + ahead) % count;
+            self.heads[number].state = State::Free;
             self.free += 1;
+            self.withheld_hand = number;
         }
         self.withheld -= 1;
+        found.unwrap_or(count) + 1
     }
 
     /// Keeps the free and the withheld segments among `span` from `first` on for one run.
@@ -165,9 +178,44 @@ impl Segments {
         }
     }
 
+    /// Frees those among `span` segments from `first` on that were kept for one run.
+    pub(in crate::segments) fn let_go(&mut self, first: usize, span: usize) {
+        for head in &mut self.heads[first..first + span] {
+            if head.state == State::Held {
+                head.state = State::Free;
+                self.free += 1;
+            }
+        }
+    }
+
     /// Returns the number of free segments among `span` from `first` on.
     pub(in crate::segments) fn free_in(&self, first: usize, span: usize) -> usize {
         let window = self.heads[first..first + span].iter();
         window.filter(|head| head.state == State::Free).count()
+    }
+
+    /// Returns the numbers of free and of withheld segments, by looking at each.
+    #[cfg(test)]
+    pub(in crate::segments) fn recount(&self) -> (usize, usize) {
+        let count = |state| self.heads.iter().filter(|head| head.state == state).count();
+        (count(State::Free), count(State::Withheld))
+    }
+
+    /// Returns how many segments in a row are withheld, from a segment on.
+    #[cfg(test)]
+    pub(in crate::segments) fn withheld_since(&self, number: usize) -> usize {
+        let heads = self.heads[number..].iter();
+        heads
+            .take_while(|head| head.state == State::Withheld)
+            .count()
+    }
+
+    /// Withholds all segments but so many.
+    #[cfg(test)]
+    pub(in crate::segments) fn withhold_all_but(&mut self, free: usize) {
+        for head in &mut self.heads[free..] {
+            head.state = State::Withheld;
+        }
+        (self.free, self.withheld) = (free, self.heads.len() - free);
     }
 }

@@ -1,0 +1,354 @@
+//! Tests of what one request may cost in a store of many segments, and of stores whose limits changed.
+
+use std::fs::File;
+
+use herdwick_request::{
+    Clock, Delete, Execute, Get, HashKey, Op, Put, Reply, Request, Second, Status,
+};
+
+use super::Segments;
+use crate::{Store, StoreConfig, StoreKind};
+
+const HASH_KEY: HashKey = HashKey([5, 6]);
+
+fn config(memory_bytes: usize, item_bytes_max: usize) -> StoreConfig {
+    StoreConfig {
+        memory_bytes,
+        item_bytes_max,
+        hash_key: HASH_KEY,
+        kind: StoreKind::Segments,
+    }
+}
+
+/// Returns a store of so many segments of so many bytes.
+fn store_of(count: usize, bytes: usize, item_bytes_max: usize) -> Store {
+    let memory_bytes = (count * bytes * 5 / 4).max(1 << 20);
+    let mut store = Store::new(&config(memory_bytes, item_bytes_max)).unwrap();
+    assert!(count * bytes <= store.items.len());
+    store.segments = Segments::new(count, bytes);
+    store
+}
+
+fn run(store: &mut Store, key: u32, op: Op<'_>) -> Status {
+    let key = key.to_le_bytes();
+    let request = Request {
+        hash: HASH_KEY.hash(&key),
+        key: &key,
+        op,
+    };
+    let clock = Clock {
+        epoch_unix: 0,
+        second: Second(1),
+    };
+    let mut status = None;
+    store.execute(clock, &[request], &mut |_, reply: &Reply<'_>| {
+        if let (Op::Get(_), Some(item)) = (&op, &reply.item) {
+            assert!(item.value.iter().all(|byte| *byte == key[0]), "{key:?}");
+        }
+        status = Some(reply.status);
+    });
+    status.unwrap()
+}
+
+fn set(store: &mut Store, key: u32, len: usize) -> Status {
+    let put = Put {
+        value: &vec![key as u8; len],
+        ..Put::default()
+    };
+    run(store, key, Op::Put(put))
+}
+
+fn get(store: &mut Store, key: u32) -> Status {
+    run(store, key, Op::Get(Get::default()))
+}
+
+fn delete(store: &mut Store, key: u32) -> Status {
+    run(store, key, Op::Delete(Delete::default()))
+}
+
+/// Numbers that look random.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// Checks the table, segment by segment, against the items that the index holds.
+fn audit(store: &Store) {
+    let mut live = vec![0; store.segments.count()];
+    for bucket in 0..store.index.buckets() {
+        for at in store.index.entries(bucket) {
+            let key = store.items.key(at);
+            let found = store.index.find(HASH_KEY.hash(key), |it| it == at);
+            assert!(found.is_some(), "an entry of another key");
+            let number = store.segments.number(at);
+            live[number] += store.items.header(at).footprint();
+        }
+    }
+    let heads = store.segments.heads.iter().map(|head| head.live);
+    assert!(heads.eq(live.iter().copied()), "live bytes of segments");
+    let (free, withheld) = store.segments.recount();
+    assert_eq!(
+        (store.segments.free, store.segments.withheld),
+        (free, withheld)
+    );
+}
+
+/// In a table of two thousand segments, few of which are free, an item of many segments moves as many
+/// bytes as in a small one.
+#[test]
+fn gathering_moves_no_more_in_a_large_store() {
+    const SEGMENT: usize = 4 << 10;
+    const SPAN: usize = 4;
+    for lossless in [false, true] {
+        let mut store = store_of(2000, SEGMENT, SPAN * SEGMENT);
+        if lossless {
+            store.evict_nothing();
+        }
+        let (mut draw, mut lens) = (Draw(3), vec![0; 40_000]);
+        let (mut live, mut most, mut refused) = (0, 0, 0);
+        for n in 0..60_000 {
+            let len = match n % 200 {
+                0 => (SPAN - 1) * SEGMENT + draw.below(SEGMENT - 100),
+                n if n % 20 == 0 => SEGMENT + draw.below(SEGMENT),
+                _ => 100 + draw.below(300),
+            };
+            let key = draw.below(lens.len());
+            if lossless && live - lens[key] + len > 2000 * SEGMENT / 100 * 80 {
+                continue;
+            }
+            let before = store.copies.gathered;
+            let done = set(&mut store, key as u32, len) == Status::Done;
+            most = most.max(store.copies.gathered - before);
+            refused += usize::from(!done);
+            live = live - lens[key] + len + 40;
+            lens[key] = len + 40;
+        }
+        audit(&store);
+        assert_eq!(refused, 0);
+        assert_eq!(store.counters().evictions == 0, lossless);
+        assert!(store.copies.gathered > 0);
+        assert!(most <= 16 * SPAN * SEGMENT, "{most}");
+    }
+}
+
+/// Live items take four fifths of a store that evicts nothing, and dead ones lie together in a small
+/// part of its table: they are found.
+#[test]
+fn dead_bytes_are_found_wherever_they_are() {
+    const SEGMENT: usize = 512;
+    let mut store = store_of(40_000, SEGMENT, SEGMENT);
+    // As many items as fit: four a segment, of which one stays in a quarter of the segments.
+    let mut stored = 0;
+    while store.segments.free > 5 {
+        set(&mut store, stored, 92);
+        stored += 1;
+    }
+    store.evict_nothing();
+    for key in stored * 6 / 10..stored * 85 / 100 {
+        if !key.is_multiple_of(4) {
+            delete(&mut store, key);
+        }
+    }
+    assert!(store.segments.free < 10, "{}", store.segments.free);
+    audit(&store);
+    let part = store.live() as f64 / store.segments.usable() as f64;
+    assert!((0.75..0.85).contains(&part), "{part}");
+    for key in 0..500 {
+        assert_eq!(set(&mut store, stored + key, 92), Status::Done, "{key}");
+    }
+    assert_eq!(store.counters().evictions, 0);
+}
+
+/// Under a limit that was set while the store was empty, values of many segments are stored without
+/// the memory that the limit withholds.
+#[test]
+fn runs_leave_the_memory_that_a_limit_withholds() {
+    const SEGMENT: usize = 4 << 10;
+    let mut store = store_of(6000, SEGMENT, 4 * SEGMENT);
+    store.leave_unused(5000 * SEGMENT);
+    while store.adjust() {}
+    let taken = |store: &Store| store.segments.withheld_since(0);
+    assert_eq!(taken(&store), 5000);
+    let mut draw = Draw(9);
+    for n in 0..100_000 {
+        let len = match n % 500 {
+            0 => 3 * SEGMENT + draw.below(SEGMENT / 2),
+            _ => 100 + draw.below(300),
+        };
+        assert_eq!(
+            set(&mut store, draw.below(40_000) as u32, len),
+            Status::Done
+        );
+        assert_eq!(taken(&store), 5000);
+    }
+    audit(&store);
+}
+
+/// A limit that is lifted gives segments back in steps, each of which looks at few of them.
+#[test]
+fn lifting_a_limit_takes_bounded_steps() {
+    const COUNT: usize = 1 << 16;
+    let mut segments = Segments::new(COUNT, 4 << 10);
+    segments.withhold_all_but(100);
+    let (mut looked, mut most) = (0, 0);
+    while segments.withheld > 0 {
+        let at_once = segments.restore_one();
+        (looked, most) = (looked + at_once, most.max(at_once));
+    }
+    assert!(looked <= 3 * COUNT, "{looked}");
+    let mut store = store_of(8000, 512, 512);
+    store.leave_unused(7000 * 512);
+    while store.adjust() {}
+    store.leave_unused(0);
+    let (mut steps, mut before) = (0, store.segments.withheld);
+    while store.adjust() {
+        steps += 1;
+        assert!(before - store.segments.withheld <= 1024, "one step");
+        before = store.segments.withheld;
+    }
+    assert!(steps >= 6 && store.segments.withheld == 0, "{steps}");
+    audit(&store);
+}
+
+/// Returns an unlinked file of `len` zeros, which is freed when it is closed.
+fn nameless_file(name: &str, len: u64) -> File {
+    let path = std::env::temp_dir().join(format!("herdwick-tests-{}-{name}", std::process::id()));
+    let mut options = File::options();
+    let file = options.read(true).write(true).create_new(true).open(&path);
+    std::fs::remove_file(path).unwrap();
+    let file = file.unwrap();
+    file.set_len(len).unwrap();
+    file
+}
+
+/// The file of a full cache is opened by a store that evicts nothing, of which most small items are
+/// deleted then. What is left of the memory is found, although few segments are free and values of
+/// many segments lie between the small ones.
+#[test]
+fn full_cache_goes_on_as_a_store_that_evicts_nothing() {
+    let config = config(1 << 20, 52 << 10);
+    let file = nameless_file("full", Store::file_bytes(&config).unwrap());
+    let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
+    let mut draw = Draw(7);
+    // Three values of many segments at a time lie in one run; of these, the first is used.
+    let large = |n: u32| (1 << 20) + n;
+    let mut stored = 0;
+    while store.counters().evictions == 0 || store.segments.free > 6 {
+        set(&mut store, stored, 150 + draw.below(200));
+        if stored.is_multiple_of(400) {
+            (0..3).for_each(|k| _ = set(&mut store, large(stored + k), 51_000));
+            (0..4).for_each(|_| _ = get(&mut store, large(stored)));
+        }
+        stored += 1;
+    }
+    drop(store);
+    let (mut store, recovered) = Store::in_file(&config, &file, 0, true).unwrap();
+    assert_eq!(recovered.unwrap().without_slot, 0);
+    store.evict_nothing();
+    let found = |store: &mut Store| {
+        (0..stored)
+            .filter(|n| get(store, large(*n)) == Status::Done)
+            .count()
+    };
+    let before = found(&mut store);
+    for n in 0..stored {
+        if !n.is_multiple_of(400) && get(&mut store, large(n / 400 * 400)) == Status::Done {
+            delete(&mut store, large(n));
+        }
+        if draw.below(10) < 3 {
+            delete(&mut store, n);
+        }
+    }
+    let after = found(&mut store);
+    assert!(after > 0 && before > after, "{before} {after}");
+    let part = store.live() as f64 / store.segments.usable() as f64;
+    assert!(part < 0.7, "{part}");
+    // No run of many segments is free but for a few small items.
+    for n in 0..stored {
+        let hash = HASH_KEY.hash(&n.to_le_bytes());
+        let items = &store.items;
+        let found = store.index.find(hash, |at| items.is(at, &n.to_le_bytes()));
+        let head = found.map(|(_, at)| store.segments.heads[store.segments.number(at)]);
+        if head.is_some_and(|head| head.span > 9 && head.live < 50_000) {
+            delete(&mut store, n);
+        }
+    }
+    while store.segments.free > 2 {
+        let number = store.segments.find_free().unwrap();
+        store.segments.hold(number, 1);
+    }
+    let refused = (0..1000).filter(|n| set(&mut store, 10_000 + n % 50, 300) != Status::Done);
+    let refused = refused.count();
+    assert!(refused < 100, "{refused}");
+    assert_eq!(set(&mut store, 20_000, 300), Status::Done);
+    store.segments.let_go(0, store.segments.count());
+    assert_eq!(store.counters().evictions, 0);
+    audit(&store);
+}
+
+/// Items are longer than a store in a file allows since it was opened again. Each can be invalidated,
+/// or is refused.
+#[test]
+fn items_beyond_a_lowered_size_are_invalidated_or_refused() {
+    let before = config(1 << 20, 64 << 10);
+    let file = nameless_file("lowered", Store::file_bytes(&before).unwrap());
+    let (mut store, _) = Store::in_file(&before, &file, 0, false).unwrap();
+    for n in 0..200 {
+        let len = if n % 4 == 0 { 60_000 } else { 1_500 };
+        set(&mut store, n, len);
+    }
+    drop(store);
+    let (mut store, _) = Store::in_file(&config(1 << 20, 4 << 10), &file, 0, true).unwrap();
+    store.evict_nothing();
+    let (mut done, mut refused) = (0, 0);
+    for n in 0..200 {
+        if n % 5 == 0 {
+            delete(&mut store, n);
+        }
+        let invalidate = Delete {
+            invalidate: true,
+            ..Delete::default()
+        };
+        match run(&mut store, n, Op::Delete(invalidate)) {
+            Status::Done => done += 1,
+            Status::OutOfMemory => refused += 1,
+            status => assert_eq!(status, Status::NotFound),
+        }
+    }
+    assert!(done > 0 && refused > 0, "{done} {refused}");
+    audit(&store);
+}
+
+/// A store that evicts nothing is filled until it refuses most keys, and opened again: each item is
+/// there, although the index is filled in another order than before.
+#[test]
+fn full_index_is_recovered_whole() {
+    let config = config(1 << 20, 4 << 10);
+    let file = nameless_file("index", Store::file_bytes(&config).unwrap());
+    let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
+    store.evict_nothing();
+    let (mut kept, mut refused) = (Vec::new(), 0);
+    for key in 0.. {
+        match set(&mut store, key, 16) {
+            Status::Done => kept.push(key),
+            _ => refused += 1,
+        }
+        if refused == 2000 {
+            break;
+        }
+    }
+    let slots = store.slots();
+    assert!(kept.len() > slots * 95 / 100, "{} of {slots}", kept.len());
+    drop(store);
+    let (mut store, recovered) = Store::in_file(&config, &file, 0, true).unwrap();
+    assert_eq!(recovered.unwrap().without_slot, 0);
+    assert_eq!(store.counters().evictions, 0);
+    for key in kept {
+        assert_eq!(get(&mut store, key), Status::Done, "{key}");
+    }
+    audit(&store);
+}
