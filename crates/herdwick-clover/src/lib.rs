@@ -35,7 +35,7 @@ pub use failure::Failure;
 pub use nodes::NODES_MAX;
 pub use server::{ClientId, Server};
 pub use setup::{
-    Accept, CLIENTS_MAX, ClientEnd, ClientOptions, Grant, Grants, NodeAccept, NodeClientId,
-    NodeEnd, NodeGrant, NodeOptions, OptionsError, Right, Secret, ServerEnd, ServerOptions,
-    SetupError,
+    Accept, CLIENTS_MAX, ClientEnd, ClientOptions, Grant, Grants, Hosts, Joined, NodeAccept,
+    NodeClientId, NodeEnd, NodeGrant, NodeOptions, OptionsError, Right, Secret, ServerEnd,
+    ServerOptions, SetupError,
 };

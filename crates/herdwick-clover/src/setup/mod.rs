@@ -13,10 +13,12 @@
 //! In a circle with `node`: what data nodes grant is checked here for all that use them.
 
 mod client;
+mod in_process;
 mod node;
 mod server;
 
 pub use client::{ClientEnd, ClientOptions, Grants};
+pub use in_process::{Hosts, Joined};
 pub use node::{NodeAccept, NodeClientId, NodeEnd, NodeGrant, NodeOptions, Right, Secret};
 pub use server::{Accept, Grant, ServerEnd, ServerOptions};
 
