@@ -11,7 +11,7 @@ use crate::{
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, NeighbourProcess},
     in_process::RunInProcess,
-    lines::{self, BareTarget, EndpointError, HerdTarget},
+    lines::{self, BareTarget, EndpointError, HerdTarget, clover},
     measure::Bout,
     report::{BeforeAfter, FigureClass, Manifest, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
@@ -122,6 +122,7 @@ fn contenders(
                 System::Echo
                 | System::Farm(_)
                 | System::Pilaf
+                | System::Clover
                 | System::Emulated(_)
                 | System::HerdPaper,
                 _,
@@ -321,7 +322,11 @@ impl Comparison<'_> {
         let fabric = fabric.session().unwrap_or(herdwick::Fabric::Shm);
         let open = |end| fabric.loopback(end).map_err(EndpointError::System);
         let worker = open(End::Worker)?;
-        let clients = (0..self.config.clients).map(|_| open(End::Client));
+        let ends: Vec<_> = match system {
+            System::Clover => clover::ends(self.config.replicas, self.config.clients).collect(),
+            _ => vec![End::Client; self.config.clients],
+        };
+        let clients = ends.into_iter().map(open);
         let clients = clients.collect::<Result<_, _>>()?;
         let run = RunInProcess {
             config: self.config,
@@ -407,6 +412,7 @@ impl Comparison<'_> {
             workers: server.map_or(Some(1), |server| server.workers),
             clients: config.clients,
             window: fabric.is_herd().then_some(config.window),
+            replicas: (system == System::Clover).then_some(config.replicas),
             connections: tcp(config.connections),
             pipeline: tcp(config.pipeline),
             multiget: tcp(config.multiget),

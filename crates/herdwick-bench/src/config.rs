@@ -4,6 +4,7 @@
 use std::{ffi::OsString, fmt, io, path::PathBuf, str::FromStr};
 
 use herdwick::RequestPath;
+use herdwick_clover::NODES_MAX;
 use herdwick_providers::{AnyDevice, End};
 
 use crate::{
@@ -52,6 +53,8 @@ pub struct Config {
     pub window: usize,
     /// HERD as in the paper: replies of fewer bytes are inlined.
     pub inline_below: usize,
+    /// Data nodes of Clover, each of which holds everything.
+    pub replicas: usize,
     /// The request path of HERD; `None`: the one that the server chooses.
     pub request_path: Option<RequestPath>,
     /// TCP connections, of all clients together.
@@ -104,6 +107,9 @@ pub enum ConfigError {
     /// A count of zero; the option is named.
     #[error("--{0} must be at least 1")]
     Zero(&'static str),
+    /// More replicas than Clover has.
+    #[error("--replicas is 1 to {NODES_MAX}, not {0}")]
+    Replicas(usize),
     /// A share of reads outside of 0 to 1.
     #[error("--get-share is a share, 0 to 1, not {0}")]
     GetShare(f64),
@@ -142,6 +148,7 @@ impl Default for Config {
             memory_mb: None,
             window: 128,
             inline_below: herdwick_herd::paper::INLINE_BELOW,
+            replicas: 1,
             request_path: None,
             connections: 50,
             idle_connections: 0,
@@ -189,6 +196,9 @@ impl Config {
         ];
         if let Some((name, _)) = counts.iter().find(|(_, count)| *count == 0) {
             return Err(ConfigError::Zero(name));
+        }
+        if !(1..=NODES_MAX).contains(&self.replicas) {
+            return Err(ConfigError::Replicas(self.replicas));
         }
         if self.systems.contains(&System::Bare) && !self.fabrics.contains(&Fabric::ROCE) {
             return Err(ConfigError::Bare);
@@ -299,6 +309,10 @@ impl Config {
                 .systems
                 .contains(&System::HerdPaper)
                 .then_some(self.inline_below),
+            replicas: self
+                .systems
+                .contains(&System::Clover)
+                .then_some(self.replicas),
             request_path: self.request_path.map(|path| path.name().to_owned()),
             connections: tcp(self.connections),
             idle_connections: (self.idle_connections > 0).then_some(self.idle_connections),

@@ -5,7 +5,7 @@ use herdwick_providers::{AnyPort, VisitAll};
 
 use crate::{
     BenchError, Config, Progress, System,
-    lines::{DEADLINE, EchoTarget, EmulatedTarget, PaperSizes, PaperTarget, farm, pilaf},
+    lines::{DEADLINE, EchoTarget, EmulatedTarget, PaperSizes, PaperTarget, clover, farm, pilaf},
     measure::Bout,
     report::Run,
     workload::Trace,
@@ -62,6 +62,11 @@ impl VisitAll for RunInProcess<'_> {
             }
             System::Pilaf => {
                 let targets = pilaf::targets(devices, (window, keys), space, cpus)?;
+                bout.run(targets, traces, watch)
+            }
+            System::Clover => {
+                let terms = (config.replicas, window, keys);
+                let targets = clover::targets(devices, terms, space, cpus)?;
                 bout.run(targets, traces, watch)
             }
             System::Echo | System::Bare | System::Herd | System::Crowded | System::Beside(_) => {

@@ -13,6 +13,8 @@ pub enum System {
     Farm(FarmValues),
     /// Pilaf.
     Pilaf,
+    /// Clover, with [`Config::replicas`](crate::Config::replicas) data nodes.
+    Clover,
     /// The communication of another system alone, as section 5.1 of the HERD paper has it.
     Emulated(EmulatedSystem),
     /// HERD with the request format and the pipeline of the paper.
@@ -35,6 +37,7 @@ impl System {
             Self::Farm(FarmValues::Inline) => "farm",
             Self::Farm(FarmValues::OutOfTable) => "farm-var",
             Self::Pilaf => "pilaf",
+            Self::Clover => "clover",
             Self::Emulated(system) => system.name(),
             Self::HerdPaper => "herd-paper",
             Self::Herd | Self::Crowded => "herd",
@@ -85,6 +88,7 @@ impl System {
                 | Self::Bare
                 | Self::Farm(_)
                 | Self::Pilaf
+                | Self::Clover
                 | Self::Emulated(_)
                 | Self::HerdPaper
         )

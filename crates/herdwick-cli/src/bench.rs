@@ -119,6 +119,9 @@ pub(crate) struct BenchArgs {
     /// With --herd paper: replies of fewer bytes are inlined; the paper has 144 and 192 [default: 144].
     #[arg(long, value_delimiter = ',', value_name = "B,..", value_parser = parse_size)]
     inline_below: Vec<usize>,
+    /// Data nodes of Clover, each with a replica of everything [default: 1].
+    #[arg(long, value_delimiter = ',', value_name = "N,..")]
+    replicas: Vec<usize>,
     /// Request path of HERD: uc-write, rc-write or ud-send [default: the one that the server
     /// chooses].
     #[arg(long, value_name = "PATH")]
@@ -393,6 +396,7 @@ impl BenchArgs {
         configs = crossed(configs, &self.inline_below, |config, it| {
             config.inline_below = it;
         });
+        configs = crossed(configs, &self.replicas, |config, it| config.replicas = it);
         configs = crossed(configs, &self.pipeline, |config, it| config.pipeline = it);
         Ok(crossed(configs, &self.rate, |config, it| {
             config.rate = Some(it as f64);
@@ -428,6 +432,7 @@ impl BenchArgs {
             System::Farm => &[bench::System::Farm(FarmValues::Inline)],
             System::FarmVar => &[bench::System::Farm(FarmValues::OutOfTable)],
             System::Pilaf => &[bench::System::Pilaf],
+            System::Clover => &[bench::System::Clover],
             System::PilafEmOpt => &[bench::System::Emulated(EmulatedSystem::PilafOpt)],
             System::FarmEm => &[bench::System::Emulated(EmulatedSystem::Farm)],
             System::FarmEmVar => &[bench::System::Emulated(EmulatedSystem::FarmVar)],

@@ -65,6 +65,28 @@ pub enum EndpointError {
     /// The store does not take the keys.
     #[error("storing the keys: the store refused one; ask for fewer --keys")]
     PaperFull,
+    /// Clover's objects could not be created or connected.
+    #[error("setting up Clover: {0}")]
+    Clover(#[from] herdwick_clover::SetupError),
+    /// Clover's data nodes have no room for the keys, or do not answer.
+    #[error("storing the keys: Clover's data nodes refused one; ask for fewer --keys")]
+    CloverFull,
+    /// Clover's client does not take a key.
+    #[error("storing the keys: {0}")]
+    CloverFill(herdwick_clover::Refused),
+    /// Too few devices were opened.
+    #[error("Clover has fewer devices than parties")]
+    CloverNodes,
+    /// Clover's metadata server lost a data node.
+    #[error("a data node of Clover does not answer: {0:?}")]
+    CloverNode(herdwick_fabric::Status),
+    /// Keys and values that are too long for Clover.
+    #[error(
+        "Clover has keys up to {key} bytes, and keys and values up to {both} together: lower --key-size or \
+         --value-size", key = herdwick_clover::layout::KEY_BYTES_MAX,
+        both = herdwick_clover::layout::ENTRY_BYTES_MAX - herdwick_clover::layout::HEAD_BYTES
+    )]
+    CloverValue,
     /// READs could not be set up.
     #[error(transparent)]
     Reader(#[from] ReaderError),

@@ -1,6 +1,7 @@
 //! Load over fabrics: HERD by a session, its echo, bare datagrams, and the cost of the generator.
 
 mod bare;
+pub(crate) mod clover;
 mod driver;
 mod echo;
 mod emulated;

@@ -110,6 +110,8 @@ pub struct Knobs {
     pub window: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inline_below: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<usize>,
     #[serde(default)]
     pub request_path: Option<String>,
     pub connections: Option<usize>,
@@ -217,6 +219,8 @@ pub struct Subject {
     pub workers: Option<usize>,
     pub clients: usize,
     pub window: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<usize>,
     pub connections: Option<usize>,
     pub pipeline: Option<usize>,
     pub multiget: Option<usize>,

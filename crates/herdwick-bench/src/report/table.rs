@@ -119,6 +119,9 @@ fn manifest(f: &mut impl fmt::Write, report: &Report) -> fmt::Result {
         "{} keys of {} B, values of {} B, {}, {} x {} s",
         knobs.keys, knobs.key_size, knobs.value_size, knobs.dist, knobs.runs, knobs.seconds
     )?;
+    if let Some(replicas) = knobs.replicas {
+        write!(f, ", replicas of Clover: {replicas}")?;
+    }
     if let Some(rate) = knobs.rate {
         write!(f, ", open loop at {rate}/s")?;
     }

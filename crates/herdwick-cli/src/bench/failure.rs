@@ -119,7 +119,11 @@ impl From<&BenchError> for Exit {
             | BenchError::Trace(_)
             | BenchError::Server(ServerError::Address { .. })
             | BenchError::Endpoints(
-                EndpointError::Window(_) | EndpointError::Value | EndpointError::PaperItem,
+                EndpointError::Window(_)
+                | EndpointError::Value
+                | EndpointError::PilafValue
+                | EndpointError::PaperItem
+                | EndpointError::CloverValue,
             )
             | BenchError::Drive(DriveError::TooLarge(_)) => Self::Usage,
             BenchError::Server(ServerError::Client { source, .. })

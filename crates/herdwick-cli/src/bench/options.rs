@@ -11,7 +11,7 @@ use super::{BenchArgs, System, failure::BenchFailure, verbs};
 type OptionReaders = fn(System) -> bool;
 
 /// The options that not every system reads, by their identifiers, and the systems that do.
-const READERS: [(&str, OptionReaders); 22] = [
+const READERS: [(&str, OptionReaders); 23] = [
     ("fabric", |system| {
         in_process(system) || matches!(system, System::Herd | System::Verbs)
     }),
@@ -32,6 +32,7 @@ const READERS: [(&str, OptionReaders); 22] = [
         matches!(system, System::Herd | System::HerdPaper)
     }),
     ("inline_below", |system| system == System::HerdPaper),
+    ("replicas", |system| system == System::Clover),
     ("request_path", |system| {
         matches!(system, System::Echo | System::Herd | System::Hostile)
     }),
@@ -56,6 +57,7 @@ fn in_process(system: System) -> bool {
             | System::Farm
             | System::FarmVar
             | System::Pilaf
+            | System::Clover
             | System::PilafEmOpt
             | System::FarmEm
             | System::FarmEmVar

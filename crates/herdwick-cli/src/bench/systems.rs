@@ -14,6 +14,9 @@ pub(super) enum System {
     FarmVar,
     /// Pilaf: GETs are READs of a cuckoo table, then of an extent. A server in this process.
     Pilaf,
+    /// Clover: GETs are READs of a chain of versions, PUTs a WRITE and a CAS. Data nodes and metadata
+    /// server in this process.
+    Clover,
     /// The communication of Pilaf without its store, as the HERD paper emulates it.
     PilafEmOpt,
     /// The communication of FaRM-KV without its store, as the HERD paper emulates it.

@@ -28,7 +28,7 @@ fn brief(arguments: &str, seconds: f64) -> String {
         _ if arguments.contains("--trace") => String::new(),
         Some("verbs") => format!("--seconds {seconds} --runs 1"),
         Some("cache") => "--keys 2K".to_owned(),
-        Some("pilaf") => format!("--seconds {seconds} --runs 1"),
+        Some("pilaf" | "clover") => format!("--seconds {seconds} --runs 1"),
         Some("farm") => format!("--keys 2K --seconds {seconds} --runs 1"),
         Some("idle") => format!("--seconds {seconds} --runs 1 --memory 64"),
         _ if arguments.contains("--server") => format!("--keys 2K --seconds {seconds} --runs 1"),
@@ -82,7 +82,7 @@ fn help_lists_every_flag() {
     let flags = "fabric server workload get-share dist keys key-size value-size seconds clients \
         window connections idle-connections pipeline multiget rate runs json batch workers memory hdr against trace \
         quick verb transport direction all-to-all payload inline signaled postlist queue-pairs region echo level \
-        accesses prefetch";
+        accesses prefetch replicas";
     for flag in flags.split_whitespace() {
         assert!(help.contains(&format!("--{flag}")), "{flag}");
     }
@@ -92,6 +92,7 @@ fn help_lists_every_flag() {
         "farm",
         "farm-var",
         "pilaf",
+        "clover",
         "pilaf-em-opt",
         "farm-em",
         "farm-em-var",
@@ -328,6 +329,41 @@ fn pilaf_benchmark_runs_over_roce_with_puts() {
         complaint.contains("Pilaf has values up to 65536 bytes"),
         "{complaint}"
     );
+}
+
+/// A GET READs an entry of 128 bytes and a shortcut, and more only beside PUTs.
+#[test]
+fn clover_benchmark_runs_with_and_without_puts() {
+    for fabric in ["shm", "roce"] {
+        let arguments = format!("clover --fabric {fabric} --keys 2K --clients 2 --window 8");
+        let (table, report) = tiny("clover-gets", &format!("{arguments} --workload c"));
+        let result = &report["results"][0];
+        is_sound(result, &table);
+        let bytes = result["read_bytes_per_get"].as_f64().unwrap();
+        let reads = result["reads_per_get"].as_f64().unwrap();
+        assert!((67.9..68.1).contains(&(bytes / reads)), "{table}");
+        let arguments = format!("{arguments} --workload a --replicas 2");
+        let (table, report) = tiny("clover-puts", &arguments);
+        is_sound(&report["results"][0], &table);
+        assert_eq!(report["manifest"]["knobs"]["replicas"], 2);
+    }
+    // The longest value that Clover has with keys of 16 bytes.
+    let (table, report) = tiny("clover-32k", "clover --keys 100 --value-size 32728");
+    is_sound(&report["results"][0], &table);
+    for (wrong, cause) in [
+        (
+            "clover --keys 100 --value-size 32729",
+            "up to 32744 together",
+        ),
+        ("clover --replicas 9", "--replicas is 1 to 8"),
+        ("clover --replicas 0", "--replicas is 1 to 8"),
+        ("pilaf --replicas 2", "--replicas"),
+    ] {
+        let refused = bench(wrong);
+        let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(complaint.contains(cause), "{wrong}: {complaint}");
+        assert_eq!(refused.status.code(), Some(2), "{wrong}: {complaint}");
+    }
 }
 
 /// Returns READs and bytes a GET.
