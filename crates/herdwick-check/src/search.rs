@@ -15,6 +15,12 @@ use crate::{
 
 /// Returns whether some order explains all answers.
 pub(crate) fn is_linearizable(register: Register, history: &[Operation]) -> bool {
+    search(register, history, u64::MAX).unwrap_or(true)
+}
+
+/// Returns whether some order explains all answers; `None` if the search reaches more than `effort`
+/// states. Unknown outcomes are what makes it long.
+pub(crate) fn search(register: Register, history: &[Operation], effort: u64) -> Option<bool> {
     let mut answered = history.to_vec();
     answered.sort_by_key(|operation| operation.called);
     let unanswered = answered.extract_if(.., |one| one.answered.is_none());
@@ -23,6 +29,7 @@ pub(crate) fn is_linearizable(register: Register, history: &[Operation]) -> bool
         unanswered: unanswered.collect(),
         answered,
         tried: HashSet::new(),
+        effort,
     }
     .finds_an_order()
 }
@@ -78,6 +85,8 @@ struct Search {
     answered: Vec<Operation>,
     unanswered: Vec<Operation>,
     tried: HashSet<(Set, Vec<State>)>,
+    /// States that may still be reached.
+    effort: u64,
 }
 
 /// A configuration, and the next operation to try in it.
@@ -93,15 +102,15 @@ struct Step {
 }
 
 impl Search {
-    fn finds_an_order(mut self) -> bool {
+    fn finds_an_order(mut self) -> Option<bool> {
         let absent = State {
             value: None,
             used: Set::default(),
         };
-        let mut steps = vec![self.step(Set::default(), vec![absent], 0)];
+        let mut steps = vec![self.step(Set::default(), vec![absent], 0)?];
         while let Some(step) = steps.last_mut() {
             if step.first == self.answered.len() {
-                return true;
+                return Some(true);
             }
             let Some(index) = Self::candidate(&self.answered, step) else {
                 steps.pop();
@@ -120,13 +129,13 @@ impl Search {
             states.sort_unstable();
             let (taken, first) = (step.taken.with(index), step.first);
             if self.tried.insert((taken.clone(), states.clone())) {
-                steps.push(self.step(taken, states, first));
+                steps.push(self.step(taken, states, first)?);
             }
         }
-        false
+        Some(false)
     }
 
-    fn step(&self, taken: Set, states: Vec<State>, mut first: usize) -> Step {
+    fn step(&mut self, taken: Set, states: Vec<State>, mut first: usize) -> Option<Step> {
         while first < self.answered.len() && taken.has(first) {
             first += 1;
         }
@@ -139,20 +148,21 @@ impl Search {
                 bound = bound.min(self.answered[index].answered.unwrap_or(u64::MAX));
             }
         }
-        Step {
+        Some(Step {
             taken,
-            states: self.reached(states, bound),
+            states: self.reached(states, bound)?,
             first,
             next: first,
             bound,
-        }
+        })
     }
 
     /// Returns what the key may become without an answered operation: by evictions, and by
-    /// unanswered operations that were called in time.
-    fn reached(&self, mut states: Vec<State>, bound: u64) -> Vec<State> {
+    /// unanswered operations that were called in time; `None` if that takes too much effort.
+    fn reached(&mut self, mut states: Vec<State>, bound: u64) -> Option<Vec<State>> {
         let mut fresh = states.clone();
         while let Some(State { value, used }) = fresh.pop() {
+            self.effort = self.effort.checked_sub(1)?;
             let evicted = self.register.evicts().then(|| (None, used.clone()));
             let callable = (0..).zip(&self.unanswered);
             let callable = callable.take_while(|(_, one)| one.called <= bound);
@@ -166,7 +176,7 @@ impl Search {
                 }
             }
         }
-        states
+        Some(states)
     }
 
     /// Returns the next operation that may take effect in a configuration.

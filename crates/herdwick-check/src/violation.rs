@@ -5,7 +5,7 @@ use std::fmt;
 use crate::{
     operation::Operation,
     register::{Action, Register},
-    search::is_linearizable,
+    search::{is_linearizable, search},
 };
 
 /// Operations whose answers no order explains: a part of the history that was checked, as short as
@@ -64,16 +64,20 @@ fn write_operation(f: &mut fmt::Formatter<'_>, operation: &Operation) -> fmt::Re
 
 impl std::error::Error for Violation {}
 
+/// States that the search of one weaker history may reach. Of many unknown increments each subset is one.
+const EFFORT: u64 = 2000;
+
 /// Shortens a history that is not linearizable. Each step leaves a weaker one: what was answered
 /// after some time becomes unknown, a read is left out, an answer becomes unknown. A write whose
-/// answer is unknown stays, since it may explain a read.
+/// answer is unknown stays, since it may explain a read. A weaker history that takes long to search is not
+/// looked at.
 pub(crate) fn shortest(register: Register, history: &[Operation]) -> Violation {
     let mut operations = first_wrong(register, history);
     operations.sort_by_key(|operation| operation.called);
     for index in (0..operations.len()).rev() {
         let mut weaker = operations.clone();
         weaken(&mut weaker, index);
-        if !is_linearizable(register, &weaker) {
+        if search(register, &weaker, EFFORT) == Some(false) {
             operations = weaker;
         }
     }
