@@ -1,4 +1,5 @@
-//! Histories of a key-value store, and whether they are linearizable (Herlihy and Wing, 1990).
+//! Histories of a key-value store, and whether they are linearizable (Herlihy and Wing, 1990); and what
+//! tests and loads need besides: random numbers from a seed ([`Rng`]), and how long a test runs ([`length`]).
 //!
 //! A test records each call on one key as an [`Operation`]: who called, when, when the answer came,
 //! and what it was. [`check`] searches an order of these operations in which each takes effect at
@@ -24,13 +25,17 @@
 //! ends at the tick at which another begins overlaps it.
 #![forbid(unsafe_code)]
 
+mod length;
 mod operation;
 mod register;
+mod rng;
 mod search;
 mod violation;
 
+pub use length::{count, length};
 pub use operation::Operation;
 pub use register::{Action, Register};
+pub use rng::{Rng, mix};
 pub use violation::Violation;
 
 /// Checks that the operations of one key are linearizable.

@@ -11,11 +11,11 @@ use std::{
 
 /// Layers, left to right; crates in one layer do not depend on each other.
 const FLOORS: &[&[&str]] = &[
-    &["herdwick-mem", "herdwick-request"],
+    &["herdwick-mem", "herdwick-request", "herdwick-check"],
     &["herdwick-layout"],
     &["herdwick-fabric"],
     &["herdwick-sim"],
-    &["herdwick-conformance", "herdwick-check"],
+    &["herdwick-conformance"],
     &[
         "herdwick-shm",
         "herdwick-roce",

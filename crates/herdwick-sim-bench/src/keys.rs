@@ -1,5 +1,6 @@
 //! The items of a run: 16-byte keys, and values that tell whose they are.
 
+use herdwick_check::Rng;
 use herdwick_request::{HashKey, KeyHash};
 
 /// Of every system in a run.
@@ -33,26 +34,21 @@ pub(crate) fn belongs(index: u32, value: &[u8]) -> bool {
     value.starts_with(&u64::from(index).to_le_bytes())
 }
 
-/// Draws by SplitMix64 (Steele, Lea, Flood 2014).
-pub(crate) struct Draws(u64);
+/// Draws of small numbers.
+pub(crate) struct Draws(Rng);
 
 impl Draws {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Rng::new(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// Returns a number below `bound`, which is not zero.
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
-        let high = (u128::from(self.next()) * u128::from(bound)) >> 64;
-        u32::try_from(high).unwrap_or(bound - 1)
+        u32::try_from(self.0.below(bound.into())).unwrap_or(bound - 1)
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use herdwick_check::mix;
 use herdwick_fabric::{Qpn, RecvWr, Remote, Status, Transport};
 use herdwick_mem::Span;
 
 use super::{
     completing::Completing,
     host::{Class, Inbound, Wqe},
-    rng::mix,
 };
 
 /// Time of an event, and its number: events of one time happen in the order of scheduling.

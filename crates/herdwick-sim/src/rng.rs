@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-/// SplitMix64 (Steele, Lea, Flood 2014): small, and the same on every machine.
-pub(super) struct Rng(u64);
+/// Draws of faults and of times.
+pub(super) struct Rng(herdwick_check::Rng);
 
 impl Rng {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(herdwick_check::Rng::new(seed))
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0.bits()
     }
 
     pub(super) fn next_u32(&mut self) -> u32 {
@@ -43,11 +42,4 @@ impl Rng {
             items.swap(i, j);
         }
     }
-}
-
-/// The finaliser of SplitMix64; it also folds events into a trace.
-pub(super) fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

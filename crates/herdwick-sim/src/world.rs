@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use herdwick_check::mix;
 use herdwick_fabric::{Capabilities, CqId, QpState, Qpn, Received, RecvWr, Rkey, Status};
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
     event::{Event, EventKey, Kind, Packet, Reply, digest},
     host::{Host, Picos, duration, of_ns, picos},
     party::{PartyState, Qp},
-    rng::{Rng, mix},
+    rng::Rng,
 };
 
 /// The whole state: parties, queue pairs, and what is under way between them.

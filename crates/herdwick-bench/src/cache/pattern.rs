@@ -1,8 +1,10 @@
 //! The request patterns of the cache benchmark: Zipf, Zipf with a scan, and a hot set that moves.
 
+use herdwick_check::Rng;
+
 use crate::{
     SEED,
-    workload::{Rng, Step, Zipf},
+    workload::{Step, Zipf},
 };
 
 /// A pattern of requests.

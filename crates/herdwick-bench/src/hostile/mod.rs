@@ -12,6 +12,7 @@ use std::{
 };
 
 use herdwick::{Address, Options};
+use herdwick_check::Rng;
 use herdwick_mem::{Span, Words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -19,7 +20,6 @@ use crate::{
     host::{Stopwatch, pin},
     remote::Remote,
     server::ServerError,
-    workload::Rng,
 };
 
 pub use kind::Neighbour;

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use herdwick_check::Rng;
 use herdwick_fabric::{
     Access, CqSpec, Device, PdId, Port, QpSpec, Remote, Scope, SharedMemory, Sharing, Transport,
 };
@@ -26,7 +27,7 @@ use crate::{
     messages::{Asker, Attach, EchoParty, EchoServer, Exchange, MESSAGE_WORDS_MAX, Way, connect},
     system::EmulatedSystem,
     target::{DriveError, Load, Reads, Target},
-    workload::{KeySpace, Rng},
+    workload::KeySpace,
 };
 
 const HASH_KEY: HashKey = HashKey([1, 2]);

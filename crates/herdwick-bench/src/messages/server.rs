@@ -3,6 +3,7 @@
 
 use std::{hint::black_box, io, ops::Range, time::Duration};
 
+use herdwick_check::Rng;
 use herdwick_fabric::{Device, Port, PostError, Status};
 use herdwick_herd::paper::Pipeline;
 use herdwick_mem::{Arena, prefetch_read};
@@ -11,7 +12,6 @@ use super::{
     MESSAGE_WORDS_MAX,
     hub::{Arrived, Hub},
 };
-use crate::workload::Rng;
 
 /// The server's end, with the work that it does for a request.
 pub(crate) struct EchoServer<D: Device> {

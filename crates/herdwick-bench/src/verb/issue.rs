@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use herdwick_check::Rng;
 use herdwick_fabric::{
     AddressHandle, Completion, CqId, Local, Payload, Port, QpId, RegionId, Remote, SendOp, SendWr,
     Status,
@@ -19,7 +20,6 @@ use super::{
 use crate::{
     counters::RunCounters,
     target::{DriveError, Load, Target},
-    workload::Rng,
 };
 
 /// Completions that one poll takes.

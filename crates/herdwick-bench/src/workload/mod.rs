@@ -4,7 +4,6 @@
 mod keys;
 mod mix;
 mod partitions;
-mod rng;
 mod trace;
 mod zipf;
 
@@ -12,6 +11,5 @@ pub(crate) use keys::KeySpace;
 pub use keys::KeySpaceError;
 pub use mix::{Dist, DistError, Mix, Workload};
 pub use partitions::partition_shares;
-pub(crate) use rng::Rng;
 pub(crate) use trace::{Step, TRACE_STEPS, Trace};
 pub(crate) use zipf::Zipf;

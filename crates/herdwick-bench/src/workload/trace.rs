@@ -1,9 +1,10 @@
 //! A client's requests in order, generated before the measurement: packed steps and their key
 //! hashes.
 
+use herdwick_check::Rng;
 use herdwick_request::{HashKey, KeyHash};
 
-use super::{Dist, KeySpace, Mix, Rng, Workload, Zipf};
+use super::{Dist, KeySpace, Mix, Workload, Zipf};
 
 /// Steps of a cyclic trace: 16 MiB, long enough that no cache learns the cycle at 25 M requests per
 /// second.

@@ -1,6 +1,6 @@
 //! Zipf-distributed ranks, drawn in constant time by Gray's method.
 
-use super::Rng;
+use herdwick_check::Rng;
 
 /// Zipf-distributed ranks by Gray's method ("Quickly Generating Billion-Record Synthetic
 /// Databases", SIGMOD'94), which YCSB uses: ranks 0 and 1 are exact, the others invert the integral

@@ -1,5 +1,6 @@
 //! Clients that say what they like, write without the right, or hoard; and those that only stop.
 
+use herdwick_check::Rng;
 use herdwick_clover::{
     ClientId, NodeEnd, OptionsError, Refused, Secret, ServerEnd, SetupError,
     layout::{Place, class_of_len},
@@ -11,7 +12,7 @@ use herdwick_fabric::{
     RecvWr, RegionId, RegionSpec, Scope, SendOp, SendWr, Status, Transport,
 };
 
-use crate::fixture::{Draw, Kept, World, enter, geometry, join, key};
+use crate::fixture::{Kept, World, enter, geometry, join, key};
 
 /// A client that makes its messages itself.
 struct Raw {
@@ -175,15 +176,15 @@ fn world(seed: u64) -> World<SeededNetwork> {
 fn messages_that_make_no_sense_are_refused_and_others_are_served() {
     let mut world = world(1);
     assert_eq!(world.put(0, &key(1), b"kept"), Kept::Done);
-    let (mut raw, mut draw) = (Raw::new(&mut world), Draw(5));
+    let (mut raw, mut draw) = (Raw::new(&mut world), Rng::new(5));
     let mut malformed = 0;
     for n in 0..400 {
-        let len = draw.next(250) as usize;
-        let mut message: Vec<u8> = (0..len).map(|_| draw.next(256) as u8).collect();
+        let len = draw.below(250) as usize;
+        let mut message: Vec<u8> = (0..len).map(|_| draw.below(256) as u8).collect();
         if n % 2 == 0 && len > 3 {
             // An operation that exists, and a length that may fit.
             message[..4].copy_from_slice(&[
-                1 + draw.next(5) as u8,
+                1 + draw.below(5) as u8,
                 0,
                 (len.saturating_sub(32)) as u8,
                 0,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use herdwick_check::{Action, Operation, Register, check};
+use herdwick_check::{Action, Operation, Register, Rng, check, count};
 use herdwick_conformance::seeded::SeededNetwork;
 
-use crate::fixture::{Draw, Kept, World, geometry, key, knob, storm};
+use crate::fixture::{Kept, World, geometry, key, storm};
 
 const KEYS: u64 = 3;
 
@@ -39,11 +39,11 @@ impl History {
         &mut self,
         world: &mut World<SeededNetwork>,
         (index, client): (usize, usize),
-        draw: &mut Draw,
+        draw: &mut Rng,
     ) {
-        let (n, of, now) = (self.next + 1, draw.next(KEYS), world.now);
+        let (n, of, now) = (self.next + 1, draw.below(KEYS), world.now);
         let machine = &mut world.clients[index].end.client;
-        let (begun, action) = match draw.next(10) {
+        let (begun, action) = match draw.below(10) {
             0..=4 => (machine.get(&key(of), n), Action::Get { value: None }),
             5..=8 => {
                 let begun = machine.put(&key(of), &value(n), n, now);
@@ -131,7 +131,7 @@ impl History {
 
 /// One pass, in which each client begins an operation if fewer than `most` of its own are in flight. What
 /// is in flight when somebody dies has an unknown outcome, and each doubles what the check has to try.
-fn step(world: &mut World<SeededNetwork>, history: &mut History, draw: &mut Draw, most: usize) {
+fn step(world: &mut World<SeededNetwork>, history: &mut History, draw: &mut Rng, most: usize) {
     for index in 0..world.clients.len() {
         let open = history
             .open
@@ -148,7 +148,7 @@ fn step(world: &mut World<SeededNetwork>, history: &mut History, draw: &mut Draw
 }
 
 /// Runs until so many operations have begun and all are answered.
-fn run(world: &mut World<SeededNetwork>, history: &mut History, draw: &mut Draw, operations: u64) {
+fn run(world: &mut World<SeededNetwork>, history: &mut History, draw: &mut Rng, operations: u64) {
     let end = history.next + operations;
     for _ in 0..200_000 {
         let most = if history.next < end { 3 } else { 0 };
@@ -179,11 +179,11 @@ fn world(seed: u64, nodes: usize) -> World<SeededNetwork> {
 
 #[test]
 fn histories_without_deaths_are_linearizable() {
-    for seed in 0..knob("HERDWICK_CLOVER_HISTORIES", 6) {
+    for seed in 0..count("HERDWICK_CLOVER_HISTORIES", 6) {
         let (mut world, mut history, mut draw) = (
             world(seed, 1 + seed as usize % 3),
             History::default(),
-            Draw(seed),
+            Rng::new(seed),
         );
         run(&mut world, &mut history, &mut draw, 300);
         history.check(&format!("seed {seed}"));
@@ -199,10 +199,10 @@ fn histories_without_deaths_are_linearizable() {
 /// again.
 #[test]
 fn clients_killed_at_any_step_block_nobody() {
-    for steps in (0..knob("HERDWICK_CLOVER_KILLS", 240)).step_by(3) {
+    for steps in (0..count("HERDWICK_CLOVER_KILLS", 240)).step_by(3) {
         for nodes in [1, 2] {
             let (mut world, mut history, mut draw) =
-                (world(steps, nodes), History::default(), Draw(steps));
+                (world(steps, nodes), History::default(), Rng::new(steps));
             run(&mut world, &mut history, &mut draw, 30);
             let victim = world.clients[2].end.port.party();
             world.fabric.stop_after(victim, steps);
@@ -229,10 +229,10 @@ fn clients_killed_at_any_step_block_nobody() {
 /// A metadata server that is killed at any step of its work finds every key again.
 #[test]
 fn servers_killed_at_any_step_find_their_world_again() {
-    for steps in (0..knob("HERDWICK_CLOVER_KILLS", 240)).step_by(3) {
+    for steps in (0..count("HERDWICK_CLOVER_KILLS", 240)).step_by(3) {
         for nodes in [1, 2] {
             let (mut world, mut history, mut draw) =
-                (world(steps, nodes), History::default(), Draw(steps));
+                (world(steps, nodes), History::default(), Rng::new(steps));
             run(&mut world, &mut history, &mut draw, 20);
             for round in 0..2 {
                 for party in [world.server.port.party(), world.server.node_port.party()] {
@@ -253,8 +253,9 @@ fn servers_killed_at_any_step_find_their_world_again() {
 /// With two data nodes either one may be lost, in the middle of anything.
 #[test]
 fn a_lost_data_node_is_not_missed() {
-    for steps in (0..knob("HERDWICK_CLOVER_KILLS", 240)).step_by(3) {
-        let (mut world, mut history, mut draw) = (world(steps, 3), History::default(), Draw(steps));
+    for steps in (0..count("HERDWICK_CLOVER_KILLS", 240)).step_by(3) {
+        let (mut world, mut history, mut draw) =
+            (world(steps, 3), History::default(), Rng::new(steps));
         run(&mut world, &mut history, &mut draw, 30);
         for lost in [0, 1] {
             let party = world.nodes[lost].port.party();

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use herdwick_check::{Rng, count};
 use herdwick_conformance::seeded::SeededNetwork;
 
-use crate::fixture::{Draw, Fabric, Kept, Roce, Shm, World, geometry, key, knob, storm};
+use crate::fixture::{Fabric, Kept, Roce, Shm, World, geometry, key, storm};
 
 /// What was asked of a key.
 enum Asked {
@@ -13,14 +14,14 @@ enum Asked {
     Delete,
 }
 
-fn value(draw: &mut Draw) -> Vec<u8> {
-    let len = match draw.next(40) {
-        0 => draw.next(1500) + 1,
-        1..=5 => draw.next(400),
+fn value(draw: &mut Rng) -> Vec<u8> {
+    let len = match draw.below(40) {
+        0 => draw.below(1500) + 1,
+        1..=5 => draw.below(400),
         6 => 0,
-        _ => draw.next(60),
+        _ => draw.below(60),
     };
-    let byte = draw.next(256) as u8;
+    let byte = draw.below(256) as u8;
     (0..len).map(|i| byte.wrapping_add(i as u8)).collect()
 }
 
@@ -41,17 +42,17 @@ fn against_a_map<F: Fabric>(
     operations: u64,
     keys: u64,
 ) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let (mut draw, mut map) = (Draw(seed), BTreeMap::<Vec<u8>, Vec<u8>>::new());
+    let (mut draw, mut map) = (Rng::new(seed), BTreeMap::<Vec<u8>, Vec<u8>>::new());
     let mut asked: BTreeMap<(usize, u64), (Vec<u8>, Asked)> = BTreeMap::new();
     let (mut busy, mut begun, mut ended) = (BTreeSet::new(), 0, 0);
     while ended < operations {
         for client in 0..world.clients.len() {
-            let name = name(draw.next(keys));
+            let name = name(draw.below(keys));
             if begun == operations || busy.contains(&name) {
                 continue;
             }
             let (now, machine) = (world.now, &mut world.clients[client].end.client);
-            let (what, refused) = match draw.next(10) {
+            let (what, refused) = match draw.below(10) {
                 0..=3 => (Asked::Get, machine.get(&name, begun)),
                 4..=8 => {
                     let value = value(&mut draw);
@@ -120,7 +121,7 @@ fn settles<F: Fabric>(world: &mut World<F>, map: &BTreeMap<Vec<u8>, Vec<u8>>, ke
 
 #[test]
 fn operations_over_shared_memory_match_a_map_and_no_data_node_runs() {
-    let operations = knob("HERDWICK_CLOVER_OPERATIONS", 30_000);
+    let operations = count("HERDWICK_CLOVER_OPERATIONS", 30_000);
     for nodes in [1, 2, 3] {
         let mut world = World::new(Shm, (nodes, 3), geometry(1000, 700, 1 << 14));
         world.nodes_run = false;

@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
+use herdwick_check::{Rng, count};
 use herdwick_clover::{ClientEnd, ClientOptions, ServerOptions};
 use herdwick_fabric::Port;
 use herdwick_request::HashKey;
 use herdwick_shm::ShmDevice;
 
-use crate::fixture::{Draw, Kept, SECRET, Shm, World, geometry, join, key, knob};
+use crate::fixture::{Kept, SECRET, Shm, World, geometry, join, key};
 
 const KEYS: u64 = 16;
 const WRITERS: usize = 4;
@@ -38,20 +39,20 @@ fn work(
     (stop, failed): (&AtomicBool, &AtomicBool),
     gets: &AtomicU64,
 ) -> ClientEnd<ShmDevice> {
-    let (mut draw, mut now) = (Draw(seed), Duration::ZERO);
+    let (mut draw, mut now) = (Rng::new(seed), Duration::ZERO);
     // Where a thread has panicked, what it held is not given back, and others would wait.
     while !stop.load(Ordering::Relaxed)
         || end.client.in_flight() > 0 && !failed.load(Ordering::Relaxed)
     {
-        let n = draw.next(KEYS);
+        let n = draw.below(KEYS);
         if !stop.load(Ordering::Relaxed) {
             // What does not fit is asked for later.
-            let _ = match (writes, draw.next(16)) {
+            let _ = match (writes, draw.below(16)) {
                 (false, _) => end.client.get(&key(n), n),
                 (true, 0) => end.client.delete(&key(n), n, now),
                 _ => end
                     .client
-                    .put(&key(n), &value(n, draw.next(200) as u8), n, now),
+                    .put(&key(n), &value(n, draw.below(200) as u8), n, now),
             };
         }
         // Steps of time: nothing is lost here, and nobody may be taken for dead on a busy host.
@@ -86,7 +87,7 @@ fn work(
 #[test]
 #[ignore = "seven threads spin: by hand, with --ignored"]
 fn readers_on_other_threads_see_whole_values_of_their_keys() {
-    let wanted = knob("HERDWICK_CLOVER_GETS", 20_000);
+    let wanted = count("HERDWICK_CLOVER_GETS", 20_000);
     let mut world = World::new(Shm, (1, 0), geometry(64, 2000, 100));
     let options = ClientOptions {
         timeout: Duration::from_secs(1 << 20),

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use herdwick_check::{Rng, count};
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
     Completion, CqSpec, Device, Payload, Port, PortLimits, QpSpec, SendOp, SendWr, Status,
@@ -47,20 +48,6 @@ fn connect<D: Device>(
     let (client, accept) = ClientEnd::open(here, terms, grant).unwrap();
     let id = server.admit(there, resources, &accept).unwrap();
     (client, id)
-}
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
 }
 
 fn key(n: usize) -> Vec<u8> {
@@ -173,16 +160,8 @@ fn storms() -> Faults {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "more operations are asked for by the environment"
-)]
-fn knob(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |count| count.parse().unwrap())
-}
-
 fn operations(default: u64) -> u64 {
-    knob("HERDWICK_FARM_OPERATIONS", default)
+    count("HERDWICK_FARM_OPERATIONS", default)
 }
 
 /// Random calls, several at once but one a key, give what a map gives.
@@ -191,18 +170,18 @@ fn calls_agree_with_a_map_on_a_bad_network() {
     for values in MODES {
         let mut world = Seeded::new(1, &terms(values), 1, &ClientTerms::default());
         world.network.set_faults(storms());
-        let (mut rng, mut model) = (Rng(2), BTreeMap::<usize, Vec<u8>>::new());
+        let (mut rng, mut model) = (Rng::new(2), BTreeMap::<usize, Vec<u8>>::new());
         // What each key's call is to end with; `None`: a PUT of this value.
         let mut expected = BTreeMap::<u64, (Option<Kept>, Vec<u8>)>::new();
         let (mut begun, mut ended, mut full) = (0, 0, 0);
         let total = operations(15_000);
         while ended < total {
-            let n = rng.below(130);
+            let n = rng.index(130);
             if begun < total && !expected.contains_key(&(n as u64)) {
                 let token = n as u64;
-                let value = vec![rng.next() as u8; rng.below(300)];
+                let value = vec![rng.bits() as u8; rng.index(300)];
                 let known = model.get(&n).cloned();
-                let (call, due) = match rng.below(10) {
+                let (call, due) = match rng.index(10) {
                     0..4 => (world.put(0, n, &value, token), None),
                     4..6 => {
                         let due = known.map_or(Kept::NotFound, |_| Kept::Done);
@@ -296,16 +275,16 @@ fn readers_beside_a_writer_on_a_bad_network() {
             drop_per_mille: 0,
             ..storms()
         });
-        let mut rng = Rng(4);
+        let mut rng = Rng::new(4);
         let (mut reads, mut writes) = (0_u64, 0_u64);
         while reads < 6_000 || writes < 6_000 {
-            let n = rng.below(KEYS);
-            let _ = if n < STAY || rng.below(2) == 0 {
-                world.put(0, n, &flip(n, rng.next()), 0)
+            let n = rng.index(KEYS);
+            let _ = if n < STAY || rng.index(2) == 0 {
+                world.put(0, n, &flip(n, rng.bits()), 0)
             } else {
                 world.delete(0, n, 0)
             };
-            let n = rng.below(KEYS);
+            let n = rng.index(KEYS);
             let (reader, _) = &mut world.clients[1];
             let _ = reader.side.get(&key(n), n as u64);
             for (client, token, kept) in world.turn() {
@@ -412,12 +391,12 @@ fn serve<P: Port>(server: &mut ServerEnd<P>, shared: &Shared) {
 
 fn write<P: Port>(mut end: ClientEnd<P>, seed: u64, shared: &Shared) {
     let _stops = Stops(&shared.stop);
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     while !shared.stop.load(Ordering::Relaxed) {
-        let (n, now) = (rng.below(KEYS), shared.time.now());
-        let (key, value) = (key(n), flip(n, rng.next()));
+        let (n, now) = (rng.index(KEYS), shared.time.now());
+        let (key, value) = (key(n), flip(n, rng.bits()));
         let (port, side) = (&mut end.port, &mut end.side);
-        let call = if n < STAY || rng.below(2) == 0 {
+        let call = if n < STAY || rng.index(2) == 0 {
             side.put(port, (&key, &value), 0, now)
         } else {
             side.delete(port, &key, 0, now)
@@ -436,10 +415,10 @@ fn write<P: Port>(mut end: ClientEnd<P>, seed: u64, shared: &Shared) {
 
 fn read<P: Port>(reader: &mut ClientEnd<P>, gets: u64, shared: &Shared) {
     let _stops = Stops(&shared.stop);
-    let (mut rng, mut reads) = (Rng(6), 0);
+    let (mut rng, mut reads) = (Rng::new(6), 0);
     let enough = |reads| reads >= gets && shared.writes.load(Ordering::Relaxed) >= gets / 2;
     while !shared.stop.load(Ordering::Relaxed) && !enough(reads) {
-        let (n, now) = (rng.below(KEYS), shared.time.now());
+        let (n, now) = (rng.index(KEYS), shared.time.now());
         let (port, side) = (&mut reader.port, &mut reader.side);
         let _ = side.get(&key(n), n as u64);
         side.post(port);
@@ -466,12 +445,12 @@ fn beside_writers(fabric: Fabric, gets: u64) {
 
 #[test]
 fn readers_beside_writers_over_shared_memory() {
-    beside_writers(Fabric::Shm, knob("HERDWICK_FARM_OPERATIONS", 60_000));
+    beside_writers(Fabric::Shm, count("HERDWICK_FARM_OPERATIONS", 60_000));
 }
 
 #[test]
 fn readers_beside_writers_over_an_rnic_in_software() {
-    beside_writers(Fabric::Roce, knob("HERDWICK_FARM_ROCE_GETS", 2_000));
+    beside_writers(Fabric::Roce, count("HERDWICK_FARM_ROCE_GETS", 2_000));
 }
 
 #[test]
@@ -774,11 +753,11 @@ fn absurd_messages_are_counted_and_refused() {
     let mut hostile = Hostile::connect(&mut world);
     // The last word of each cell, of 1,024 + 24 bytes and a control word, in whole lines.
     let cell = 1088;
-    let mut rng = Rng(11);
+    let mut rng = Rng::new(11);
     let mut next = 0;
     for round in 0..2_000_u64 {
         // Any control word, now and then with the lap that the server waits for.
-        let word = rng.next() & !0xff | ((next / WINDOW as u64 + 1) & 0xff);
+        let word = rng.bits() & !0xff | ((next / WINDOW as u64 + 1) & 0xff);
         let at = ((next % WINDOW as u64) + 1) * cell - 8;
         let to = hostile.grant.requests.offset(at);
         assert_eq!(hostile.write(&mut world, &[word], to), Status::Success);

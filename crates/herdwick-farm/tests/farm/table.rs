@@ -6,6 +6,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use herdwick_check::Rng;
 use herdwick_farm::{
     CHAIN_MAX, Geometry, LINE_WORDS, Probe, PutError, Table, Terms, Values, Verdict, View,
 };
@@ -13,20 +14,6 @@ use herdwick_mem::{Span, WORD, Words};
 use herdwick_request::HashKey;
 
 const HASH_KEY: HashKey = HashKey([3, 4]);
-/// A generator of numbers that is good enough to choose with.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
 
 fn terms(values: Values) -> Terms {
     Terms {
@@ -84,23 +71,18 @@ fn get(span: &Span, view: &View, key: &[u8]) -> (Option<Vec<u8>>, usize) {
     panic!("a GET without end")
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "more operations are asked for by the environment"
-)]
 #[test]
 fn table_and_reader_agree_with_a_map() {
-    let operations = std::env::var("HERDWICK_FARM_OPERATIONS");
-    let operations = operations.map_or(30_000, |count| count.parse().unwrap());
+    let operations = herdwick_check::count("HERDWICK_FARM_OPERATIONS", 30_000);
     for values in MODES {
         let (mut table, span) = table(terms(values));
-        let (mut rng, mut model) = (Rng(1), BTreeMap::new());
+        let (mut rng, mut model) = (Rng::new(1), BTreeMap::new());
         let mut full = 0;
         for _ in 0..operations {
-            let key = key(rng.below(120));
-            match rng.below(10) {
+            let key = key(rng.index(120));
+            match rng.index(10) {
                 0..5 => {
-                    let value = vec![rng.next() as u8; rng.below(201)];
+                    let value = vec![rng.bits() as u8; rng.index(201)];
                     match table.put(&key, &value) {
                         Ok(()) => drop(model.insert(key.clone(), value)),
                         Err(PutError::Full) => full += 1,
@@ -197,13 +179,13 @@ impl TornReads {
         let mut lines: Vec<_> = (0..words / LINE_WORDS).collect();
         if !self.ordered {
             for n in (1..lines.len()).rev() {
-                lines.swap(n, self.rng.below(n + 1));
+                lines.swap(n, self.rng.index(n + 1));
             }
         }
         let mut read = vec![0; words];
         for line in lines {
             for word in 0..LINE_WORDS {
-                if self.rng.below(8) == 0 {
+                if self.rng.index(8) == 0 {
                     change();
                 }
                 let word = line * LINE_WORDS + word;
@@ -264,9 +246,9 @@ const STAY: usize = 16;
 const KEYS: usize = 90;
 
 fn churn(table: &mut Table, rng: &mut Rng) {
-    let n = rng.below(KEYS);
-    if n < STAY || rng.below(2) == 0 {
-        let _ = table.put(&key(n), &flip(n, rng.next()));
+    let n = rng.index(KEYS);
+    if n < STAY || rng.index(2) == 0 {
+        let _ = table.put(&key(n), &flip(n, rng.bits()));
     } else {
         table.delete(&key(n));
     }
@@ -285,10 +267,10 @@ fn torn_reads_never_return_what_was_not_stored() {
         for ordered in [true, false] {
             let (mut table, span) = table(small(values));
             let view = view(&table, ordered);
-            let mut writer = Rng(7);
+            let mut writer = Rng::new(7);
             (0..STAY).for_each(|n| table.put(&key(n), &flip(n, 0)).unwrap());
             let mut reads = TornReads {
-                rng: Rng(9),
+                rng: Rng::new(9),
                 ordered,
             };
             let (mut hits, mut given_up) = (0, 0);
@@ -334,7 +316,7 @@ fn reads_beside_a_writing_thread_never_return_what_was_not_stored() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let _stops = Stops(&stop);
-                let mut rng = Rng(11);
+                let mut rng = Rng::new(11);
                 while !stop.load(Ordering::Relaxed) {
                     churn(&mut table, &mut rng);
                     changes.fetch_add(1, Ordering::Relaxed);

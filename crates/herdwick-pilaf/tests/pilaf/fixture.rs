@@ -167,23 +167,3 @@ pub(crate) fn storm() -> Faults {
 pub(crate) fn key(n: u64) -> Vec<u8> {
     format!("{n:016}").into_bytes()
 }
-
-/// A sequence of numbers that look random.
-pub(crate) struct Draw(pub(crate) u64);
-
-impl Draw {
-    pub(crate) fn next(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ x >> 31) % below
-    }
-}
-
-/// Returns a number of the environment, for runs that are longer than those of CI.
-#[expect(clippy::disallowed_methods, reason = "a test reads its own knobs")]
-pub(crate) fn knob(name: &str, default: u64) -> u64 {
-    let value = std::env::var(name).ok();
-    value.map_or(default, |value| value.parse().expect("a number"))
-}

@@ -2,9 +2,10 @@
 //! made again and displaced. A reader never sees a mixture, another key's value, or a miss of a key
 //! that was there throughout.
 
+use herdwick_check::Rng;
 use herdwick_pilaf::ServerOptions;
 
-use crate::fixture::{Draw, Kept, key, seeded, server_options, storm};
+use crate::fixture::{Kept, key, seeded, server_options, storm};
 
 /// Sizes of the values that flip.
 pub(crate) const SIZES: [usize; 6] = [8, 40, 256, 1500, 9000, 64 << 10];
@@ -53,16 +54,16 @@ fn values_that_flip_are_never_mixed_nor_another_keys_nor_missed() {
             assert_eq!(world.put(0, &key(n), &flip(n, false)), Kept::Done);
         }
         network.set_faults(storm());
-        let (mut draw, mut gets) = (Draw(seed), 0);
+        let (mut draw, mut gets) = (Rng::new(seed), 0);
         while gets < 2000 {
-            let n = draw.next(ALL);
+            let n = draw.below(ALL);
             let writer = &mut world.clients[0].1.client;
-            let _ = match n >= STEADY && draw.next(2) == 0 {
+            let _ = match n >= STEADY && draw.below(2) == 0 {
                 true => writer.delete(&key(n), n),
-                false => writer.put(&key(n), &flip(n, draw.next(2) == 0), n),
+                false => writer.put(&key(n), &flip(n, draw.below(2) == 0), n),
             };
             for reader in 1..3 {
-                let n = draw.next(ALL);
+                let n = draw.below(ALL);
                 let _ = world.clients[reader].1.client.get(&key(n), n);
             }
             for (client, n, answer) in world.pass() {

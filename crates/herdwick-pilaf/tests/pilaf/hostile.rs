@@ -1,5 +1,6 @@
 //! A client that sends messages of its own making, and reaches for what it must not.
 
+use herdwick_check::Rng;
 use herdwick_conformance::seeded::{SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
     Access, Completion, CqId, CqSpec, Device, Local, Payload, Port, PortLimits, QpId, QpSpec,
@@ -7,7 +8,7 @@ use herdwick_fabric::{
 };
 use herdwick_pilaf::{Accept, ClientId, Grant, ServerEnd, pd_room};
 
-use crate::fixture::{Draw, Kept, World, join, key, seeded, server_options};
+use crate::fixture::{Kept, World, join, key, seeded, server_options};
 
 /// A client without a machine.
 struct Raw {
@@ -200,15 +201,15 @@ fn absurd_messages_are_counted_and_refused() {
 fn random_messages_harm_nobody() {
     let (network, mut world) = seeded(2, 1, server_options(256));
     assert_eq!(world.put(0, &key(1), b"kept"), Kept::Done);
-    let (mut raw, mut draw) = (Raw::join(&network, &mut world.server), Draw(9));
+    let (mut raw, mut draw) = (Raw::join(&network, &mut world.server), Rng::new(9));
     for _ in 0..3000 {
-        let word = |draw: &mut Draw| match draw.next(3) {
-            0 => draw.next(4),
-            1 => lengths(draw.next(6), draw.next(40), draw.next(9000)),
-            _ => draw.next(u64::MAX),
+        let word = |draw: &mut Rng| match draw.below(3) {
+            0 => draw.below(4),
+            1 => lengths(draw.below(6), draw.below(40), draw.below(9000)),
+            _ => draw.below(u64::MAX),
         };
         let head = std::array::from_fn(|_| word(&mut draw));
-        raw.send(head, draw.next(4064) as usize);
+        raw.send(head, draw.below(4064) as usize);
         raw.settle(&mut world);
     }
     assert_eq!(world.server.clients(), 2);

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use herdwick_check::{Rng, count};
 use herdwick_fabric::Device;
 use herdwick_pilaf::ServerOptions;
 
-use crate::fixture::{Draw, Kept, World, key, knob, seeded, server_options, shm, storm};
+use crate::fixture::{Kept, World, key, seeded, server_options, shm, storm};
 
 /// What was asked of a key.
 enum Asked {
@@ -14,14 +15,14 @@ enum Asked {
     Delete,
 }
 
-fn value(draw: &mut Draw) -> Vec<u8> {
-    let len = match draw.next(40) {
-        0 => draw.next(64 << 10) + 1,
-        1..=5 => draw.next(5000),
+fn value(draw: &mut Rng) -> Vec<u8> {
+    let len = match draw.below(40) {
+        0 => draw.below(64 << 10) + 1,
+        1..=5 => draw.below(5000),
         6 => 0,
-        _ => draw.next(100),
+        _ => draw.below(100),
     };
-    let byte = draw.next(256) as u8;
+    let byte = draw.below(256) as u8;
     (0..len).map(|i| byte.wrapping_add(i as u8)).collect()
 }
 
@@ -37,17 +38,17 @@ fn name(n: u64) -> Vec<u8> {
 /// Runs operations of several clients on keys that nobody else asks for meanwhile; returns how many
 /// keys are stored in the end.
 fn against_a_map<D: Device>(world: &mut World<D>, seed: u64, operations: u64, keys: u64) -> usize {
-    let (mut draw, mut map) = (Draw(seed), BTreeMap::<Vec<u8>, Vec<u8>>::new());
+    let (mut draw, mut map) = (Rng::new(seed), BTreeMap::<Vec<u8>, Vec<u8>>::new());
     let mut asked: BTreeMap<(usize, u64), (Vec<u8>, Asked)> = BTreeMap::new();
     let (mut busy, mut begun, mut ended) = (BTreeSet::new(), 0, 0);
     while ended < operations {
         for client in 0..world.clients.len() {
-            let name = name(draw.next(keys));
+            let name = name(draw.below(keys));
             if begun == operations || busy.contains(&name) {
                 continue;
             }
             let machine = &mut world.clients[client].1.client;
-            let (what, refused) = match draw.next(10) {
+            let (what, refused) = match draw.below(10) {
                 0..=3 => (Asked::Get, machine.get(&name, begun)),
                 4..=8 => {
                     let value = value(&mut draw);
@@ -99,7 +100,7 @@ fn growing() -> ServerOptions {
 
 #[test]
 fn operations_over_shared_memory_match_a_map_while_the_table_grows() {
-    let operations = knob("HERDWICK_PILAF_OPERATIONS", 30_000);
+    let operations = count("HERDWICK_PILAF_OPERATIONS", 30_000);
     let mut world = shm(2, growing());
     let keys = against_a_map(&mut world, 1, operations, 4000);
     let server = world.server.server();

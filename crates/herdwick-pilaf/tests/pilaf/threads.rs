@@ -6,12 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use herdwick_check::{Rng, count};
 use herdwick_fabric::{Device, Port};
 use herdwick_pilaf::{ClientEnd, ClientOptions, ServerEnd};
 use herdwick_providers::{AnyPort, End, Fabric, VisitAll};
 
 use crate::{
-    fixture::{Draw, Kept, join, key, knob},
+    fixture::{Kept, join, key},
     flips::{ALL, STEADY, check, flip, tight},
 };
 
@@ -43,13 +44,13 @@ fn server<D: Device>(device: D) -> ServerEnd<D> {
 
 /// Writes until `stop`; returns how often.
 fn write<D: Device>(mut end: ClientEnd<D>, (seed, time): (u64, Time), stop: &AtomicBool) -> u64 {
-    let (mut draw, mut writes) = (Draw(seed), 0);
+    let (mut draw, mut writes) = (Rng::new(seed), 0);
     while !stop.load(Ordering::Relaxed) || end.client.in_flight() > 0 {
-        let n = draw.next(ALL);
+        let n = draw.below(ALL);
         if !stop.load(Ordering::Relaxed) {
-            let _ = match n >= STEADY && draw.next(2) == 0 {
+            let _ = match n >= STEADY && draw.below(2) == 0 {
                 true => end.client.delete(&key(n), n),
-                false => end.client.put(&key(n), &flip(n, draw.next(2) == 0), n),
+                false => end.client.put(&key(n), &flip(n, draw.below(2) == 0), n),
             };
         }
         let now = time.now();
@@ -65,10 +66,10 @@ fn write<D: Device>(mut end: ClientEnd<D>, (seed, time): (u64, Time), stop: &Ato
 }
 
 fn read<D: Device>(mut end: ClientEnd<D>, time: Time, gets: u64) -> ClientEnd<D> {
-    let (mut draw, mut answers) = (Draw(1000), 0);
+    let (mut draw, mut answers) = (Rng::new(1000), 0);
     while answers < gets {
         while {
-            let n = draw.next(ALL);
+            let n = draw.below(ALL);
             end.client.get(&key(n), n).is_ok()
         } {}
         let now = time.now();
@@ -144,10 +145,10 @@ fn beside_two_writers(fabric: Fabric, gets: u64) {
 
 #[test]
 fn readers_over_shared_memory_see_whole_values_of_their_keys() {
-    beside_two_writers(Fabric::Shm, knob("HERDWICK_PILAF_GETS", 200_000));
+    beside_two_writers(Fabric::Shm, count("HERDWICK_PILAF_GETS", 200_000));
 }
 
 #[test]
 fn readers_over_an_rnic_in_software_see_whole_values_of_their_keys() {
-    beside_two_writers(Fabric::Roce, knob("HERDWICK_PILAF_ROCE_GETS", 2_000));
+    beside_two_writers(Fabric::Roce, count("HERDWICK_PILAF_ROCE_GETS", 2_000));
 }

@@ -108,6 +108,7 @@ fn pause(crawler: &Crawler) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use herdwick_check::Rng;
     use herdwick_mica::StoreConfig;
     use herdwick_request::{Clock, Execute, HashKey, Op, Put, Reply, Request};
 
@@ -131,7 +132,7 @@ mod tests {
         now: Duration,
         second: Second,
         keys: u32,
-        state: u64,
+        rng: Rng,
     }
 
     impl Schedule {
@@ -158,15 +159,12 @@ mod tests {
                 now: Duration::ZERO,
                 second: Second(1),
                 keys: 0,
-                state: seed * 0x9e37_79b9,
+                rng: Rng::new(seed),
             }
         }
 
         fn roll(&mut self, sides: usize) -> usize {
-            self.state ^= self.state << 13;
-            self.state ^= self.state >> 7;
-            self.state ^= self.state << 17;
-            (self.state >> 20) as usize % sides
+            self.rng.index(sides)
         }
 
         /// Stores items in a partition, half of which expire in the next second.

@@ -317,6 +317,8 @@ impl WorkerLots {
 
 #[cfg(test)]
 mod tests {
+    use herdwick_check::Rng;
+
     use super::*;
 
     #[test]
@@ -403,13 +405,8 @@ mod tests {
             let mut pools: Vec<WorkerLots> = (0..workers)
                 .map(|_| WorkerLots::new(Arc::clone(&lots)))
                 .collect();
-            let (mut state, mut count) = (0x9e37_79b9_u64, 19);
-            let mut roll = |sides: usize| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 16) as usize % sides
-            };
+            let (mut rng, mut count) = (Rng::new(1), 19);
+            let mut roll = |sides: usize| rng.index(sides);
             let mut used: Vec<(usize, Lot)> = Vec::new();
             for place in 0..20_000 {
                 let worker = roll(workers);

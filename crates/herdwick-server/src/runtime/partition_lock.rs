@@ -240,6 +240,8 @@ mod tests {
         thread,
     };
 
+    use herdwick_check::Rng;
+
     use super::{ATTEMPTS, Lock, Ordering};
 
     #[test]
@@ -336,13 +338,8 @@ mod tests {
                     let (lock, begun) = (&lock, &begun);
                     let has_died = &has_died;
                     scope.spawn(move || {
-                        let mut state = (seed * 4 + party) | 1 << 40;
-                        let mut roll = |sides: u64| {
-                            state ^= state << 13;
-                            state ^= state >> 7;
-                            state ^= state << 17;
-                            (state >> 20) % sides
-                        };
+                        let mut rng = Rng::new(seed * 4 + party);
+                        let mut roll = |sides: u64| rng.below(sides);
                         for _ in 0..RUNS {
                             let (dies, stops) = (roll(40) == 0, roll(10) == 0);
                             let run = |count: &mut u64| {

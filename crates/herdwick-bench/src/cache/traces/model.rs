@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     fn no_policy_beats_belady_for_items_of_equal_size() {
-        let mut rng = crate::workload::Rng::new(5);
+        let mut rng = herdwick_check::Rng::new(5);
         for room in [3, 10, 30] {
             let keys: String = (0..3000)
                 .map(|_| char::from((rng.below(8) * rng.below(15)) as u8))

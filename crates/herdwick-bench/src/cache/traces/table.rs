@@ -1,9 +1,8 @@
 //! The built-in traces of the cache benchmark: one table, each row a generated trace.
 
-use crate::{
-    SEED,
-    workload::{Rng, Zipf},
-};
+use herdwick_check::Rng;
+
+use crate::{SEED, workload::Zipf};
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
