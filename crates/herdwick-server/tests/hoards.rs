@@ -62,12 +62,12 @@ fn others(server: &Server, round: usize) {
 
 /// Times that other clients are served beside each kind of stalled ones: 1, or what
 /// `HERDWICK_HOARD_ROUNDS` says (CI: 4). Each waits for the server to cut some of them.
-#[expect(clippy::disallowed_methods, reason = "a test has no arguments")]
 fn rounds() -> usize {
-    std::env::var("HERDWICK_HOARD_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap())
+    herdwick_check::count("HERDWICK_HOARD_ROUNDS", 1) as usize
 }
 
 #[test]
+#[ignore = "half a minute: the server has to cut stalled clients, in real time; CI runs it"]
 fn buffers_of_stalled_clients_stay_within_64_mib_and_others_are_served() {
     for workers in [1, 4] {
         let before = resident();

@@ -23,15 +23,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 const MEMORY_MB: &str = "512";
 
 /// Returns how many processes the tests kill: a hundred, or what `HERDWICK_KILLS` says.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one knob: thousands take minutes"
-)]
 pub(crate) fn kills() -> usize {
-    let asked = std::env::var("HERDWICK_KILLS").ok();
-    asked.map_or(100, |asked| {
-        asked.parse().expect("HERDWICK_KILLS is a number")
-    })
+    herdwick_check::count("HERDWICK_KILLS", 100) as usize
 }
 
 /// A directory that is removed on drop.

@@ -48,6 +48,7 @@ use std::{
     time::Duration,
 };
 
+use herdwick_check::count;
 use part::{Listen, Memory, Part};
 
 /// Runs one part at a time: each takes all CPUs.
@@ -56,32 +57,19 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a number from the environment.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the two knobs: how long, and which schedule"
-)]
-fn knob(name: &str, default: u64) -> u64 {
-    let asked = std::env::var(name).ok();
-    asked.map_or(default, |asked| {
-        asked
-            .parse()
-            .unwrap_or_else(|_| panic!("{name} is a number"))
-    })
-}
-
 fn seed() -> u64 {
-    let seed = knob("HERDWICK_SOAK_SEED", 14);
+    let seed = count("HERDWICK_SOAK_SEED", 14);
     println!("HERDWICK_SOAK_SEED={seed}");
     seed
 }
 
 /// Returns a number of sixths of the whole time.
 fn share(sixths: u32) -> Duration {
-    Duration::from_secs(knob("HERDWICK_SOAK_SECONDS", 12)) * sixths / 6
+    Duration::from_secs(count("HERDWICK_SOAK_SECONDS", 12)) * sixths / 6
 }
 
 #[test]
+#[ignore = "a soak: CI runs it"]
 fn soak_clients_of_every_transport_leave_nothing_behind() {
     let _alone = alone();
     let part = Part {
@@ -96,6 +84,7 @@ fn soak_clients_of_every_transport_leave_nothing_behind() {
 }
 
 #[test]
+#[ignore = "a soak: CI runs it"]
 fn soak_over_tls_with_little_memory() {
     let _alone = alone();
     let part = Part {
@@ -110,6 +99,7 @@ fn soak_over_tls_with_little_memory() {
 }
 
 #[test]
+#[ignore = "a soak: CI runs it"]
 fn soak_over_a_unix_socket() {
     let _alone = alone();
     let part = Part {
@@ -124,6 +114,7 @@ fn soak_over_a_unix_socket() {
 }
 
 #[test]
+#[ignore = "a soak: CI runs it"]
 fn every_call_ends_when_the_server_is_killed() {
     let _alone = alone();
     bereaved::kill_servers(seed());

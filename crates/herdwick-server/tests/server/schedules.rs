@@ -321,9 +321,8 @@ impl Client {
 }
 
 /// The number of schedules: a few, or `HERDWICK_SCHEDULES`.
-#[expect(clippy::disallowed_methods, reason = "a test has no arguments")]
 fn seeds() -> u64 {
-    std::env::var("HERDWICK_SCHEDULES").map_or(6, |count| count.parse().unwrap())
+    herdwick_check::count("HERDWICK_SCHEDULES", 6)
 }
 
 #[test]
