@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# HERD, FaRM-KV and Pilaf under every kind of fault in virtual time, a few million requests together.
+# HERD, FaRM-KV, Pilaf and Clover under every kind of fault in virtual time, a few million requests together.
 # The seeds are always the same, so it fails on every run of a commit or on none. `herdwick sim` names
 # what is wrong and the command that shows it again; a kind of fault that did nothing fails as well.
 #
@@ -39,6 +39,7 @@ herd=$!
     run farm 60 16000 not-ready
     run farm-var 60 16000 not-ready
     run pilaf 60 16000
+    run clover 30 16000
 ) >"$reports/stores" 2>&1 &
 stores=$!
 failed=0

@@ -15,7 +15,7 @@ mod faults;
 
 use crate::{exit::Exit, say};
 
-/// Run HERD, FaRM-KV, Pilaf or the verbs alone on simulated RNICs, in virtual time.
+/// Run HERD, FaRM-KV, Pilaf, Clover or the verbs alone on simulated RNICs, in virtual time.
 ///
 /// The machines are those that run on every fabric. What they post, poll and receive takes the time that
 /// is in the profile (docs/sim.md). The same options give the same run on every machine.
@@ -103,6 +103,8 @@ enum SimSubject {
     Farm,
     FarmVar,
     Pilaf,
+    /// With --faults alone.
+    Clover,
 }
 
 /// HERD's request paths; with verbs, the transports.
@@ -152,6 +154,7 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
         SimSubject::Farm => system(args, &profile, System::Farm),
         SimSubject::FarmVar => system(args, &profile, System::FarmVar),
         SimSubject::Pilaf => system(args, &profile, System::Pilaf),
+        SimSubject::Clover => system(args, &profile, System::Clover),
     };
     match lines.map(say::report) {
         Ok(Ok(())) => ExitCode::SUCCESS,
@@ -169,13 +172,14 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
 fn under_faults(args: &SimArgs, profile: &Profile) -> ExitCode {
     let system = match args.what {
         SimSubject::Verbs => {
-            say::complain("faults are for systems: give herd, farm, farm-var or pilaf");
+            say::complain("faults are for systems: give herd, farm, farm-var, pilaf or clover");
             return Exit::Usage.into();
         }
         SimSubject::Herd => System::Herd,
         SimSubject::Farm => System::Farm,
         SimSubject::FarmVar => System::FarmVar,
         SimSubject::Pilaf => System::Pilaf,
+        SimSubject::Clover => System::Clover,
     };
     faults::run(&faults::Asked {
         run: FaultRun {

@@ -45,6 +45,7 @@ fn wrong_options_exit_with_2() {
     for args in [
         "herd --faults gremlins",
         "verbs --faults all",
+        "clover --clients 2",
         "herd --seeds 2",
         "herd --window 3",
         "herd --profile none",

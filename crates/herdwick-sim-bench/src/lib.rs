@@ -53,6 +53,7 @@ impl Run {
             System::Farm => farm::set_up(self, bed, false)?,
             System::FarmVar => farm::set_up(self, bed, true)?,
             System::Pilaf => pilaf::set_up(self, bed)?,
+            System::Clover => return Err(RunError::FaultsAlone),
         };
         Ok(self.measure(&network, ends))
     }

@@ -15,11 +15,19 @@ pub enum System {
     FarmVar,
     /// Pilaf.
     Pilaf,
+    /// Clover; under faults alone.
+    Clover,
 }
 
 impl System {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Herd, Self::Farm, Self::FarmVar, Self::Pilaf];
+    pub const ALL: [Self; 5] = [
+        Self::Herd,
+        Self::Farm,
+        Self::FarmVar,
+        Self::Pilaf,
+        Self::Clover,
+    ];
 
     /// Its name on the command line.
     #[must_use]
@@ -29,6 +37,7 @@ impl System {
             Self::Farm => "farm",
             Self::FarmVar => "farm-var",
             Self::Pilaf => "pilaf",
+            Self::Clover => "clover",
         }
     }
 }
@@ -40,7 +49,7 @@ pub struct Run {
     pub system: System,
     /// HERD: how requests reach the workers.
     pub path: RequestPath,
-    /// Server cores. The servers of FaRM-KV and Pilaf have one, whatever is asked for.
+    /// Server cores. The servers of other systems than HERD have one, whatever is asked for.
     pub workers: usize,
     /// Client processes.
     pub clients: usize,
@@ -134,6 +143,15 @@ pub enum RunError {
     /// The keys do not fit Pilaf's table.
     #[error("storing the keys: {0}")]
     PilafFull(#[from] herdwick_pilaf::PutError),
+    /// Clover's objects cannot be made.
+    #[error("setting up Clover: {0}")]
+    Clover(#[from] herdwick_clover::SetupError),
+    /// Clover's metadata server did not get ready.
+    #[error("Clover's metadata server does not start")]
+    CloverStart,
+    /// The system is run under faults, not measured.
+    #[error("clover runs under faults, and is not measured: add --faults all")]
+    FaultsAlone,
 }
 
 impl RunError {

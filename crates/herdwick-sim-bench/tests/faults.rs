@@ -51,7 +51,7 @@ fn herd_is_linearizable_under_faults() {
 
 #[test]
 fn stores_of_reads_are_linearizable_under_faults() {
-    for system in [System::Farm, System::FarmVar, System::Pilaf] {
+    for system in [System::Farm, System::FarmVar, System::Pilaf, System::Clover] {
         let run = FaultRun {
             system,
             operations: 4000,

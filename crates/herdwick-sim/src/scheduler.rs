@@ -16,6 +16,11 @@ pub trait Process {
     /// The port whose completions and inbound WRITEs the process polls.
     fn party(&self) -> PartyId;
 
+    /// Another port of its own that it polls; what its pass does there takes time beside the rest.
+    fn other_party(&self) -> Option<PartyId> {
+        None
+    }
+
     /// One pass, at `now`.
     fn step(&mut self, now: Duration) -> Step;
 }
@@ -58,11 +63,12 @@ impl<'a> Scheduler<'a> {
         network.world().watched = true;
         let mut of_party = Vec::new();
         for (index, process) in processes.iter().enumerate() {
-            let party = process.party().0;
-            if of_party.len() <= party {
-                of_party.resize(party + 1, None);
+            for PartyId(party) in std::iter::once(process.party()).chain(process.other_party()) {
+                if of_party.len() <= party {
+                    of_party.resize(party + 1, None);
+                }
+                of_party[party] = Some(index);
             }
-            of_party[party] = Some(index);
         }
         Self {
             network: network.clone(),
@@ -123,12 +129,16 @@ impl<'a> Scheduler<'a> {
         self.passes += 1;
         let slot = &mut self.processes[index];
         slot.due = None;
-        let party = slot.process.party();
+        let (party, other) = (slot.process.party(), slot.process.other_party());
         let now = duration(at);
-        self.network.world().begin_pass(party, now);
+        for party in std::iter::once(party).chain(other) {
+            self.network.world().begin_pass(party, now);
+        }
         let step = slot.process.step(now);
         let mut world = self.network.world();
-        let end = world.charge(party, of_ns(step.cost_ns)).max(at + 1000);
+        let other = other.map_or(0, |other| world.charge(other, 0));
+        let end = world.charge(party, of_ns(step.cost_ns));
+        let end = end.max(other).max(at + 1000);
         drop(world);
         if step.moved {
             slot.busy += end - at;

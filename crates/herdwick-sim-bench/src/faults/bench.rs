@@ -252,7 +252,8 @@ impl<S: Servers> Bench<S> {
             self.places[index].joins_at = Some(place_at);
         }
         let place = &mut self.places[index];
-        if self.down_until.is_none() && place.joins_at.is_some_and(|at| at <= now) {
+        let takes = self.down_until.is_none() && self.servers.takes_clients();
+        if takes && place.joins_at.is_some_and(|at| at <= now) {
             place.joins_at = None;
             place.learns_at = None;
             self.epoch = self.epoch.wrapping_add(1).max(1);
@@ -359,6 +360,10 @@ struct Governed<'a> {
 impl Process for Governed<'_> {
     fn party(&self) -> PartyId {
         self.process.party()
+    }
+
+    fn other_party(&self) -> Option<PartyId> {
+        self.process.other_party()
     }
 
     fn step(&mut self, now: Duration) -> Step {

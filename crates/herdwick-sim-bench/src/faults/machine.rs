@@ -76,8 +76,22 @@ pub(super) trait Servers {
 
     const ASKS: Asks;
 
+    /// Whether the items are there after the server process is killed.
+    const ITEMS_OUTLIVE: bool = false;
+
     /// Its workers.
     fn workers(&mut self) -> Vec<&mut dyn Process>;
+
+    /// The ports that end with the server process.
+    fn killed(&mut self) -> Vec<PartyId> {
+        let workers = self.workers().into_iter();
+        workers.map(|worker| worker.party()).collect()
+    }
+
+    /// Whether a client can join now.
+    fn takes_clients(&self) -> bool {
+        true
+    }
 
     /// Takes a client into service, under an epoch that none had for long.
     ///

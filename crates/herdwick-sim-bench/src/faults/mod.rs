@@ -6,6 +6,7 @@
 
 mod bench;
 mod caller;
+mod clover;
 mod farm;
 mod herd;
 mod history;
@@ -28,6 +29,7 @@ use herdwick_sim::{Profile, SeededNetwork};
 
 use self::{
     bench::Bench,
+    clover::{CloverServers, CloverSizes},
     farm::FarmServers,
     herd::{HerdServers, Terms},
     pilaf::PilafServers,
@@ -84,6 +86,16 @@ impl FaultRun {
                 let servers = PilafServers::new((count, window), ANSWER_DEADLINE, device(), cpu)?;
                 Bench::new(bench, servers)?.run()
             }
+            System::Clover => {
+                let sizes = CloverSizes {
+                    clients: count,
+                    window,
+                    operations: self.operations,
+                    timeout: ANSWER_DEADLINE,
+                };
+                let servers = CloverServers::new(&sizes, &mut draws, (&network, device()), cpu)?;
+                Bench::new(bench, servers)?.run()
+            }
         }
     }
 
@@ -92,7 +104,7 @@ impl FaultRun {
         let drawn = RequestPath::ALL[draws.below(3) as usize];
         match self.system {
             System::Herd => self.path.unwrap_or(drawn),
-            System::Farm | System::FarmVar | System::Pilaf => RequestPath::RcWrite,
+            System::Farm | System::FarmVar | System::Pilaf | System::Clover => RequestPath::RcWrite,
         }
     }
 

@@ -222,15 +222,14 @@ impl<S: Servers> Bench<S> {
         Vec::new()
     }
 
-    /// Kills the server: it starts again after a while, without its items.
+    /// Kills the server: it starts again after a while, without its items unless they outlive it.
     fn stop_server(&mut self, fault: &Fault) {
         if self.down_until.is_some() {
             return;
         }
         let open = self.histories.borrow().open();
         self.effect(fault, open);
-        for worker in 0..self.conditions.len() {
-            let party = self.worker_party(worker);
+        for party in self.servers.killed() {
             self.network.stop(party);
         }
         // The leases end with the process.
@@ -240,7 +239,9 @@ impl<S: Servers> Bench<S> {
             }
         }
         self.down_until = Some(self.network.now() + fault.lasts);
-        self.histories.borrow_mut().retire_all();
+        if !S::ITEMS_OUTLIVE {
+            self.histories.borrow_mut().retire_all();
+        }
     }
 
     fn step_clock(&mut self, fault: &Fault) {

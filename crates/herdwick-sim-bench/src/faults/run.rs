@@ -14,7 +14,7 @@ pub struct FaultRun {
     pub system: System,
     /// HERD: how requests reach the workers; `None`: as the seed says.
     pub path: Option<RequestPath>,
-    /// Server cores. The servers of FaRM-KV and Pilaf have one, whatever is asked for.
+    /// Server cores. The servers of other systems than HERD have one, whatever is asked for.
     pub workers: usize,
     /// Client processes.
     pub clients: usize,
