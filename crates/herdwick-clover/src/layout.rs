@@ -2,6 +2,7 @@
 //! classes are. `docs/clover.md` draws it.
 
 mod geometry;
+mod membership;
 
 use std::hash::{Hash, Hasher};
 
@@ -13,6 +14,8 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 pub use geometry::{
     BadGeometry, CLASSES, Geometry, HEADER_BYTES, SLOTS_MAX, UNIT, VERSIONS_MAX, class_of_len,
 };
+pub use membership::{BadNodes, MEMBER_WORD, Membership, STORE_WORD};
+pub(crate) use membership::{Memberships, agree, is_whole};
 
 /// Longest key in bytes, as memcached's.
 pub const KEY_BYTES_MAX: usize = 250;

@@ -89,13 +89,24 @@ impl Nodes {
         }
     }
 
-    /// READs `len` bytes, up to the stride, into the operation's buffer.
+    /// READs `len` bytes, up to the stride, of the first node into the operation's buffer.
     pub(crate) fn read<P: Port>(&mut self, port: &mut P, operation: usize, at: u64, len: usize) {
+        self.read_of(port, (operation, 0), at, len);
+    }
+
+    /// READs `len` bytes, up to the stride, of a node into the operation's buffer for it.
+    pub(crate) fn read_of<P: Port>(
+        &mut self,
+        port: &mut P,
+        (operation, node): (usize, usize),
+        at: u64,
+        len: usize,
+    ) {
         let op = SendOp::Read {
-            into: self.buffer(0, operation, len),
-            from: self.links[0].memory.offset(at),
+            into: self.buffer(node, operation, len),
+            from: self.links[node].memory.offset(at),
         };
-        self.post(port, 0, operation, op);
+        self.post(port, node, operation, op);
     }
 
     /// WRITEs a word on all nodes.
@@ -106,13 +117,23 @@ impl Nodes {
         (at, word): (u64, u64),
     ) {
         for node in 0..self.links.len() {
-            let op = SendOp::Write {
-                payload: Payload::Words(&[word]),
-                to: self.links[node].memory.offset(at),
-                imm: None,
-            };
-            self.post(port, node, operation, op);
+            self.write_word_of(port, (operation, node), (at, word));
         }
+    }
+
+    /// WRITEs a word on a node.
+    pub(crate) fn write_word_of<P: Port>(
+        &mut self,
+        port: &mut P,
+        (operation, node): (usize, usize),
+        (at, word): (u64, u64),
+    ) {
+        let op = SendOp::Write {
+            payload: Payload::Words(&[word]),
+            to: self.links[node].memory.offset(at),
+            imm: None,
+        };
+        self.post(port, node, operation, op);
     }
 
     /// WRITEs `bytes`, up to the stride, on all nodes, from the operation's buffers.
@@ -160,10 +181,10 @@ impl Nodes {
         self.links[landed.node].buffers.1.load(at)
     }
 
-    /// Copies the front of an operation's buffer, where a READ of the first node has landed.
-    pub(crate) fn bytes(&self, operation: usize, out: &mut [u8]) {
-        let span = &self.links[0].buffers.1;
-        span.read_bytes(operation * self.stride, out);
+    /// Copies the front of an operation's buffer, where a READ has landed.
+    pub(crate) fn bytes(&self, landed: Landed, out: &mut [u8]) {
+        let span = &self.links[landed.node].buffers.1;
+        span.read_bytes(landed.operation * self.stride, out);
     }
 
     /// Takes completions, as many as `landed` has room for, each with the first word of its buffer.

@@ -5,6 +5,7 @@
 mod collect;
 mod entries;
 mod execute;
+mod headers;
 mod index;
 mod peer;
 mod reap;
@@ -19,7 +20,7 @@ use herdwick_request::HashKey;
 
 use crate::{
     ServerCounters,
-    layout::{BadGeometry, Geometry},
+    layout::{BadNodes, Geometry, Memberships},
     message::CALLS_MAX,
     nodes::{Landed, Nodes},
 };
@@ -43,6 +44,8 @@ pub struct Server {
     tasks: Tasks,
     reaper: Reaper,
     start: Start,
+    /// What the headers say, and then what they have to say.
+    members: Memberships,
     /// The shortcuts whose chains are walked at the start.
     chunk: [u64; CHUNK],
     hash_key: HashKey,
@@ -99,7 +102,8 @@ impl Server {
             entries: Entries::new(parts.geometry, clients),
             tasks: Tasks::new(parts.nodes),
             reaper: Reaper::new(clients),
-            start: Start::Header(false),
+            start: Start::Headers(false),
+            members: Memberships::new(),
             chunk: [0; CHUNK],
             hash_key: parts.hash_key,
             recv_cq,
@@ -121,9 +125,9 @@ impl Server {
         matches!(self.start, Start::Done)
     }
 
-    /// Returns why the memory of the data nodes is refused.
+    /// Returns why the data nodes are refused. Their memory is as it was.
     #[must_use]
-    pub fn refused(&self) -> Option<BadGeometry> {
+    pub fn refused(&self) -> Option<BadNodes> {
         match self.start {
             Start::Refused(bad) => Some(bad),
             _ => None,
@@ -285,27 +289,11 @@ impl Server {
     fn landed<P: Port>(&mut self, port: &mut P, landed: Landed, word: u64) {
         match self.tasks.take(landed) {
             None => {}
-            Some(Task::Create {
-                slot,
-                client,
-                token,
-                left,
-            }) => {
-                if left == 1 {
-                    self.tasks.end(landed);
-                    return self.created(slot, client, token);
-                }
-                let task = Task::Create {
-                    slot,
-                    client,
-                    token,
-                    left: left - 1,
-                };
-                self.tasks.keep(landed, task);
-            }
+            Some(Task::Create(create)) => self.creating(port, landed, create),
             Some(Task::Collect(collect)) => self.collected(port, (landed, word), collect),
             Some(Task::Orphan { number }) => self.orphaned(port, landed, number),
             Some(Task::Recover(recover)) => self.recovered(port, (landed, word), recover),
+            Some(Task::Headers { step, left }) => self.header(port, landed, (step, left - 1)),
             Some(Task::Scan { left }) => self.scanned(port, landed, left),
         }
     }

@@ -8,7 +8,7 @@ use super::{
     Ports, Server,
     index::Phase,
     peer::{ClientId, recv},
-    tasks::Task,
+    tasks::{Create, Task},
 };
 use crate::{
     layout::{CLASSES, KeyHash, Place},
@@ -16,6 +16,7 @@ use crate::{
         BATCH, BadMessage, CALL_BYTES_MAX, Call, CallOp, CallStatus, MESSAGE_HEAD_BYTES, Reply,
         words_of,
     },
+    nodes::Landed,
 };
 
 /// Most entries that a client holds: taken, and not found in a chain yet.
@@ -139,13 +140,13 @@ impl Server {
         };
         let one = *self.index.slot(slot);
         match one.phase {
-            // Not acknowledged yet.
-            Phase::Creating | Phase::Free => Executed::Answered(CallStatus::NotFound, Body::new()),
             Phase::Live | Phase::Broken => {
                 let body = [slot.into(), one.place.word()];
                 Executed::Answered(CallStatus::Done, body.into_iter().collect())
             }
-            Phase::Forgetting => Executed::NotYet,
+            // Whoever knew the slot from an earlier life of the key may see the new entry by now, or the
+            // old ones still: who asks is told when all see the same.
+            Phase::Creating | Phase::Forgetting | Phase::Free => Executed::NotYet,
         }
     }
 
@@ -195,24 +196,51 @@ impl Server {
             self.entries.uncreate(place, id.index);
             return Executed::Answered(CallStatus::Full, Body::new());
         };
-        let task = Task::Create {
+        let create = Create {
             slot,
             client: id,
             token: call.token,
-            left: self.tasks.nodes.count(),
+            left: self.tasks.nodes.count() - 1,
         };
-        let at = self.entries.geometry().shortcut(slot);
-        self.tasks.begin(task, |nodes, index| {
-            nodes.write_word(port, index, (at, place.word()));
-        });
+        let word = (self.entries.geometry().shortcut(slot), place.word());
+        self.tasks
+            .begin(Task::Create(create), |nodes, index| match create.left {
+                0 => nodes.write_word_of(port, (index, 0), word),
+                others => {
+                    (1..=others).for_each(|node| nodes.write_word_of(port, (index, node), word))
+                }
+            });
         if let Some(peer) = self.peer(id) {
             peer.creating += 1;
         }
         Executed::Later
     }
 
+    /// The shortcut of a new key is on one more node. The first node, from which clients READ, has it
+    /// last: who sees the key sees what all nodes have.
+    pub(super) fn creating<P: Port>(&mut self, port: &mut P, landed: Landed, mut create: Create) {
+        if create.left == 0 {
+            self.tasks.end(landed);
+            return self.created(create);
+        }
+        create.left -= 1;
+        if create.left == 0 {
+            let word = self.index.slot(create.slot).place.word();
+            let at = self.entries.geometry().shortcut(create.slot);
+            let nodes = &mut self.tasks.nodes;
+            nodes.write_word_of(port, (landed.operation, 0), (at, word));
+        }
+        self.tasks.keep(landed, Task::Create(create));
+    }
+
     /// The shortcut of a new key is on all nodes.
-    pub(super) fn created(&mut self, slot: u32, client: ClientId, token: u64) {
+    fn created(&mut self, create: Create) {
+        let Create {
+            slot,
+            client,
+            token,
+            ..
+        } = create;
         let one = self.index.slot(slot);
         (one.phase, one.busy) = (Phase::Live, false);
         let place = one.place;

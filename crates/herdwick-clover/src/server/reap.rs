@@ -51,7 +51,7 @@ impl Server {
     /// Takes the front of an entry.
     pub(super) fn orphaned<P: Port>(&mut self, port: &mut P, landed: Landed, number: u32) {
         let mut bytes = [0; FRONT];
-        self.tasks.nodes.bytes(landed.operation, &mut bytes);
+        self.tasks.nodes.bytes(landed, &mut bytes);
         self.tasks.end(landed);
         let place = self.entries.place(number);
         let deleted = crate::layout::Place {

@@ -1,4 +1,4 @@
-//! The start: the server READs all shortcuts, walks each chain, and so learns its keys and which entries
+//! The start, after the headers: the server READs all shortcuts, walks each chain, and so learns its keys and which entries
 //! are in use. All others are free. The first data node decides: its shortcuts are copied to the others,
 //! and a link that is not on all nodes yet is finished. No client is connected meanwhile.
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     append::{Act, Append, End},
-    layout::{BadGeometry, Entry, Geometry, HEADER_BYTES, KeyHash, Link, Next, Place, UNIT},
+    layout::{Entry, KeyHash, Link, Next, Place, UNIT},
     message::words_of,
     nodes::Landed,
 };
@@ -21,19 +21,13 @@ impl Server {
     /// Goes on with the start.
     pub(super) fn start<P: Port>(&mut self, port: &mut P) {
         match self.start {
-            Start::Header(false) => {
-                self.start = Start::Header(true);
-                let read = |nodes: &mut crate::nodes::Nodes, index| {
-                    nodes.read(port, index, 0, HEADER_BYTES);
-                };
-                self.tasks.begin(Task::Scan { left: 0 }, read);
-            }
+            Start::Headers(false) => self.read_headers(port),
             Start::Scan {
                 slot,
                 reading: false,
             } => self.scan(port, slot),
             Start::Walk { slot, next } => self.walk(port, slot, next),
-            Start::Header(true) | Start::Scan { .. } | Start::Done | Start::Refused(_) => {}
+            Start::Headers(true) | Start::Scan { .. } | Start::Done | Start::Refused(_) => {}
         }
     }
 
@@ -60,25 +54,11 @@ impl Server {
     pub(super) fn scanned<P: Port>(&mut self, port: &mut P, landed: Landed, left: usize) {
         let mut bytes = [0; STRIDE];
         match (&self.start, left) {
-            (Start::Header(_), _) => {
-                self.tasks.nodes.bytes(landed.operation, &mut bytes);
-                self.tasks.end(landed);
-                let found = words_of(&bytes).ok_or(BadGeometry::Absurd);
-                let found = found.and_then(|words| Geometry::of(&words));
-                self.start = match found {
-                    Ok(geometry) if geometry == *self.entries.geometry() => Start::Scan {
-                        slot: 0,
-                        reading: false,
-                    },
-                    Ok(_) => Start::Refused(BadGeometry::Absurd),
-                    Err(bad) => Start::Refused(bad),
-                };
-            }
             (Start::Scan { slot, .. }, 0) => {
                 let slot = *slot;
                 let left = (self.entries.geometry().slots - slot) as usize;
                 let bytes = &mut bytes[..left.min(CHUNK) * WORD];
-                self.tasks.nodes.bytes(landed.operation, bytes);
+                self.tasks.nodes.bytes(landed, bytes);
                 let left = self.tasks.nodes.count();
                 self.tasks.keep(landed, Task::Scan { left });
                 let at = self.entries.geometry().shortcut(slot);
@@ -87,7 +67,7 @@ impl Server {
             }
             (Start::Scan { slot, .. }, 1) => {
                 let slot = *slot;
-                self.tasks.nodes.bytes(landed.operation, &mut bytes);
+                self.tasks.nodes.bytes(landed, &mut bytes);
                 self.tasks.end(landed);
                 let left = (self.entries.geometry().slots - slot) as usize;
                 let mut words = words_of::<CHUNK>(&bytes).unwrap_or([0; CHUNK]);
@@ -174,7 +154,7 @@ impl Server {
         recover: &mut Recover,
     ) -> bool {
         let mut bytes = [0; FRONT];
-        self.tasks.nodes.bytes(landed.operation, &mut bytes);
+        self.tasks.nodes.bytes(landed, &mut bytes);
         let entry = Entry::parsed(recover.first, &bytes);
         let hash = entry.map(|entry| KeyHash::of(&self.hash_key, entry.key));
         let is_new = hash.is_some_and(|hash| {

@@ -10,7 +10,7 @@ use herdwick_mem::WORD;
 use super::peer::ClientId;
 use crate::{
     append::{Act, Append},
-    layout::{BadGeometry, HEAD_BYTES, HEADER_BYTES, KEY_BYTES_MAX, Place},
+    layout::{BadNodes, HEAD_BYTES, HEADER_BYTES, KEY_BYTES_MAX, Place},
     nodes::{Landed, Nodes},
 };
 
@@ -23,20 +23,27 @@ pub(crate) const STRIDE: usize = 512;
 #[derive(Clone, Debug)]
 pub(super) enum Task {
     /// The shortcut of a new key is being written.
-    Create {
-        slot: u32,
-        client: ClientId,
-        token: u64,
-        left: usize,
-    },
+    Create(Create),
     /// Superseded entries are taken out of a chain.
     Collect(Collect),
     /// The key of an entry that a client held when it was removed is being READ.
     Orphan { number: u32 },
     /// A chain is being found again.
     Recover(Recover),
-    /// Shortcuts, or the header, are being READ; or shortcuts are being written on so many nodes.
+    /// Headers are being READ, or changed, on so many nodes.
+    Headers { step: HeaderStep, left: usize },
+    /// Shortcuts are being READ, or are being written on so many nodes.
     Scan { left: usize },
+}
+
+/// A key that is being created.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Create {
+    pub(super) slot: u32,
+    pub(super) client: ClientId,
+    pub(super) token: u64,
+    /// Nodes but the first that do not have the shortcut yet.
+    pub(super) left: usize,
 }
 
 /// All tasks, and the verbs that they have on the way.
@@ -132,8 +139,8 @@ const _: () = assert!(FRONT <= STRIDE && HEADER_BYTES <= STRIDE);
 /// How far the start is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Start {
-    /// The header is to be READ, or is being READ.
-    Header(bool),
+    /// The headers are to be READ, or are being READ or changed.
+    Headers(bool),
     /// Shortcuts from here on are to be READ, or are being READ.
     Scan {
         slot: u32,
@@ -145,8 +152,18 @@ pub(super) enum Start {
         next: usize,
     },
     Done,
-    /// The memory is not this server's.
-    Refused(BadGeometry),
+    /// The nodes do not belong together, or are no data nodes.
+    Refused(BadNodes),
+}
+
+/// What is done to the headers, on all nodes at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum HeaderStep {
+    Read,
+    /// The number of the store is written.
+    Number,
+    /// Generation, index and members are written.
+    Member,
 }
 
 /// A chain that is being found again.

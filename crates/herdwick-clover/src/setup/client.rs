@@ -16,7 +16,7 @@ use crate::{
     calls::{CALL_DEPTH, CallObjects, Calls},
     client::ClientParts,
     judge::{GetId, Lookups, View},
-    layout::HEAD_BYTES,
+    layout::{HEAD_BYTES, Memberships, is_whole},
     message::{CALL_BYTES_MAX, CALLS_MAX, REPLY_BYTES_MAX},
     mutations::{Mutations, body_max},
     nodes::Nodes,
@@ -111,6 +111,10 @@ impl<D: Device> ClientEnd<D> {
         check("puts", options.puts, PUTS_MAX)?;
         check("cursors", options.cursors, CURSORS_MAX)?;
         let terms = check_nodes(&device, nodes.iter().map(|(_, grant)| grant))?;
+        let members: Memberships = nodes.iter().map(|(_, grant)| grant.membership).collect();
+        if !is_whole(&members) {
+            return Err(OptionsError::NotAllNodes.into());
+        }
         let largest = terms.geometry.largest();
         let Some((reads_pd, first)) = nodes.first() else {
             return Err(OptionsError::NodesDiffer.into());

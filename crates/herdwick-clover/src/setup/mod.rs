@@ -63,6 +63,11 @@ pub enum OptionsError {
         "the data nodes have memories of different dimensions; start them with the same options"
     )]
     NodesDiffer,
+    /// A client needs all data nodes of its metadata server.
+    #[error(
+        "these are not the data nodes of the metadata server: name all of them, in the server's order"
+    )]
+    NotAllNodes,
     /// The fabric has no CAS.
     #[error("the fabric {0} has no atomics; take another")]
     NoAtomics(&'static str),

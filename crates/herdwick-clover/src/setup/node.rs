@@ -7,9 +7,10 @@ use herdwick_fabric::{
     Access, ControlError, CqId, CqSpec, Device, Endpoint, PdId, PdRoom, PdTicket, PortLimits, QpId,
     RegionId, Remote, Scope, SharedMemory, Sharing,
 };
+use herdwick_mem::{Span, Words};
 
 use super::{CLIENTS_MAX, OptionsError, SetupError, check, endpoint_of, rc};
-use crate::layout::Geometry;
+use crate::layout::{Geometry, MEMBER_WORD, Membership, STORE_WORD};
 
 /// What a data node asks for before it grants the right to write: 128 bits, drawn at random.
 #[derive(Clone, Copy)]
@@ -68,6 +69,8 @@ pub struct NodeGrant {
     pub geometry: Geometry,
     /// What the client may do.
     pub right: Right,
+    /// What the memory is part of.
+    pub membership: Membership,
 }
 
 /// What a data node learns of a client.
@@ -91,6 +94,10 @@ pub struct NodeEnd<D: Device> {
     idle: CqId,
     clients: Vec<NodeClient>,
     serial: u64,
+}
+
+fn membership(memory: &Span) -> Membership {
+    Membership::of([memory.load(STORE_WORD), memory.load(MEMBER_WORD)])
 }
 
 struct NodeClient {
@@ -175,6 +182,7 @@ impl<D: Device> NodeEnd<D> {
             ticket: device.export_region(port, region)?,
             geometry: self.options.geometry,
             right,
+            membership: membership(self.memory.span()),
         };
         self.serial += 1;
         let id = NodeClientId(self.serial);

@@ -3,7 +3,8 @@
 use herdwick_clover::{
     layout::{
         CRC_WORD, ENTRY_BYTES_MAX, Geometry, HEAD_BYTES, HEAD_WORD, HEADER_BYTES, Head,
-        KEY_BYTES_MAX, LINK_WORD, Link, Next, Place, VERSIONS_MAX,
+        KEY_BYTES_MAX, LINK_WORD, Link, MEMBER_WORD, Membership, Next, Place, STORE_WORD,
+        VERSIONS_MAX,
     },
     message::{BATCH, CALLS_MAX, Call, CallOp, CallStatus, NUMBERS_MAX, Reply},
 };
@@ -186,6 +187,44 @@ fn the_header_is_as_drawn() {
     field(
         "entries of the class of 64 bytes",
         Geometry { entries, ..none },
+    );
+    let none = Membership::default();
+    let words = |membership: Membership| membership.words();
+    let member = |field, all: Membership| {
+        let header = |[store, member]: [u64; 2]| {
+            let mut words = [0; STORE_WORD + 2];
+            (words[STORE_WORD], words[MEMBER_WORD]) = (store, member);
+            words
+        };
+        assert_field("header", field, header(words(all)), header(words(none)));
+    };
+    member(
+        "number of the store",
+        Membership {
+            store: u64::MAX,
+            ..none
+        },
+    );
+    member(
+        "generation",
+        Membership {
+            generation: u16::MAX,
+            ..none
+        },
+    );
+    member(
+        "index",
+        Membership {
+            index: u8::MAX,
+            ..none
+        },
+    );
+    member(
+        "members",
+        Membership {
+            members: u8::MAX,
+            ..none
+        },
     );
     let last = 3 + 9;
     assert!(

@@ -6,5 +6,6 @@ mod fixture;
 mod hostile;
 mod linear;
 mod model;
+mod nodes;
 mod slow;
 mod threads;
