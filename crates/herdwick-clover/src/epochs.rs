@@ -11,7 +11,7 @@ pub(crate) struct Epochs {
     /// The newest that the server named, and the last one at which cursors have to go.
     known: u64,
     flush: u64,
-    /// The one that is to be published when `older` requests have ended.
+    /// The one that is to be published when `older` requests have ended; at its beginning cursors went.
     leaving: u64,
     published: u64,
     /// Requests in flight: those that began before `leaving` was known, and the others.
@@ -50,24 +50,28 @@ impl Epochs {
         }
     }
 
-    /// Goes on as far as possible. Returns whether all cursors have to go now, before the epoch that
-    /// is published is told to anybody.
+    /// Goes on as far as possible. Returns whether all cursors have to go now, before another request
+    /// begins.
+    ///
+    /// They go when an epoch begins to be left, not when it is published: so every request that takes one
+    /// of them has ended by then. What older requests remember from now on was in use when they began, so
+    /// its memory does not even wait for the flush that this one is.
     #[inline]
     pub(crate) fn advance(&mut self) -> bool {
-        let mut flush = false;
-        if self.older == 0 && self.published < self.leaving {
+        if self.older == 0 {
             self.published = self.leaving;
-            // One that lies ahead may hide an earlier one.
-            flush = self.flush > self.flushed;
-            self.flushed = self.flush.min(self.published);
         }
-        if self.published == self.leaving && self.known > self.leaving {
-            self.leaving = self.known;
-            self.older = self.newer;
-            self.newer = 0;
-            self.mark = !self.mark;
-            return flush | (self.older == 0 && self.advance());
+        if self.published < self.leaving || self.known == self.leaving {
+            return false;
         }
+        self.leaving = self.known;
+        self.older = std::mem::take(&mut self.newer);
+        self.mark = !self.mark;
+        if self.older == 0 {
+            self.published = self.leaving;
+        }
+        let flush = self.flush > self.flushed;
+        self.flushed = self.flush;
         flush
     }
 
@@ -92,11 +96,11 @@ mod tests {
         assert!(!epochs.advance());
         assert_eq!(epochs.published(), 0);
         epochs.end(before);
-        assert!(epochs.advance(), "the flush ahead may hide another");
+        assert!(epochs.advance(), "6 begins to be left");
         assert_eq!(epochs.published(), 5);
         let last = epochs.begin();
         epochs.end(after);
-        assert!(epochs.advance(), "6 does");
+        assert!(!epochs.advance(), "the cursors went before");
         assert_eq!(epochs.published(), 6);
         epochs.end(last);
         epochs.learn(7, 6);
@@ -104,19 +108,22 @@ mod tests {
         assert_eq!(epochs.published(), 7);
     }
 
+    /// A request that begins while older ones keep the epoch from being published must not take a cursor
+    /// from before.
     #[test]
-    fn a_flush_ahead_does_not_stand_for_an_earlier_one() {
+    fn cursors_go_before_another_request_begins() {
         let mut epochs = Epochs::default();
         let one = epochs.begin();
         epochs.learn(9, 9);
-        epochs.advance();
+        assert!(epochs.advance());
         let other = epochs.begin();
         epochs.learn(12, 12);
+        assert!(!epochs.advance(), "9 is not left yet");
         epochs.end(one);
         assert!(epochs.advance());
         assert_eq!(epochs.published(), 9);
         epochs.end(other);
-        assert!(epochs.advance());
+        assert!(!epochs.advance());
         assert_eq!(epochs.published(), 12);
     }
 }
