@@ -13,7 +13,7 @@ pub enum Answer<'a> {
     Missing,
     /// The PUT or DELETE is done.
     Done,
-    /// The PUT or DELETE is refused: there is no entry for it, or no room for another key.
+    /// The PUT is refused: there is no entry for it, or no room for another key.
     Full,
     /// Others change the key so often that the request was given up. It has no effect.
     Contended,

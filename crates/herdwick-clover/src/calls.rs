@@ -135,7 +135,9 @@ impl Calls {
             .count();
         let reserve = match asks.op {
             CallOp::Take | CallOp::Publish => 0,
-            CallOp::Find | CallOp::Create | CallOp::Superseded => RESERVE,
+            CallOp::Find | CallOp::Create | CallOp::Superseded | CallOp::Give | CallOp::Delete => {
+                RESERVE
+            }
         };
         let index = self.pending.iter().position(Option::is_none);
         let Some(index) = index.filter(|_| free > reserve && self.failed.is_none()) else {

@@ -242,6 +242,7 @@ impl Client {
             self.cursors.clear();
         }
         self.take(port, now);
+        self.give(port, now);
         self.tell(port, now);
         self.ask(port, now);
         self.reader.post(port);
@@ -266,7 +267,30 @@ impl Client {
                 return;
             }
             self.lookups.counters.takes += 1;
-            self.mutations.asked(class, now + self.delays.publish);
+            self.mutations.stock.asked(class);
+        }
+    }
+
+    /// Gives entries back that are not needed.
+    fn give<P: Port>(&mut self, port: &mut P, now: Duration) {
+        if self.calls.is_calling(CallOp::Give) {
+            return;
+        }
+        let Some((class, places)) = self.mutations.stock.surplus(now) else {
+            return;
+        };
+        let (mut body, count) = ([0; NUMBERS_MAX * WORD], places.len());
+        let body = numbers(&mut body, places.iter().map(|place| place.word()));
+        let asks = Asks {
+            op: CallOp::Give,
+            class: 0,
+            entry: 0,
+            body,
+            caller: Caller::Nobody,
+        };
+        if self.call(port, now, asks) {
+            self.lookups.counters.gives += 1;
+            self.mutations.stock.given(class, count);
         }
     }
 
@@ -277,10 +301,7 @@ impl Client {
         let full = hints.len() >= NUMBERS_MAX / 2;
         if full || due && !hints.is_empty() {
             let mut body = [0; NUMBERS_MAX * WORD];
-            let body = &mut body[..hints.len() * WORD];
-            for (bytes, slot) in body.chunks_exact_mut(WORD).zip(hints) {
-                bytes.copy_from_slice(&u64::from(*slot).to_le_bytes());
-            }
+            let body = numbers(&mut body, hints.iter().map(|slot| (*slot).into()));
             let asks = Asks {
                 op: CallOp::Superseded,
                 class: 0,
@@ -325,6 +346,7 @@ impl Client {
             let (op, index) = match needs {
                 Needs::Find(index) => (CallOp::Find, index),
                 Needs::Create(index) => (CallOp::Create, index),
+                Needs::Delete(index) => (CallOp::Delete, index),
             };
             let (key, entry) = self.mutations.key(index);
             let asks = Asks {
@@ -343,9 +365,22 @@ impl Client {
             }
             match op {
                 CallOp::Create => self.lookups.counters.creates += 1,
+                CallOp::Delete => self.lookups.counters.deletes += 1,
                 _ => self.lookups.counters.finds += 1,
             }
             self.mutations.needs.pop_front();
         }
     }
+}
+
+/// Puts numbers into the body of a call, at most [`NUMBERS_MAX`].
+fn numbers(
+    body: &mut [u8; NUMBERS_MAX * WORD],
+    numbers: impl ExactSizeIterator<Item = u64>,
+) -> &[u8] {
+    let body = &mut body[..numbers.len() * WORD];
+    for (bytes, number) in body.chunks_exact_mut(WORD).zip(numbers) {
+        bytes.copy_from_slice(&number.to_le_bytes());
+    }
+    body
 }

@@ -15,8 +15,12 @@ counters! {
         finds,
         /// Calls for free entries.
         takes,
+        /// Calls that gave entries back.
+        gives,
         /// Keys created.
         creates,
+        /// DELETEs that the server was asked for, since there was no entry for a tombstone.
+        deletes,
         /// Entries that were read and had another use by then.
         recycled,
         /// CASes of a PUT or DELETE that found a later entry.
@@ -41,6 +45,10 @@ counters! {
         forgotten,
         /// Entries handed to clients.
         taken,
+        /// Entries that clients gave back.
+        given,
+        /// Keys deleted for clients that had no entry for a tombstone.
+        deletes,
         /// Calls for entries of a class that had none.
         starved,
         /// Entries taken out of chains.

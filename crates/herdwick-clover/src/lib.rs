@@ -27,6 +27,7 @@ mod mutations;
 mod nodes;
 mod server;
 mod setup;
+mod stock;
 
 pub use answer::{Answer, Refused};
 pub use client::Client;

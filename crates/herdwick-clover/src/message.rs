@@ -32,16 +32,22 @@ pub enum CallOp {
     Superseded = 4,
     /// Nothing: the head says which epoch the client has left.
     Publish = 5,
+    /// Entries that the client has taken and does not need.
+    Give = 6,
+    /// The key is to be deleted by the server, since the client has no entry for a tombstone.
+    Delete = 7,
 }
 
 impl CallOp {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Find,
         Self::Take,
         Self::Create,
         Self::Superseded,
         Self::Publish,
+        Self::Give,
+        Self::Delete,
     ];
 
     fn of(code: u64) -> Option<Self> {
@@ -77,18 +83,21 @@ pub enum CallStatus {
     Exists = 2,
     /// There is no room for another key.
     Full = 3,
-    /// The call makes no sense.
+    /// The call makes no sense, or the client has no right to it.
     Malformed = 4,
+    /// [`CallOp::Delete`]: others change the key so often that it was given up.
+    Contended = 5,
 }
 
 impl CallStatus {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Done,
         Self::NotFound,
         Self::Exists,
         Self::Full,
         Self::Malformed,
+        Self::Contended,
     ];
 }
 
@@ -136,19 +145,24 @@ impl Call {
             published,
             entry,
         };
-        let is_key = matches!(call.op, CallOp::Find | CallOp::Create);
         let len_fits = match call.op {
-            CallOp::Find | CallOp::Create => (1..=KEY_BYTES_MAX).contains(&call.len),
-            CallOp::Superseded => call.len.is_multiple_of(WORD) && call.len / WORD <= NUMBERS_MAX,
+            CallOp::Find | CallOp::Create | CallOp::Delete => {
+                (1..=KEY_BYTES_MAX).contains(&call.len)
+            }
+            CallOp::Superseded | CallOp::Give => {
+                call.len.is_multiple_of(WORD) && call.len / WORD <= NUMBERS_MAX
+            }
             CallOp::Take | CallOp::Publish => call.len == 0,
         };
-        let names = call.op == CallOp::Create && Place::of(entry).is_some() || entry == 0;
         let classed = call.op == CallOp::Take || call.class == 0;
         if !len_fits || message.len() != MESSAGE_HEAD_BYTES + call.len.next_multiple_of(WORD) {
             return Err(BadMessage::Length);
         }
-        let created = !is_key || call.op == CallOp::Find || entry != 0;
-        (names && classed && created)
+        let named = match call.op {
+            CallOp::Create => Place::of(entry).is_some(),
+            _ => entry == 0,
+        };
+        (named && classed)
             .then_some(call)
             .ok_or(BadMessage::Unknown)
     }
@@ -219,8 +233,8 @@ mod tests {
             let call = Call {
                 op,
                 len: match op {
-                    CallOp::Find | CallOp::Create => len,
-                    CallOp::Superseded => len / 8 * 8,
+                    CallOp::Find | CallOp::Create | CallOp::Delete => len,
+                    CallOp::Superseded | CallOp::Give => len / 8 * 8,
                     CallOp::Take | CallOp::Publish => 0,
                 },
                 class: if op == CallOp::Take { class } else { 0 },
@@ -244,7 +258,7 @@ mod tests {
         }
 
         #[test]
-        fn any_message_is_refused_or_makes_sense(message in prop::collection::vec(any::<u8>(), 0..CALL_BYTES_MAX), op in 1..6_u8) {
+        fn any_message_is_refused_or_makes_sense(message in prop::collection::vec(any::<u8>(), 0..CALL_BYTES_MAX), op in 1..8_u8) {
             let mut message = message;
             let _ = Reply::parse(&message);
             if message.len() >= 8 {

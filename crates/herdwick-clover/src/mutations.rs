@@ -15,22 +15,21 @@ use crate::{
     cursors::{Cursor, Cursors},
     epochs::{Epochs, Stay},
     layout::{CLASSES, HEAD_BYTES, KEY_BYTES_MAX, KeyHash, Next, Place, class_of_len, lay_out},
-    message::{BATCH, CallStatus, NUMBERS_MAX, Reply},
+    message::{CallOp, CallStatus, NUMBERS_MAX, Reply},
     nodes::{Landed, Nodes},
+    stock::Stock,
 };
 
 /// Times that a PUT or DELETE looks for its chain again before it is given up.
 const ROUNDS_MAX: u32 = 64;
-/// Entries of a class in stock below which more are asked for.
-const STOCK_LOW: usize = BATCH / 2;
-/// Most entries of a class in stock.
-const STOCK_MAX: usize = 4 * BATCH;
 
 /// What becomes of a request that needs a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     Find(usize),
     Create(usize),
+    /// A DELETE for which there is no entry.
+    Delete(usize),
 }
 
 /// A request that ended.
@@ -84,9 +83,9 @@ pub(crate) struct Mutations {
     body_max: usize,
     scratch: Vec<u8>,
     pub(crate) nodes: Nodes,
-    stock: [ArrayVec<Place, STOCK_MAX>; CLASSES],
-    /// When a class may be asked for again.
-    again: [Duration; CLASSES],
+    pub(crate) stock: Stock,
+    /// Entries that there are of each class.
+    entries: [u32; CLASSES],
     /// Requests that wait for an entry, in order.
     waiting: VecDeque<usize>,
     pub(crate) needs: VecDeque<Needs>,
@@ -98,7 +97,13 @@ pub(crate) struct Mutations {
 }
 
 impl Mutations {
-    pub(crate) fn new(window: usize, body_max: usize, nodes: Nodes) -> Self {
+    /// `entries`: of each class, those that data nodes have.
+    pub(crate) fn new(
+        (window, idle): (usize, Duration),
+        body_max: usize,
+        entries: [u32; CLASSES],
+        nodes: Nodes,
+    ) -> Self {
         Self {
             all: vec![None; window],
             free: (0..window).rev().collect(),
@@ -106,8 +111,8 @@ impl Mutations {
             body_max,
             scratch: vec![0; HEAD_BYTES + body_max],
             nodes,
-            stock: Default::default(),
-            again: [Duration::ZERO; CLASSES],
+            stock: Stock::new(window, idle),
+            entries,
             waiting: VecDeque::with_capacity(window),
             needs: VecDeque::with_capacity(window),
             ended: Vec::with_capacity(window),
@@ -136,7 +141,9 @@ impl Mutations {
         let (front, behind) = body.split_at_mut(key.len());
         herdwick_mem::copy(front, key);
         herdwick_mem::copy(behind, value);
-        let class = class_of_len(HEAD_BYTES + key.len() + value.len());
+        let least = class_of_len(HEAD_BYTES + key.len() + value.len());
+        // Of larger entries, if there are none of that size.
+        let class = least.and_then(|least| (least..CLASSES).find(|one| self.entries[*one] > 0));
         self.all[index] = Some(Mutation {
             user,
             hash,
@@ -173,29 +180,7 @@ impl Mutations {
                 .filter_map(|index| self.all[*index].as_ref());
             waiting.any(|mutation| mutation.class == class)
         };
-        let low = |class: &usize| {
-            let stock = &self.stock[*class];
-            // A class that was never asked for is asked for when it is waited for.
-            let used = self.again[*class] > Duration::ZERO && stock.len() < STOCK_LOW;
-            now >= self.again[*class] && (used && !stock.is_empty() || waits(*class))
-        };
-        (0..CLASSES).find(low)
-    }
-
-    /// A class is being asked for: not again before `until`.
-    pub(crate) fn asked(&mut self, class: usize, until: Duration) {
-        self.again[class] = until.max(Duration::from_nanos(1));
-    }
-
-    /// Takes entries into the stock.
-    pub(crate) fn stocked(&mut self, class: usize, reply: &Reply, now: Duration) {
-        let places = reply.words.iter().filter_map(|word| Place::of(*word));
-        for place in places {
-            let _ = self.stock[class].try_push(place);
-        }
-        if !reply.words.is_empty() {
-            self.asked(class, now);
-        }
+        self.stock.wanting(now, waits)
     }
 
     /// Hands entries to requests that wait for them; ends those that have waited for `entry_wait`.
@@ -212,7 +197,7 @@ impl Mutations {
             let Some(mutation) = &mut self.all[index] else {
                 continue;
             };
-            if let Some(place) = self.stock[mutation.class].pop() {
+            if let Some(place) = self.stock.take(mutation.class, shared.now) {
                 mutation.entry = Place {
                     tombstone: mutation.delete,
                     ..place
@@ -224,11 +209,15 @@ impl Mutations {
                 self.find(port, index);
                 continue;
             }
-            match mutation.stage {
-                MutationStage::Entry(since) if shared.now.saturating_sub(since) > entry_wait => {
-                    self.end(index, Answer::Full, shared);
-                }
-                _ => self.waiting.push_back(index),
+            let late = matches!(mutation.stage, MutationStage::Entry(since)
+                if shared.now.saturating_sub(since) > entry_wait);
+            if mutation.delete && (late || self.stock.is_dry(mutation.class)) {
+                mutation.stage = MutationStage::Asking;
+                self.needs.push_back(Needs::Delete(index));
+            } else if late {
+                self.end(index, Answer::Full, shared);
+            } else {
+                self.waiting.push_back(index);
             }
         }
     }
@@ -380,7 +369,7 @@ impl Mutations {
         &mut self,
         port: &mut P,
         index: usize,
-        (reply, created): (&Reply, bool),
+        (reply, op): (&Reply, CallOp),
         shared: &mut Shared<'_>,
     ) {
         let Some(mutation) = &mut self.all[index] else {
@@ -388,7 +377,12 @@ impl Mutations {
         };
         let known = cursor_of(reply);
         match (reply.status, known) {
-            (CallStatus::Done, Some(cursor)) if created => {
+            (CallStatus::Done, _) if op == CallOp::Delete => {
+                shared.cursors.forget(&mutation.hash);
+                self.end(index, Answer::Done, shared);
+            }
+            (CallStatus::Contended, _) => self.end(index, Answer::Contended, shared),
+            (CallStatus::Done, Some(cursor)) if op == CallOp::Create => {
                 shared.cursors.put(&mutation.hash, cursor);
                 self.end(index, Answer::Done, shared);
             }
@@ -418,7 +412,7 @@ impl Mutations {
                 tombstone: false,
                 ..mutation.entry
             };
-            let _ = self.stock[mutation.class].try_push(place);
+            self.stock.put_back(mutation.class, place);
         }
         if let Some(stay) = mutation.stay {
             shared.epochs.end(stay);
@@ -471,7 +465,9 @@ pub(crate) fn body_max(value_max: usize) -> usize {
 impl Needs {
     pub(crate) fn caller(self) -> Caller {
         match self {
-            Self::Find(index) | Self::Create(index) => Caller::Mutation(index),
+            Self::Find(index) | Self::Create(index) | Self::Delete(index) => {
+                Caller::Mutation(index)
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ use index::Index;
 pub use peer::ClientId;
 use peer::{Peer, recv};
 pub(crate) use peer::{PeerObjects, REPLY_DEPTH};
-use tasks::{CHUNK, Reaper, Start, Task, Tasks};
+use tasks::{CHUNK, Reaper, Reason, Start, Task, Tasks};
 pub(crate) use tasks::{STRIDE, TASKS};
 
 /// Completions taken by one call of [`Port::poll`].
@@ -267,7 +267,7 @@ impl Server {
             let Some(slot) = self.index.next() else {
                 return;
             };
-            self.collect(port, slot, None);
+            self.collect(port, slot, Reason::Superseded);
         }
     }
 

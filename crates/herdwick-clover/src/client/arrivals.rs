@@ -10,7 +10,7 @@ use crate::{
     Failure,
     answer::Answer,
     calls::Caller,
-    message::{CallOp, CallStatus, Reply},
+    message::{CallStatus, Reply},
     mutations::{Ended, Shared, cursor_of},
 };
 
@@ -146,7 +146,10 @@ impl Client {
             self.epochs.learn(reply.epoch, reply.flush);
             match caller {
                 Caller::Get(slot) => self.found(slot, &reply, sink),
-                Caller::Stock(class) => self.mutations.stocked(class, &reply, now),
+                Caller::Stock(class) => {
+                    let again = now + self.delays.publish;
+                    self.mutations.stock.stocked(class, &reply.words, again);
+                }
                 Caller::Mutation(index) => {
                     let Self {
                         mutations,
@@ -162,8 +165,7 @@ impl Client {
                         counters,
                         now,
                     };
-                    let created = op == CallOp::Create;
-                    mutations.replied(port, index, (&reply, created), &mut shared);
+                    mutations.replied(port, index, (&reply, op), &mut shared);
                 }
                 Caller::Nobody => {}
             }

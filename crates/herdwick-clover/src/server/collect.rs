@@ -9,23 +9,24 @@ use herdwick_mem::WORD;
 use super::{
     Server,
     index::Phase,
-    tasks::{Collect, CollectStage, Task},
+    tasks::{Collect, CollectStage, Deleter, LOOKS_MAX, Reason, Task},
 };
 use crate::{
     append::{Act, Append, End},
     layout::{Link, Next, Place},
+    message::CallStatus,
     nodes::Landed,
 };
 
 impl Server {
     /// Begins with a slot that the caller has reserved. There is room for a task.
-    pub(super) fn collect<P: Port>(&mut self, port: &mut P, slot: u32, orphan: Option<u32>) {
+    pub(super) fn collect<P: Port>(&mut self, port: &mut P, slot: u32, reason: Reason) {
         let at = self.index.slot(slot).place;
         let collect = Collect {
             slot,
             at,
             passed: ArrayVec::new(),
-            orphan,
+            reason,
             stage: CollectStage::Looking,
         };
         self.tasks.begin(Task::Collect(collect), |nodes, index| {
@@ -72,9 +73,23 @@ impl Server {
             return self.tasks.keep(landed, Task::Collect(collect));
         }
         self.tasks.end(landed);
-        if let Some(number) = collect.orphan {
-            self.reaped(number);
+        match collect.reason {
+            Reason::Superseded => {}
+            Reason::Orphan(number) => self.reaped(number),
+            Reason::Delete(deleter) => {
+                // A tombstone was there before.
+                let status = match deleter.closed {
+                    true => CallStatus::Done,
+                    false => CallStatus::NotFound,
+                };
+                self.deleted(deleter, status);
+            }
         }
+    }
+
+    fn deleted(&mut self, deleter: Deleter, status: CallStatus) {
+        self.counters.deletes += u64::from(status == CallStatus::Done);
+        self.answer_later((deleter.client, deleter.token), status, ArrayVec::new());
     }
 
     fn look<P: Port>(&mut self, port: &mut P, landed: Landed, collect: &mut Collect) -> bool {
@@ -92,6 +107,14 @@ impl Server {
         collect: &mut Collect,
     ) -> bool {
         let link = Link::of(word);
+        if let Reason::Delete(deleter) = &mut collect.reason {
+            deleter.looks += 1;
+            if deleter.looks > LOOKS_MAX && !deleter.closed {
+                let deleter = *deleter;
+                collect.reason = Reason::Superseded;
+                self.deleted(deleter, CallStatus::Contended);
+            }
+        }
         if link.own != collect.at.version {
             return self.corrupted(collect);
         }
@@ -108,7 +131,7 @@ impl Server {
             Some(Next::Entry(next)) => self.passed(port, landed, next, collect),
             Some(Next::Closed) => self.clear(port, landed, collect),
             None if !collect.passed.is_empty() => self.advance(port, landed, collect),
-            None if collect.at.tombstone => {
+            None if collect.at.tombstone || matches!(collect.reason, Reason::Delete(_)) => {
                 let nodes = self.tasks.nodes.count();
                 let (append, act) = Append::begin(nodes, collect.at, Next::Closed);
                 collect.stage = CollectStage::Closing(append);
@@ -188,7 +211,12 @@ impl Server {
         match act {
             // Closed, or somebody has appended another entry, behind which the append would go on: it
             // stays open then.
-            Act::End(End::Linked(_) | End::Closed) => self.look(port, landed, collect),
+            Act::End(End::Linked(_) | End::Closed) => {
+                if let Reason::Delete(deleter) = &mut collect.reason {
+                    deleter.closed = !collect.at.tombstone;
+                }
+                self.look(port, landed, collect)
+            }
             Act::Cas { tail, .. } if tail != collect.at => {
                 self.index.slot(collect.slot).phase = Phase::Live;
                 self.look(port, landed, collect)
@@ -225,8 +253,16 @@ impl Server {
     fn corrupted(&mut self, collect: &mut Collect) -> bool {
         self.counters.corrupt += 1;
         // An orphan whose chain is not known to the end may be in it.
-        if collect.orphan.take().is_some() {
-            self.reaper.skip();
+        match std::mem::replace(&mut collect.reason, Reason::Superseded) {
+            Reason::Superseded => {}
+            Reason::Orphan(_) => self.reaper.skip(),
+            Reason::Delete(deleter) => {
+                let status = match deleter.closed {
+                    true => CallStatus::Done,
+                    false => CallStatus::Contended,
+                };
+                self.deleted(deleter, status);
+            }
         }
         self.index.slot(collect.slot).phase = Phase::Broken;
         false

@@ -153,6 +153,12 @@ impl Entries {
         }
     }
 
+    /// Returns whether a client holds the entry at `place`.
+    pub(super) fn is_held(&self, place: Place, client: u16) -> bool {
+        let found = self.find(place);
+        found.is_some_and(|(_, state)| state == State::Held(client))
+    }
+
     /// A client creates a key with an entry that it holds; `false`: it does not.
     pub(super) fn create(&mut self, place: Place, client: u16) -> bool {
         match self.find(place) {

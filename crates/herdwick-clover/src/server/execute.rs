@@ -8,7 +8,7 @@ use super::{
     Ports, Server,
     index::Phase,
     peer::{ClientId, recv},
-    tasks::{Create, Task},
+    tasks::{Create, Deleter, Reason, Task},
 };
 use crate::{
     layout::{CLASSES, KeyHash, Place},
@@ -129,6 +129,8 @@ impl Server {
                 }
                 Executed::Answered(CallStatus::Done, Body::new())
             }
+            CallOp::Give => self.take_back(id, body),
+            CallOp::Delete => self.delete(port, id, call, body),
             CallOp::Publish => Executed::Answered(CallStatus::Done, Body::new()),
         }
     }
@@ -160,16 +162,71 @@ impl Server {
             self.counters.bad_hoard += 1;
             return Executed::Answered(CallStatus::Done, places);
         }
-        while let Some(place) = self.entries.take(class, id.index) {
-            places.push(place.word());
-            if places.is_full() {
+        // Of few entries each client gets its part.
+        let clients = self.peers.iter().filter(|slot| slot.peer.is_some());
+        let part = self.entries.free(class) / clients.count().max(1);
+        for _ in 0..part.clamp(1, BATCH) {
+            let Some(place) = self.entries.take(class, id.index) else {
                 break;
-            }
+            };
+            places.push(place.word());
         }
         self.counters.taken += places.len() as u64;
-        self.starved = places.is_empty();
+        self.starved |= places.is_empty();
         self.counters.starved += u64::from(places.is_empty());
         Executed::Answered(CallStatus::Done, places)
+    }
+
+    /// Entries come back from a client. Its WRITEs of them may still be on the way: they are retired, as
+    /// if they had been used.
+    fn take_back(&mut self, id: ClientId, body: &[u8]) -> Executed {
+        for [word] in body.chunks_exact(WORD).filter_map(words_of::<1>) {
+            let place = Place::of(word).unwrap_or_default();
+            let held = self.entries.is_held(place, id.index) && self.entries.retire(place);
+            *match held {
+                true => &mut self.counters.given,
+                false => &mut self.counters.bad_claim,
+            } += 1;
+        }
+        Executed::Answered(CallStatus::Done, Body::new())
+    }
+
+    /// Has a task close the chain of a key.
+    fn delete<P: Port>(&mut self, port: &mut P, id: ClientId, call: &Call, key: &[u8]) -> Executed {
+        let hash = KeyHash::of(&self.hash_key, key);
+        let Some(slot) = self.index.find(&hash) else {
+            return Executed::Answered(CallStatus::NotFound, Body::new());
+        };
+        if self.index.slot(slot).phase == Phase::Broken {
+            return Executed::Answered(CallStatus::Contended, Body::new());
+        }
+        if !self.tasks.has_room() || !self.index.reserve(slot) {
+            return Executed::NotYet;
+        }
+        if let Some(peer) = self.peer(id) {
+            peer.later += 1;
+        }
+        let deleter = Deleter {
+            client: id,
+            token: call.token,
+            looks: 0,
+            closed: false,
+        };
+        self.collect(port, slot, Reason::Delete(deleter));
+        Executed::Later
+    }
+
+    /// Replies to a call whose reply came later.
+    pub(super) fn answer_later(
+        &mut self,
+        (client, token): (ClientId, u64),
+        status: CallStatus,
+        words: Body,
+    ) {
+        if let Some(peer) = self.peer(client) {
+            peer.later -= 1;
+            self.answer(client, token, status, words);
+        }
     }
 
     fn create<P: Port>(&mut self, port: &mut P, id: ClientId, call: &Call, key: &[u8]) -> Executed {
@@ -211,7 +268,7 @@ impl Server {
                 }
             });
         if let Some(peer) = self.peer(id) {
-            peer.creating += 1;
+            peer.later += 1;
         }
         Executed::Later
     }
@@ -246,10 +303,11 @@ impl Server {
         let place = one.place;
         self.entries.link(place);
         self.counters.creates += 1;
-        if let Some(peer) = self.peer(client) {
-            peer.creating -= 1;
-            let body = [slot.into(), place.word()];
-            self.answer(client, token, CallStatus::Done, body.into_iter().collect());
-        }
+        let body = [slot.into(), place.word()];
+        self.answer_later(
+            (client, token),
+            CallStatus::Done,
+            body.into_iter().collect(),
+        );
     }
 }

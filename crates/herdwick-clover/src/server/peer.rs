@@ -46,7 +46,7 @@ pub(super) struct Peer {
     pub(super) due: VecDeque<(u32, usize)>,
     pub(super) replies: VecDeque<Reply>,
     /// Calls whose replies come later.
-    pub(super) creating: usize,
+    pub(super) later: usize,
     /// The epoch that it has left last, and when it was the server's or moved on.
     pub(super) published: u64,
     pub(super) advanced: Duration,
@@ -59,7 +59,7 @@ impl Peer {
             objects,
             due: VecDeque::with_capacity(CALLS_MAX),
             replies: VecDeque::with_capacity(CALLS_MAX),
-            creating: 0,
+            later: 0,
             published: epoch,
             advanced: now,
             failed: false,
@@ -68,7 +68,7 @@ impl Peer {
 
     /// Returns whether the reply to another call has a place.
     pub(super) fn has_room(&self) -> bool {
-        self.replies.len() + self.creating < CALLS_MAX
+        self.replies.len() + self.later < CALLS_MAX
     }
 
     /// Notes an arrived call.

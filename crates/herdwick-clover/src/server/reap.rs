@@ -7,7 +7,7 @@ use super::{
     Server,
     entries::State,
     index::Phase,
-    tasks::{FRONT, Task},
+    tasks::{FRONT, Reason, Task},
 };
 use crate::{
     layout::{Entry, KeyHash, UNIT},
@@ -67,7 +67,7 @@ impl Server {
         if self.index.slot(slot).phase == Phase::Broken {
             self.reaper.skip();
         } else if self.index.reserve(slot) {
-            self.collect(port, slot, Some(number));
+            self.collect(port, slot, Reason::Orphan(number));
         } else {
             // A task works on the key: later.
             self.reaper.busy = false;

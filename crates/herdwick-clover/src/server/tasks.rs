@@ -100,6 +100,8 @@ impl Tasks {
     }
 }
 
+/// Links that a DELETE looks at before it is given up.
+pub(super) const LOOKS_MAX: u32 = 1 << 10;
 /// Entries that are passed before the shortcut moves.
 pub(super) const PASSED_MAX: usize = 16;
 
@@ -110,9 +112,30 @@ pub(super) struct Collect {
     /// The entry that is looked at, and those passed since the shortcut moved.
     pub(super) at: Place,
     pub(super) passed: ArrayVec<Place, PASSED_MAX>,
-    /// An entry whose holder is gone: it is retired at the end unless it was in the chain.
-    pub(super) orphan: Option<u32>,
+    pub(super) reason: Reason,
     pub(super) stage: CollectStage,
+}
+
+/// Why a chain is worked on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reason {
+    /// It may have superseded entries.
+    Superseded,
+    /// The holder of this entry is gone: the entry is retired at the end unless it was in the chain.
+    Orphan(u32),
+    /// The key is to be deleted.
+    Delete(Deleter),
+}
+
+/// Who waits for a chain to be closed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deleter {
+    pub(super) client: ClientId,
+    pub(super) token: u64,
+    /// Links that were looked at; there are always more while others append.
+    pub(super) looks: u32,
+    /// The chain is closed, by this task.
+    pub(super) closed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -155,7 +155,9 @@ impl<D: Device> ClientEnd<D> {
             links.push(made);
         }
         let nodes = Nodes::new(links, cq, stride);
-        let mutations = Mutations::new(options.puts, most, nodes);
+        // Others wait for entries as long as this client does: they get what it does not use.
+        let window = (options.puts, options.entry_wait / 2);
+        let mutations = Mutations::new(window, most, terms.geometry.entries, nodes);
         let calls = Calls::new(&mut port, objects, options.timeout)?;
         let terms = (view, terms.right, grant.hash_key, most);
         let client = machine(options, terms, (reader, mutations, calls));

@@ -129,6 +129,7 @@ pub(crate) struct World<F: Fabric> {
     pub(crate) nodes: Vec<NodeEnd<F::Device>>,
     pub(crate) server: ServerEnd<F::Device>,
     pub(crate) clients: Vec<Member<F::Device>>,
+    pub(crate) geometry: Geometry,
     pub(crate) now: Duration,
     /// Whether the data nodes' CPUs do anything.
     pub(crate) nodes_run: bool,
@@ -227,6 +228,7 @@ impl<F: Fabric> World<F> {
             nodes,
             server,
             clients: Vec::new(),
+            geometry,
             now: Duration::ZERO,
             nodes_run: true,
             paused: None,

@@ -1,9 +1,14 @@
 //! Random operations against a plain map, while entries are recycled and versions wrap.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use herdwick_check::{Rng, count};
+use herdwick_clover::layout::CLASSES;
 use herdwick_conformance::seeded::SeededNetwork;
+use herdwick_fabric::Port;
 
 use crate::fixture::{Fabric, Kept, Roce, Shm, World, geometry, key, storm};
 
@@ -117,6 +122,21 @@ fn settles<F: Fabric>(world: &mut World<F>, map: &BTreeMap<Vec<u8>, Vec<u8>>, ke
         (counters.corrupt, counters.bad_claim, counters.bad_unknown),
         (0, 0, 0)
     );
+    conserves(world, map.len());
+}
+
+/// No entry is lost: one is in use for each key, and when nobody has a stock all others are free.
+fn conserves<F: Fabric>(world: &mut World<F>, keys: usize) {
+    let entries = world.geometry.count() as usize;
+    for _ in 0..200_000 {
+        let server = world.server.server();
+        let free: usize = (0..CLASSES).map(|class| server.free_entries(class)).sum();
+        if free + keys == entries {
+            return;
+        }
+        world.pass();
+    }
+    panic!("{keys} keys of {entries} entries, but fewer are free");
 }
 
 #[test]
@@ -188,13 +208,91 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
         for n in &stored {
             assert_eq!(world.get(0, &key(*n)), Kept::Value(b"value".to_vec()));
         }
-        // A DELETE makes room.
-        if slots == 40 {
-            assert_eq!(world.delete(0, &key(stored[0])), Kept::Done);
-            while world.server.server().keys() == 40 {
-                world.pass();
-            }
-            assert_eq!(world.put(0, b"new", b"value"), Kept::Done);
+        // A DELETE makes room, where there is no entry for a tombstone either.
+        let keys = world.server.server().keys();
+        assert_eq!(world.delete(0, &key(stored[0])), Kept::Done);
+        assert_eq!(world.get(0, &key(stored[0])), Kept::Missing);
+        while world.server.server().keys() == keys {
+            world.pass();
         }
+        assert_eq!(world.put(0, b"new", b"value"), Kept::Done);
+        assert_eq!(world.get(0, b"new"), Kept::Value(b"value".to_vec()));
+        let client = world.clients[0].end.client.counters();
+        let by_server = world.server.server().counters().deletes;
+        assert_eq!(
+            (client.deletes, by_server),
+            match slots {
+                40 => (0, 0),
+                _ => (1, 1),
+            }
+        );
+        assert_eq!(world.delete(0, &key(stored[0])), Kept::Missing);
     }
+}
+
+/// Memory that has large entries alone has them for small values and for tombstones too.
+#[test]
+fn a_size_class_without_entries_is_served_by_the_next() {
+    let mut geometry = geometry(64, 0, 100);
+    geometry.entries[3] = 40;
+    let mut world = World::new(Shm, (2, 1), geometry);
+    for round in 0..50 {
+        let value = vec![round; 5];
+        assert_eq!(world.put(0, b"k", &value), Kept::Done);
+        assert_eq!(world.get(0, b"k"), Kept::Value(value));
+        assert_eq!(world.delete(0, b"k"), Kept::Done);
+        assert_eq!(world.get(0, b"k"), Kept::Missing);
+    }
+    assert_eq!(world.server.server().counters().deletes, 0);
+}
+
+/// DELETEs that the server does, beside PUTs and GETs of the same keys by others.
+#[test]
+fn a_store_without_entries_to_spare_matches_a_map() {
+    for seed in 0..3 {
+        let mut world = World::new(
+            SeededNetwork::new(seed),
+            (1 + seed as usize % 2, 3),
+            geometry(64, 20, 5),
+        );
+        world.client_options.entry_wait = Duration::from_micros(200);
+        (0..3).for_each(|_| drop(world.remove(0)));
+        (0..3).for_each(|_| world.join());
+        world.fabric.set_faults(storm());
+        let map = against_a_map(&mut world, seed, 3000, 40);
+        let counters = world.server.server().counters();
+        assert!(
+            counters.deletes > 50 && counters.starved > 50,
+            "{counters:?}"
+        );
+        settles(&mut world, &map, 40);
+    }
+}
+
+/// A server that stalls is asked for entries once, not at each publication; and what a client takes and
+/// does not use comes back.
+#[test]
+fn a_stall_of_the_server_costs_no_entries() {
+    let mut world = World::new(SeededNetwork::new(1), (1, 2), geometry(8, 600, 100));
+    let now = world.now;
+    (world.clients[0].end.client.put(&key(1), b"x", 0, now)).unwrap();
+    for _ in 0..20 {
+        world.now += Duration::from_micros(21);
+        let (now, end) = (world.now, &mut world.clients[0].end);
+        end.client.post(&mut end.port, now);
+        end.port.progress(now);
+    }
+    assert_eq!(world.answer(), Kept::Done);
+    let out = 600 - world.server.server().free_entries(0);
+    assert!(out <= 65, "{out}");
+    // The value is in one entry, and all others are free again.
+    for _ in 0..40_000 {
+        world.pass();
+    }
+    assert_eq!(world.server.server().free_entries(0), 599);
+    let counters = world.server.server().counters();
+    assert_eq!(
+        (counters.given, counters.bad_claim),
+        (counters.taken - 1, 0)
+    );
 }

@@ -1,0 +1,181 @@
+//! The free entries that a client has in stock, of each size class: when more are asked for, and which are
+//! given back.
+
+use std::time::Duration;
+
+use crate::{
+    layout::{CLASSES, Place},
+    message::{BATCH, NUMBERS_MAX},
+};
+
+/// Entries of a class below which more are asked for, before they are waited for.
+const LOW: usize = BATCH / 2;
+/// Entries of a class above which some are given back.
+const HIGH: usize = 2 * BATCH;
+
+#[derive(Debug, Default)]
+struct ClassStock {
+    places: Vec<Place>,
+    /// A call for entries is in flight.
+    asked: bool,
+    /// When entries may be asked for again, after there were none.
+    again: Duration,
+    /// The last reply had fewer entries than there may be, or none.
+    scarce: bool,
+    dry: bool,
+    /// When an entry was taken or waited for last.
+    used: Duration,
+}
+
+/// The stock.
+#[derive(Debug)]
+pub(crate) struct Stock {
+    classes: [ClassStock; CLASSES],
+    /// Time after which a class that nobody uses is given back.
+    idle: Duration,
+}
+
+impl Stock {
+    /// Makes room for what `window` requests may give back, beside what is asked for.
+    pub(crate) fn new(window: usize, idle: Duration) -> Self {
+        let class = |_| ClassStock {
+            places: Vec::with_capacity(window + LOW + BATCH),
+            ..ClassStock::default()
+        };
+        Self {
+            classes: std::array::from_fn(class),
+            idle,
+        }
+    }
+
+    /// Takes an entry, or waits for one.
+    pub(crate) fn take(&mut self, class: usize, now: Duration) -> Option<Place> {
+        let class = &mut self.classes[class];
+        class.used = now;
+        class.places.pop()
+    }
+
+    /// Takes an entry back that was not used.
+    pub(crate) fn put_back(&mut self, class: usize, place: Place) {
+        self.classes[class].places.push(place);
+    }
+
+    /// Returns a class that is to be asked for; `waits` says whether a request waits for it.
+    pub(crate) fn wanting(&self, now: Duration, waits: impl Fn(usize) -> bool) -> Option<usize> {
+        let wanting = |index: &usize| {
+            let class = &self.classes[*index];
+            let low = !class.scarce && (1..LOW).contains(&class.places.len());
+            let used = now.saturating_sub(class.used) <= self.idle;
+            !class.asked && now >= class.again && (low && used || waits(*index))
+        };
+        (0..CLASSES).find(wanting)
+    }
+
+    /// Entries of a class are being asked for.
+    pub(crate) fn asked(&mut self, class: usize) {
+        self.classes[class].asked = true;
+    }
+
+    /// Takes the entries of a reply; after one without any, more are asked for at `again`.
+    pub(crate) fn stocked(&mut self, class: usize, words: &[u64], again: Duration) {
+        let class = &mut self.classes[class];
+        let before = class.places.len();
+        class
+            .places
+            .extend(words.iter().filter_map(|word| Place::of(*word)));
+        class.asked = false;
+        class.scarce = words.len() < BATCH;
+        class.dry = class.places.len() == before;
+        class.again = if class.dry { again } else { Duration::ZERO };
+    }
+
+    /// Returns whether there were no entries of a class when they were asked for last.
+    pub(crate) fn is_dry(&self, class: usize) -> bool {
+        self.classes[class].dry
+    }
+
+    /// Returns entries of a class that are to be given back: too many, or not used for a while.
+    pub(crate) fn surplus(&self, now: Duration) -> Option<(usize, &[Place])> {
+        let surplus = |(index, class): (usize, &'_ ClassStock)| {
+            let idle = now.saturating_sub(class.used) > self.idle;
+            let kept = if idle { 0 } else { HIGH };
+            let count = class.places.len().saturating_sub(kept).min(NUMBERS_MAX);
+            (count > 0).then_some((index, count))
+        };
+        let (class, count) = self.classes.iter().enumerate().find_map(surplus)?;
+        let places = &self.classes[class].places;
+        Some((class, &places[places.len() - count..]))
+    }
+
+    /// So many entries of [`Stock::surplus`] are being given back.
+    pub(crate) fn given(&mut self, class: usize, count: usize) {
+        let places = &mut self.classes[class].places;
+        places.truncate(places.len().saturating_sub(count));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDLE: Duration = Duration::from_millis(1);
+
+    fn words(count: usize) -> Vec<u64> {
+        let place = |target| Place {
+            target,
+            version: 0,
+            tombstone: false,
+        };
+        (1..=count as u32).map(|n| place(n).word()).collect()
+    }
+
+    #[test]
+    fn one_call_at_a_time_asks_for_a_class() {
+        let (mut stock, now) = (Stock::new(4, IDLE), Duration::from_secs(1));
+        assert_eq!(stock.wanting(now, |_| false), None);
+        assert_eq!(stock.take(3, now), None);
+        assert_eq!(stock.wanting(now, |class| class == 3), Some(3));
+        stock.asked(3);
+        assert_eq!(stock.wanting(now * 2, |class| class == 3), None);
+        stock.stocked(3, &[], now * 3);
+        assert_eq!(stock.wanting(now * 2, |class| class == 3), None);
+        assert_eq!(stock.wanting(now * 3, |class| class == 3), Some(3));
+        stock.asked(3);
+        assert!(stock.is_dry(3));
+        stock.stocked(3, &words(BATCH), now);
+        assert!(!stock.is_dry(3));
+        for left in (LOW..BATCH).rev() {
+            assert_eq!(stock.wanting(now, |_| false), None, "{left}");
+            assert!(stock.take(3, now).is_some());
+        }
+        stock.take(3, now);
+        assert_eq!(stock.wanting(now, |_| false), Some(3));
+        assert_eq!(stock.wanting(now * 2, |_| false), None, "nobody uses it");
+        // Where there are few, others need them.
+        stock.stocked(3, &words(1), now);
+        assert_eq!(stock.wanting(now, |_| false), None);
+    }
+
+    #[test]
+    fn what_is_too_much_or_not_used_is_given_back() {
+        let (mut stock, now) = (Stock::new(40, IDLE), Duration::from_secs(1));
+        stock.take(0, now);
+        stock.stocked(0, &words(BATCH), now);
+        assert_eq!(stock.surplus(now), None);
+        for word in words(2 * BATCH) {
+            stock.put_back(0, Place::of(word).unwrap());
+        }
+        let surplus = |stock: &Stock, now| {
+            stock
+                .surplus(now)
+                .map(|(class, places)| (class, places.len()))
+        };
+        assert_eq!(surplus(&stock, now), Some((0, BATCH)));
+        assert_eq!(surplus(&stock, now + 2 * IDLE), Some((0, NUMBERS_MAX)));
+        stock.given(0, NUMBERS_MAX);
+        assert_eq!(surplus(&stock, now), None);
+        assert_eq!(surplus(&stock, now + 2 * IDLE), Some((0, BATCH)));
+        stock.given(0, BATCH);
+        assert_eq!(surplus(&stock, now + 2 * IDLE), None);
+    }
+}
