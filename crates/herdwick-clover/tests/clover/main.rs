@@ -1,6 +1,7 @@
 //! Clover over the seeded fabric, shared memory and RoCE: against a model, by histories, with parties
 //! that die at every step, and under hostile messages.
 
+mod create;
 mod doc;
 mod fixture;
 mod hostile;
