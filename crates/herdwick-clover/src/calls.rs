@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use herdwick_fabric::{
-    Completion, CqId, Local, Payload, Port, PostError, QpId, RecvWr, RegionId, SendOp, SendWr,
-    Status,
+    Completion, CqId, Local, Payload, Port, PostError, QpId, RegionId, SendOp, SendWr, Status,
 };
 use herdwick_mem::{Span, WORD};
+use herdwick_read::{RecvBuffers, drain};
 
 use crate::{
     Failure,
@@ -30,7 +30,7 @@ pub(crate) struct CallObjects {
     /// A buffer for each call.
     pub(crate) calls: (RegionId, Span),
     /// A buffer for each reply.
-    pub(crate) replies: (RegionId, Span),
+    pub(crate) replies: RecvBuffers,
 }
 
 /// Who waits for a reply.
@@ -85,9 +85,8 @@ impl Calls {
         objects: CallObjects,
         timeout: Duration,
     ) -> Result<Self, PostError> {
-        for buffer in 0..CALLS_MAX {
-            port.post_recv(objects.qp, &[recv(&objects, buffer)])?;
-        }
+        let replies = &objects.replies;
+        replies.post_all(port, CALLS_MAX as u32, u64::from)?;
         Ok(Self {
             objects,
             pending: [None; CALLS_MAX],
@@ -197,19 +196,13 @@ impl Calls {
     ) {
         let mut done = std::mem::take(&mut self.completions);
         for cq in [self.objects.send_cq, self.objects.recv_cq] {
-            loop {
-                let count = port.poll(cq, &mut done);
-                for completion in &done[..count] {
-                    if completion.status != Status::Success {
-                        self.fail(Failure::Server(completion.status));
-                    } else if cq == self.objects.recv_cq {
-                        self.received(port, completion, &mut sink);
-                    }
+            drain(port, cq, &mut done, |port, completion| {
+                if completion.status != Status::Success {
+                    self.fail(Failure::Server(completion.status));
+                } else if cq == self.objects.recv_cq {
+                    self.received(port, completion, &mut sink);
                 }
-                if count < POLLED {
-                    break;
-                }
-            }
+            });
         }
         self.completions = done;
         let oldest = self
@@ -229,21 +222,11 @@ impl Calls {
         completion: &Completion,
         sink: &mut impl FnMut(Caller, CallOp, Reply),
     ) {
-        let buffer = (completion.wr_id as usize).min(CALLS_MAX - 1);
-        let len = (completion.byte_len as usize).min(REPLY_BYTES_MAX);
+        let (replies, buffer) = (&self.objects.replies, completion.wr_id as u32);
         let mut message = [0; REPLY_BYTES_MAX];
-        let message = &mut message[..len];
-        match &completion.inline {
-            Some(inline) => inline.copy_to(message),
-            None => {
-                let span = &self.objects.replies.1;
-                span.read_bytes(buffer * REPLY_BYTES_MAX, message);
-            }
-        }
-        if port
-            .post_recv(self.objects.qp, &[recv(&self.objects, buffer)])
-            .is_err()
-        {
+        let len = replies.take(completion, buffer, &mut message);
+        let message = &message[..len];
+        if replies.post(port, completion.wr_id, buffer).is_err() {
             self.fail(Failure::Server(Status::Flushed));
         }
         let Ok(reply) = Reply::parse(message) else {
@@ -254,16 +237,5 @@ impl Calls {
             Some(pending) => sink(pending.caller, pending.op, reply),
             None => self.unexpected += 1,
         }
-    }
-}
-
-fn recv(objects: &CallObjects, buffer: usize) -> RecvWr {
-    RecvWr {
-        wr_id: buffer as u64,
-        into: Local {
-            region: objects.replies.0,
-            offset: buffer * REPLY_BYTES_MAX,
-            len: REPLY_BYTES_MAX,
-        },
     }
 }

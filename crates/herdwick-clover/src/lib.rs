@@ -33,8 +33,9 @@ pub use answer::{Answer, Refused};
 pub use client::Client;
 pub use counters::{ClientCounters, ServerCounters};
 pub use failure::Failure;
+pub use herdwick_read::ClientId;
 pub use nodes::NODES_MAX;
-pub use server::{ClientId, Server};
+pub use server::Server;
 pub use setup::{
     Accept, CLIENTS_MAX, ClientEnd, ClientOptions, Grant, Grants, Hosts, Joined, NodeAccept,
     NodeClientId, NodeEnd, NodeGrant, NodeOptions, OptionsError, Right, Secret, ServerEnd,

@@ -15,7 +15,8 @@ mod tasks;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use herdwick_fabric::{Completion, CqId, Port, PostError, RecvWr, Status};
+use herdwick_fabric::{Completion, CqId, Port, PostError, Status};
+use herdwick_read::{ClientId, Clients, drain};
 use herdwick_request::HashKey;
 
 use crate::{
@@ -27,8 +28,7 @@ use crate::{
 
 use entries::Entries;
 use index::Index;
-pub use peer::ClientId;
-use peer::{Peer, recv};
+use peer::Peer;
 pub(crate) use peer::{PeerObjects, REPLY_DEPTH};
 use tasks::{CHUNK, Reaper, Reason, Start, Task, Tasks};
 pub(crate) use tasks::{STRIDE, TASKS};
@@ -51,7 +51,7 @@ pub struct Server {
     hash_key: HashKey,
     recv_cq: CqId,
     send_cq: CqId,
-    peers: Vec<Peers>,
+    peers: Clients<Peer>,
     /// Room for what a poll takes.
     completions: Vec<Completion>,
     /// Whether a client asked for entries of a class that has none.
@@ -63,12 +63,6 @@ pub struct Server {
     lease: Duration,
     now: Duration,
     counters: ServerCounters,
-}
-
-#[derive(Debug)]
-struct Peers {
-    turn: u16,
-    peer: Option<Peer>,
 }
 
 /// The ports to the clients and to the data nodes: some providers have a device for each side.
@@ -92,10 +86,6 @@ pub(crate) struct ServerParts {
 impl Server {
     pub(crate) fn new(parts: ServerParts) -> Self {
         let [recv_cq, send_cq] = parts.cqs;
-        let free = |_| Peers {
-            turn: 0,
-            peer: None,
-        };
         let clients = usize::from(parts.clients);
         Self {
             index: Index::new(parts.geometry.slots),
@@ -108,7 +98,7 @@ impl Server {
             hash_key: parts.hash_key,
             recv_cq,
             send_cq,
-            peers: (0..parts.clients).map(free).collect(),
+            peers: Clients::new(parts.clients),
             completions: vec![Completion::BLANK; POLLED],
             starved: false,
             swept: Duration::ZERO,
@@ -173,14 +163,7 @@ impl Server {
     /// Returns the id that the next client has; `None`: there are as many as there may be, or entries
     /// that a client held are still being looked for.
     pub(crate) fn next_id(&self) -> Option<ClientId> {
-        let free = |index: &usize| {
-            self.peers[*index].peer.is_none() && !self.reaper.is_reaping(*index as u16)
-        };
-        let index = (0..self.peers.len()).find(free)?;
-        Some(ClientId {
-            index: index as u16,
-            turn: self.peers[index].turn,
-        })
+        self.peers.next_id(|index| !self.reaper.is_reaping(index))
     }
 
     /// Adds the client of [`Server::next_id`], and posts its RECVs.
@@ -190,29 +173,19 @@ impl Server {
         id: ClientId,
         objects: PeerObjects,
     ) -> Result<(), PostError> {
-        let recvs: ArrayVec<RecvWr, CALLS_MAX> = (0..CALLS_MAX as u32)
-            .map(|buffer| recv(id, &objects, buffer))
-            .collect();
-        port.post_recv(objects.qp, &recvs)?;
+        let calls = &objects.calls;
+        calls.post_all(port, CALLS_MAX as u32, |buffer| id.wr_id(buffer))?;
         let (epoch, _) = self.entries.epochs();
         let peer = Peer::new(objects, epoch, self.now);
-        self.peers[usize::from(id.index)].peer = Some(peer);
+        self.peers.insert(id, peer);
         Ok(())
     }
 
     /// Forgets a client, which no data node serves any more: entries that it held find another use.
     pub(crate) fn detach(&mut self, id: ClientId) {
-        if self.peer(id).is_some() {
-            let slot = &mut self.peers[usize::from(id.index)];
-            slot.turn = slot.turn.wrapping_add(1);
-            slot.peer = None;
-            self.reaper.begin(id.index);
+        if self.peers.remove(id).is_some() {
+            self.reaper.begin(id.index());
         }
-    }
-
-    fn peer(&mut self, id: ClientId) -> Option<&mut Peer> {
-        let slot = self.peers.get_mut(usize::from(id.index))?;
-        slot.peer.as_mut().filter(|_| slot.turn == id.turn)
     }
 
     /// Returns a client whose connection failed, or that has published no epoch in time. It keeps
@@ -222,12 +195,8 @@ impl Server {
         let late = |peer: &Peer| {
             peer.failed || peer.published < epoch && now.saturating_sub(peer.advanced) > lease
         };
-        let mut peers = self.peers.iter().enumerate();
-        let found = peers.find(|(_, slot)| slot.peer.as_ref().is_some_and(late));
-        found.map(|(index, slot)| ClientId {
-            index: index as u16,
-            turn: slot.turn,
-        })
+        let found = self.peers.iter().find(|(_, peer)| late(peer));
+        found.map(|(id, _)| id)
     }
 
     pub(crate) fn count_lapsed(&mut self) {
@@ -245,13 +214,12 @@ impl Server {
         }
         self.take_sends(ports.clients);
         let arrived = self.take_calls(ports.clients);
-        for index in 0..self.peers.len() {
+        for index in 0..self.peers.most() {
             self.serve(ports, index);
         }
         self.reap(ports.nodes);
         self.tidy(ports.nodes);
-        let published = self.peers.iter().filter_map(|slot| slot.peer.as_ref());
-        let published = published.map(|peer| peer.published).min();
+        let published = self.peers.iter().map(|(_, peer)| peer.published).min();
         self.entries.advance(published.unwrap_or(u64::MAX));
         arrived
     }
@@ -299,43 +267,34 @@ impl Server {
     }
 
     fn take_sends<P: Port>(&mut self, port: &mut P) {
-        let mut done = std::mem::take(&mut self.completions);
-        loop {
-            let count = port.poll(self.send_cq, &mut done);
-            for completion in &done[..count] {
-                let (id, _) = ClientId::of(completion.wr_id);
-                if let Some(peer) = self.peer(id) {
-                    peer.failed |= completion.status != Status::Success;
-                }
+        let Self {
+            peers, completions, ..
+        } = self;
+        drain(port, self.send_cq, completions, |_, completion| {
+            let (id, _) = ClientId::of(completion.wr_id);
+            if let Some(peer) = peers.get_mut(id) {
+                peer.failed |= completion.status != Status::Success;
             }
-            if count < POLLED {
-                break;
-            }
-        }
-        self.completions = done;
+        });
     }
 
     fn take_calls<P: Port>(&mut self, port: &mut P) -> usize {
-        let (mut done, mut arrived) = (std::mem::take(&mut self.completions), 0);
-        loop {
-            let count = port.poll(self.recv_cq, &mut done);
-            for completion in &done[..count] {
-                let (id, buffer) = ClientId::of(completion.wr_id);
-                let Some(peer) = self.peer(id) else {
-                    continue;
-                };
-                if completion.status == Status::Success {
-                    peer.arrived(completion, buffer);
-                    arrived += 1;
-                } else {
-                    peer.failed = true;
-                }
+        let Self {
+            peers, completions, ..
+        } = self;
+        let mut arrived = 0;
+        drain(port, self.recv_cq, completions, |_, completion| {
+            let (id, buffer) = ClientId::of(completion.wr_id);
+            let Some(peer) = peers.get_mut(id) else {
+                return;
+            };
+            if completion.status == Status::Success {
+                peer.arrived(completion, buffer);
+                arrived += 1;
+            } else {
+                peer.failed = true;
             }
-            if count < POLLED {
-                break;
-            }
-        }
-        self.completions = done;
+        });
         arrived
     }
 }

@@ -4,10 +4,10 @@ use std::{collections::VecDeque, time::Duration};
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::{
-    Completion, CqId, Local, Payload, Port, PostError, QpId, RecvWr, RegionId, SendOp, SendWr,
-    Status,
+    Completion, CqId, Local, Payload, Port, PostError, QpId, RegionId, SendOp, SendWr, Status,
 };
 use herdwick_mem::Span;
+use herdwick_read::{RecvBuffers, drain};
 
 use crate::{
     Failure,
@@ -39,7 +39,7 @@ pub(crate) struct CallObjects {
     /// [`PARTS_MAX`] buffers for each of [`CALLS_MAX`] requests.
     pub(crate) requests: (RegionId, Span),
     /// [`REPLY_RECVS`] buffers.
-    pub(crate) replies: (RegionId, Span),
+    pub(crate) replies: RecvBuffers,
 }
 
 /// Calls in flight over one queue pair.
@@ -93,9 +93,8 @@ impl Calls {
         objects: CallObjects,
         timeout: Duration,
     ) -> Result<Self, PostError> {
-        for buffer in 0..REPLY_RECVS {
-            port.post_recv(objects.qp, &[recv(&objects, buffer)])?;
-        }
+        let replies = &objects.replies;
+        replies.post_all(port, REPLY_RECVS as u32, u64::from)?;
         Ok(Self {
             objects,
             calls: [None; CALLS_MAX],
@@ -255,19 +254,13 @@ impl Calls {
     ) -> u64 {
         let (mut done, mut unexpected) = (std::mem::take(&mut self.completions), 0);
         for cq in [self.objects.send_cq, self.objects.recv_cq] {
-            loop {
-                let count = port.poll(cq, &mut done);
-                for completion in &done[..count] {
-                    if completion.status != Status::Success {
-                        self.fail(Failure::Link(completion.status));
-                    } else if cq == self.objects.recv_cq {
-                        unexpected += u64::from(!self.received(port, completion, sink));
-                    }
+            drain(port, cq, &mut done, |port, completion| {
+                if completion.status != Status::Success {
+                    self.fail(Failure::Link(completion.status));
+                } else if cq == self.objects.recv_cq {
+                    unexpected += u64::from(!self.received(port, completion, sink));
                 }
-                if count < POLLED {
-                    break;
-                }
-            }
+            });
         }
         self.completions = done;
         self.check_time(now);
@@ -300,21 +293,9 @@ impl Calls {
         completion: &Completion,
         sink: &mut impl FnMut(Ended<'_>),
     ) -> bool {
-        let buffer = (completion.wr_id as usize).min(REPLY_RECVS - 1);
-        let len = (completion.byte_len as usize).min(MESSAGE_BYTES_MAX);
-        let bytes = &mut self.message[..len];
-        match &completion.inline {
-            Some(inline) => inline.copy_to(bytes),
-            None => self
-                .objects
-                .replies
-                .1
-                .read_bytes(buffer * MESSAGE_BYTES_MAX, bytes),
-        }
-        if port
-            .post_recv(self.objects.qp, &[recv(&self.objects, buffer)])
-            .is_err()
-        {
+        let (replies, buffer) = (&self.objects.replies, completion.wr_id as u32);
+        let len = replies.take(completion, buffer, &mut self.message);
+        if replies.post(port, completion.wr_id, buffer).is_err() {
             self.fail(Failure::Link(Status::Flushed));
         }
         let Ok(reply) = Reply::parse(message::head_of(&self.message[..len]), len) else {
@@ -344,16 +325,5 @@ impl Calls {
             sink(Ended { user, op, result });
         }
         true
-    }
-}
-
-fn recv(objects: &CallObjects, buffer: usize) -> RecvWr {
-    RecvWr {
-        wr_id: buffer as u64,
-        into: Local {
-            region: objects.replies.0,
-            offset: buffer * MESSAGE_BYTES_MAX,
-            len: MESSAGE_BYTES_MAX,
-        },
     }
 }

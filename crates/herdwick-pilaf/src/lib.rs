@@ -22,8 +22,9 @@ mod table;
 pub use client::{Answer, Client, Refused};
 pub use counters::{ClientCounters, ServerCounters};
 pub use failure::Failure;
+pub use herdwick_read::ClientId;
 pub use judge::{ExtentsView, TableView};
-pub use server::{ClientId, Server};
+pub use server::Server;
 pub use setup::{
     Accept, CLIENTS_MAX, ClientEnd, ClientOptions, Grant, OptionsError, ServerEnd, ServerOptions,
     SetupError, TableGrant, pd_room,

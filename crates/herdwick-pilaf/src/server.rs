@@ -6,8 +6,8 @@ mod peer;
 
 use std::collections::VecDeque;
 
-use arrayvec::ArrayVec;
-use herdwick_fabric::{Completion, CqId, Port, PostError, RecvWr, Status};
+use herdwick_fabric::{Completion, CqId, Port, PostError, Status};
+use herdwick_read::{ClientId, Clients, drain};
 
 use crate::{
     ServerCounters,
@@ -17,8 +17,7 @@ use crate::{
 };
 
 use execute::{Line, MessageOutcome};
-pub use peer::ClientId;
-use peer::{Peer, ScratchBuffers, recv};
+use peer::{Peer, ScratchBuffers};
 pub(crate) use peer::{PeerObjects, REPLY_DEPTH};
 
 /// Completions taken by one call of [`Port::poll`].
@@ -34,7 +33,7 @@ pub struct Server {
     recv_cq: CqId,
     send_cq: CqId,
     inline_max: usize,
-    peers: Vec<Peers>,
+    peers: Clients<Peer>,
     /// Whether a PUT waits for a larger table; and whether there may be one.
     pub(crate) starved: bool,
     pub(crate) may_grow: bool,
@@ -44,26 +43,16 @@ pub struct Server {
     counters: ServerCounters,
 }
 
-#[derive(Debug)]
-struct Peers {
-    turn: u16,
-    peer: Option<Peer>,
-}
-
 impl Server {
     pub(crate) fn new(store: Store, clients: u16, cqs: [CqId; 2], inline_max: usize) -> Self {
         let [recv_cq, send_cq] = cqs;
-        let free = |_| Peers {
-            turn: 0,
-            peer: None,
-        };
         Self {
             store,
             generation: 0,
             recv_cq,
             send_cq,
             inline_max: inline_max.min(MESSAGE_BYTES_MAX),
-            peers: (0..clients).map(free).collect(),
+            peers: Clients::new(clients),
             starved: false,
             may_grow: true,
             scratch: ScratchBuffers {
@@ -93,12 +82,7 @@ impl Server {
 
     /// Returns the id that the next client has; `None`: there are as many as there may be.
     pub(crate) fn next_id(&self) -> Option<ClientId> {
-        let index = self.peers.iter().position(|slot| slot.peer.is_none())?;
-        let turn = self.peers[index].turn;
-        Some(ClientId {
-            index: index as u16,
-            turn,
-        })
+        self.peers.next_id(|_| true)
     }
 
     /// Adds the client of [`Server::next_id`], and posts its RECVs.
@@ -108,11 +92,9 @@ impl Server {
         id: ClientId,
         objects: PeerObjects,
     ) -> Result<(), PostError> {
-        let recvs: ArrayVec<RecvWr, CREDITS> = (0..CREDITS as u32)
-            .map(|buffer| recv(id, &objects, buffer))
-            .collect();
-        port.post_recv(objects.qp, &recvs)?;
-        self.peers[usize::from(id.index)].peer = Some(Peer {
+        let requests = &objects.requests;
+        requests.post_all(port, CREDITS as u32, |buffer| id.wr_id(buffer))?;
+        let peer = Peer {
             objects,
             due: VecDeque::with_capacity(CREDITS),
             upload: None,
@@ -123,22 +105,19 @@ impl Server {
             reply_until: None,
             generation: self.generation,
             failed: false,
-        });
+        };
+        self.peers.insert(id, peer);
         Ok(())
     }
 
     /// Forgets a client.
     pub(crate) fn detach(&mut self, id: ClientId) {
-        if self.peer(id).is_some() {
-            let slot = &mut self.peers[usize::from(id.index)];
-            slot.turn = slot.turn.wrapping_add(1);
-            slot.peer = None;
-        }
+        self.peers.remove(id);
     }
 
     /// Returns the generation of the table that a client READs; `None` if it has failed.
     pub(crate) fn generation_of(&mut self, id: ClientId) -> Option<u32> {
-        let peer = self.peer(id)?;
+        let peer = self.peers.get_mut(id)?;
         (!peer.failed).then_some(peer.generation)
     }
 
@@ -147,79 +126,64 @@ impl Server {
         self.counters.clients_failed += 1;
     }
 
-    fn peer(&mut self, id: ClientId) -> Option<&mut Peer> {
-        let slot = self.peers.get_mut(usize::from(id.index))?;
-        slot.peer.as_mut().filter(|_| slot.turn == id.turn)
-    }
-
     /// Takes completions, executes what has arrived, and replies. Returns the number of messages that
     /// arrived.
     pub(crate) fn pass<P: Port>(&mut self, port: &mut P) -> usize {
         self.take_sends(port);
         let arrived = self.take_requests(port);
-        for index in 0..self.peers.len() {
+        for index in 0..self.peers.most() {
             self.serve(port, index);
         }
         arrived
     }
 
     fn take_sends<P: Port>(&mut self, port: &mut P) {
-        let mut done = std::mem::take(&mut self.completions);
-        loop {
-            let count = port.poll(self.send_cq, &mut done);
-            for completion in &done[..count] {
-                let (id, number) = ClientId::of(completion.wr_id);
-                let Some(peer) = self.peer(id) else {
-                    continue;
-                };
-                peer.failed |= completion.status != Status::Success;
-                peer.completed = number;
-                if peer.reply_until == Some(number) {
-                    peer.reply_until = None;
-                }
+        let Self {
+            peers, completions, ..
+        } = self;
+        drain(port, self.send_cq, completions, |_, completion| {
+            let (id, number) = ClientId::of(completion.wr_id);
+            let Some(peer) = peers.get_mut(id) else {
+                return;
+            };
+            peer.failed |= completion.status != Status::Success;
+            peer.completed = number;
+            if peer.reply_until == Some(number) {
+                peer.reply_until = None;
             }
-            if count < POLLED {
-                break;
-            }
-        }
-        self.completions = done;
+        });
     }
 
     fn take_requests<P: Port>(&mut self, port: &mut P) -> usize {
-        let generation = self.generation;
-        let (mut done, mut arrived) = (std::mem::take(&mut self.completions), 0);
-        loop {
-            let count = port.poll(self.recv_cq, &mut done);
-            for completion in &done[..count] {
-                let (id, buffer) = ClientId::of(completion.wr_id);
-                let Some(peer) = self.peer(id) else {
-                    continue;
-                };
-                if completion.status != Status::Success {
-                    peer.failed = true;
-                    continue;
-                }
-                let at = buffer as usize * MESSAGE_BYTES_MAX;
-                if let Some(inline) = &completion.inline {
-                    peer.objects.requests.1.write_words(at / 8, inline.words());
-                }
-                let len = (completion.byte_len as usize).min(MESSAGE_BYTES_MAX);
-                // What it says of the table counts before its turn: that may have to wait for it.
-                let [_, _, place, _] = peer.objects.requests.1.read_words::<4>(at / 8);
-                peer.reads(place as u32, generation);
-                peer.due.push_back((buffer, len));
-                arrived += 1;
+        let Self {
+            peers,
+            completions,
+            generation,
+            ..
+        } = self;
+        let mut arrived = 0;
+        drain(port, self.recv_cq, completions, |_, completion| {
+            let (id, buffer) = ClientId::of(completion.wr_id);
+            let Some(peer) = peers.get_mut(id) else {
+                return;
+            };
+            if completion.status != Status::Success {
+                peer.failed = true;
+                return;
             }
-            if count < POLLED {
-                break;
-            }
-        }
-        self.completions = done;
+            let requests = &peer.objects.requests;
+            let len = requests.arrived(completion, buffer);
+            // What it says of the table counts before its turn: that may have to wait for it.
+            let [_, _, place, _] = requests.words::<4>(buffer);
+            peer.reads(place as u32, *generation);
+            peer.due.push_back((buffer, len));
+            arrived += 1;
+        });
         arrived
     }
 
     /// Executes the requests of a client, as long as it can take the replies.
-    fn serve<P: Port>(&mut self, port: &mut P, index: usize) {
+    fn serve<P: Port>(&mut self, port: &mut P, index: u16) {
         let Self {
             peers,
             store,
@@ -227,12 +191,7 @@ impl Server {
             counters,
             ..
         } = self;
-        let slot = &mut peers[index];
-        let id = ClientId {
-            index: index as u16,
-            turn: slot.turn,
-        };
-        let Some(peer) = slot.peer.as_mut().filter(|peer| !peer.failed) else {
+        let Some((id, peer)) = peers.at(index).filter(|(_, peer)| !peer.failed) else {
             return;
         };
         let mut line = Line {
@@ -263,8 +222,8 @@ impl Server {
                 MessageOutcome::Answered(reply) => peer.unsent = Some(reply),
             }
             peer.due.pop_front();
-            let again = [recv(id, &peer.objects, buffer)];
-            peer.failed |= port.post_recv(peer.objects.qp, &again).is_err();
+            let requests = &peer.objects.requests;
+            peer.failed |= requests.post(port, id.wr_id(buffer), buffer).is_err();
         }
     }
 }

@@ -12,6 +12,10 @@
 //! a lookup, and counts ([`ReadCounters`]). It does not allocate after set-up, and reads no clock.
 //! What a lookup cannot settle ends as [`Outcome::Unsure`]: the system asks the peer's CPU instead.
 //!
+//! What READs do not settle, and what changes the data, clients ask a server for by messages. The server's
+//! side has its clients in a table ([`Clients`]), and both have buffers for what arrives
+//! ([`RecvBuffers`]). How a request ends is an [`Answer`] in every system.
+//!
 //! Nothing that is read is trusted: a pointer that leads out of the peer's region fails the queue pair
 //! there, one that is too long for the buffer ends its lookup here, and a chain without end is cut.
 //!
@@ -70,14 +74,18 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod answer;
 mod bits;
+mod clients;
 mod counters;
 mod options;
 mod pace;
 mod reader;
 mod step;
 
+pub use answer::Answer;
 pub use bits::Bits;
+pub use clients::{ClientId, Clients, RecvBuffers, drain};
 pub use counters::ReadCounters;
 pub use options::{LOOKUPS_MAX, OUTSTANDING_MAX, ReaderError, ReaderOptions, STEP_BYTES_MAX};
 pub use reader::{Begin, Reader};

@@ -3,11 +3,11 @@
 use arrayvec::ArrayVec;
 use herdwick_fabric::Port;
 use herdwick_mem::WORD;
+use herdwick_read::ClientId;
 
 use super::{
     Ports, Server,
     index::Phase,
-    peer::{ClientId, recv},
     tasks::{Create, Deleter, Reason, Task},
 };
 use crate::{
@@ -35,20 +35,19 @@ enum Executed {
 
 impl Server {
     /// Executes the calls of a client, as long as there is room for the replies.
-    pub(super) fn serve<P: Port>(&mut self, ports: &mut Ports<'_, P>, index: usize) {
-        let id = ClientId {
-            index: index as u16,
-            turn: self.peers[index].turn,
+    pub(super) fn serve<P: Port>(&mut self, ports: &mut Ports<'_, P>, index: u16) {
+        let Some((id, _)) = self.peers.at(index) else {
+            return;
         };
         loop {
-            let Some(peer) = self.peer(id).filter(|peer| !peer.failed) else {
+            let Some(peer) = self.peers.get_mut(id).filter(|peer| !peer.failed) else {
                 return;
             };
             if peer.send(ports.clients, id) {
                 self.counters.replies_held += 1;
                 return;
             }
-            let Some(peer) = self.peer(id) else {
+            let Some(peer) = self.peers.get_mut(id) else {
                 return;
             };
             let due = peer.due.front().copied().filter(|_| peer.has_room());
@@ -57,17 +56,16 @@ impl Server {
             };
             let mut message = [0; CALL_BYTES_MAX];
             // A private copy: what is checked is what is executed.
-            let span = &peer.objects.calls.1;
-            span.read_bytes(buffer as usize * CALL_BYTES_MAX, &mut message[..len]);
+            peer.objects.calls.read(buffer, &mut message[..len]);
             if !self.execute(ports.nodes, id, &message[..len]) {
                 return;
             }
-            let Some(peer) = self.peer(id) else {
+            let Some(peer) = self.peers.get_mut(id) else {
                 return;
             };
             peer.due.pop_front();
-            let again = [recv(id, &peer.objects, buffer)];
-            peer.failed |= ports.clients.post_recv(peer.objects.qp, &again).is_err();
+            let (calls, wr_id) = (&peer.objects.calls, id.wr_id(buffer));
+            peer.failed |= calls.post(ports.clients, wr_id, buffer).is_err();
         }
     }
 
@@ -76,7 +74,7 @@ impl Server {
         let (epoch, now) = (self.entries.epochs().0, self.now);
         let (token, executed) = match Call::parse(message) {
             Ok(call) => {
-                if let Some(peer) = self.peer(id) {
+                if let Some(peer) = self.peers.get_mut(id) {
                     peer.publish(call.published, epoch, now);
                 }
                 let body = &message[MESSAGE_HEAD_BYTES..][..call.len];
@@ -106,7 +104,7 @@ impl Server {
     /// Queues a reply.
     pub(super) fn answer(&mut self, id: ClientId, token: u64, status: CallStatus, words: Body) {
         let (epoch, flush) = self.entries.epochs();
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.replies.push_back(Reply {
                 status,
                 token,
@@ -158,15 +156,15 @@ impl Server {
             self.counters.bad_claim += 1;
             return Executed::Answered(CallStatus::Malformed, places);
         }
-        if self.entries.held(id.index) >= HELD_MAX {
+        if self.entries.held(id.index()) >= HELD_MAX {
             self.counters.bad_hoard += 1;
             return Executed::Answered(CallStatus::Done, places);
         }
         // Of few entries each client gets its part.
-        let clients = self.peers.iter().filter(|slot| slot.peer.is_some());
+        let clients = self.peers.iter();
         let part = self.entries.free(class) / clients.count().max(1);
         for _ in 0..part.clamp(1, BATCH) {
-            let Some(place) = self.entries.take(class, id.index) else {
+            let Some(place) = self.entries.take(class, id.index()) else {
                 break;
             };
             places.push(place.word());
@@ -182,7 +180,7 @@ impl Server {
     fn take_back(&mut self, id: ClientId, body: &[u8]) -> Executed {
         for [word] in body.chunks_exact(WORD).filter_map(words_of::<1>) {
             let place = Place::of(word).unwrap_or_default();
-            let held = self.entries.is_held(place, id.index) && self.entries.retire(place);
+            let held = self.entries.is_held(place, id.index()) && self.entries.retire(place);
             *match held {
                 true => &mut self.counters.given,
                 false => &mut self.counters.bad_claim,
@@ -203,7 +201,7 @@ impl Server {
         if !self.tasks.has_room() || !self.index.reserve(slot) {
             return Executed::NotYet;
         }
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.later += 1;
         }
         let deleter = Deleter {
@@ -223,7 +221,7 @@ impl Server {
         status: CallStatus,
         words: Body,
     ) {
-        if let Some(peer) = self.peer(client) {
+        if let Some(peer) = self.peers.get_mut(client) {
             peer.later -= 1;
             self.answer(client, token, status, words);
         }
@@ -245,12 +243,12 @@ impl Server {
             return Executed::NotYet;
         }
         let place = Place::of(call.entry).unwrap_or_default();
-        if place.tombstone || !self.entries.create(place, id.index) {
+        if place.tombstone || !self.entries.create(place, id.index()) {
             self.counters.bad_claim += 1;
             return Executed::Answered(CallStatus::Malformed, Body::new());
         }
         let Some(slot) = self.index.create(hash, place) else {
-            self.entries.uncreate(place, id.index);
+            self.entries.uncreate(place, id.index());
             return Executed::Answered(CallStatus::Full, Body::new());
         };
         let create = Create {
@@ -267,7 +265,7 @@ impl Server {
                     (1..=others).for_each(|node| nodes.write_word_of(port, (index, node), word))
                 }
             });
-        if let Some(peer) = self.peer(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.later += 1;
         }
         Executed::Later

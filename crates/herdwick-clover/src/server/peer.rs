@@ -3,40 +3,20 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use herdwick_fabric::{
-    Completion, Local, Payload, Port, PostError, QpId, RecvWr, RegionId, SendOp, SendWr,
-};
-use herdwick_mem::Span;
+use herdwick_fabric::{Completion, Payload, Port, PostError, QpId, SendOp, SendWr};
+use herdwick_read::{ClientId, RecvBuffers};
 
-use crate::message::{CALL_BYTES_MAX, CALLS_MAX, Reply};
+use crate::message::{CALLS_MAX, Reply};
 
 /// Depth of the send queue to a client.
 pub(crate) const REPLY_DEPTH: usize = 2 * CALLS_MAX;
-
-/// A client of the server: its index, and how many had this index before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ClientId {
-    pub(crate) index: u16,
-    pub(crate) turn: u16,
-}
-
-impl ClientId {
-    pub(super) fn wr_id(self, number: u32) -> u64 {
-        u64::from(self.index) << 32 | u64::from(self.turn) << 48 | u64::from(number)
-    }
-
-    pub(super) fn of(wr_id: u64) -> (Self, u32) {
-        let (index, turn) = ((wr_id >> 32) as u16, (wr_id >> 48) as u16);
-        (Self { index, turn }, wr_id as u32)
-    }
-}
 
 /// What the server uses of a client's objects.
 #[derive(Debug)]
 pub(crate) struct PeerObjects {
     pub(crate) qp: QpId,
     /// [`CALLS_MAX`] buffers for calls.
-    pub(crate) calls: (RegionId, Span),
+    pub(crate) calls: RecvBuffers,
 }
 
 #[derive(Debug)]
@@ -73,11 +53,7 @@ impl Peer {
 
     /// Notes an arrived call.
     pub(super) fn arrived(&mut self, completion: &Completion, buffer: u32) {
-        let at = buffer as usize * CALL_BYTES_MAX;
-        if let Some(inline) = &completion.inline {
-            self.objects.calls.1.write_words(at / 8, inline.words());
-        }
-        let len = (completion.byte_len as usize).min(CALL_BYTES_MAX);
+        let len = self.objects.calls.arrived(completion, buffer);
         self.due.push_back((buffer, len));
     }
 
@@ -116,16 +92,5 @@ impl Peer {
             self.replies.pop_front();
         }
         false
-    }
-}
-
-pub(super) fn recv(id: ClientId, objects: &PeerObjects, buffer: u32) -> RecvWr {
-    RecvWr {
-        wr_id: id.wr_id(buffer),
-        into: Local {
-            region: objects.calls.0,
-            offset: buffer as usize * CALL_BYTES_MAX,
-            len: CALL_BYTES_MAX,
-        },
     }
 }

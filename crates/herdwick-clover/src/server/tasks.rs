@@ -7,12 +7,12 @@ use arrayvec::ArrayVec;
 use herdwick_fabric::Port;
 use herdwick_mem::WORD;
 
-use super::peer::ClientId;
 use crate::{
     append::{Act, Append},
     layout::{BadNodes, HEAD_BYTES, HEADER_BYTES, KEY_BYTES_MAX, Place},
     nodes::{Landed, Nodes},
 };
+use herdwick_read::ClientId;
 
 /// Tasks at a time.
 pub(crate) const TASKS: usize = 64;

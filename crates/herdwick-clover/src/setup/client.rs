@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use herdwick_fabric::{ControlError, CqSpec, Device, OpenError, PdId, PortLimits, RegionSpec};
-use herdwick_read::{Reader, ReaderOptions};
+use herdwick_read::{Reader, ReaderOptions, RecvBuffers};
 use herdwick_request::HashKey;
 
 use super::{
@@ -179,12 +179,14 @@ fn call_objects<D: Device>(
     let recv_cq = device.create_cq(port, &CqSpec { depth: CALLS_MAX })?;
     let spec = rc(pd, [send_cq, recv_cq], [CALL_DEPTH, CALLS_MAX]);
     let buffers = |bytes| RegionSpec::local(CALLS_MAX * bytes);
+    let qp = device.create_qp(port, &spec)?;
+    let replies = device.allocate_memory(port, pd, &buffers(REPLY_BYTES_MAX))?;
     Ok(CallObjects {
-        qp: device.create_qp(port, &spec)?,
+        qp,
         send_cq,
         recv_cq,
         calls: device.allocate_memory(port, pd, &buffers(CALL_BYTES_MAX))?,
-        replies: device.allocate_memory(port, pd, &buffers(REPLY_BYTES_MAX))?,
+        replies: RecvBuffers::new(qp, replies, REPLY_BYTES_MAX),
     })
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use herdwick_fabric::{
     CqId, CqSpec, Device, Endpoint, OpenError, PdId, PdRoom, PortLimits, QpId, RegionId, RegionSpec,
 };
+use herdwick_read::RecvBuffers;
 use herdwick_request::HashKey;
 
 use super::{
@@ -217,7 +218,7 @@ impl<D: Device> ServerEnd<D> {
         };
         let objects = PeerObjects {
             qp: calls,
-            calls: buffers,
+            calls: RecvBuffers::new(calls, buffers, CALL_BYTES_MAX),
         };
         self.server.attach(port, id, objects)?;
         self.clients.push(attached);

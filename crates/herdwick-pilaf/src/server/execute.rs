@@ -2,8 +2,9 @@
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::{Local, Payload, Port, PostError, SendWr};
+use herdwick_read::ClientId;
 
-use super::peer::{ClientId, Peer, SIGNALED_EVERY, ScratchBuffers, send};
+use super::peer::{Peer, SIGNALED_EVERY, ScratchBuffers, send};
 use crate::{
     ServerCounters,
     message::{
@@ -42,11 +43,8 @@ impl Line<'_> {
         len: usize,
     ) -> MessageOutcome {
         // A private copy: what is checked is what is executed.
-        let at = buffer as usize * MESSAGE_BYTES_MAX;
-        peer.objects
-            .requests
-            .1
-            .read_bytes(at, &mut self.scratch.message[..len]);
+        let message = &mut self.scratch.message[..len];
+        peer.objects.requests.read(buffer, message);
         let head = message::head_of(&self.scratch.message[..len]);
         let request = match Request::parse(head, len) {
             Ok(request) => request,

@@ -2,40 +2,24 @@
 
 use std::collections::VecDeque;
 
-use herdwick_fabric::{Local, Payload, QpId, RecvWr, RegionId, SendOp, SendWr};
+use herdwick_fabric::{Payload, QpId, RegionId, SendOp, SendWr};
 use herdwick_mem::Span;
+use herdwick_read::{ClientId, RecvBuffers};
 
-use crate::message::{MESSAGE_BYTES_MAX, PARTS_MAX, Reply, Request};
+use crate::message::{PARTS_MAX, Reply, Request};
 
 /// Depth of the send queue to a client.
 pub(crate) const REPLY_DEPTH: usize = 64;
 /// One of so many replies is signaled.
 pub(super) const SIGNALED_EVERY: u32 = 8;
 const _: () = assert!(PARTS_MAX + 2 * SIGNALED_EVERY as usize <= REPLY_DEPTH);
-/// A client of the machine: its index, and how many had this index before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ClientId {
-    pub(crate) index: u16,
-    pub(crate) turn: u16,
-}
-
-impl ClientId {
-    pub(super) fn wr_id(self, number: u32) -> u64 {
-        u64::from(self.index) << 32 | u64::from(self.turn) << 48 | u64::from(number)
-    }
-
-    pub(super) fn of(wr_id: u64) -> (Self, u32) {
-        let (index, turn) = ((wr_id >> 32) as u16, (wr_id >> 48) as u16);
-        (Self { index, turn }, wr_id as u32)
-    }
-}
 
 /// What the machine uses of a client's objects.
 #[derive(Debug)]
 pub(crate) struct PeerObjects {
     pub(crate) qp: QpId,
     /// [`CREDITS`](crate::message::CREDITS) buffers for messages.
-    pub(crate) requests: (RegionId, Span),
+    pub(crate) requests: RecvBuffers,
     /// [`PARTS_MAX`] buffers for the reply to a GET.
     pub(crate) replies: (RegionId, Span),
 }
@@ -71,17 +55,6 @@ impl Peer {
         if left < current.wrapping_sub(self.generation) {
             self.generation = generation;
         }
-    }
-}
-
-pub(super) fn recv(id: ClientId, objects: &PeerObjects, buffer: u32) -> RecvWr {
-    RecvWr {
-        wr_id: id.wr_id(buffer),
-        into: Local {
-            region: objects.requests.0,
-            offset: buffer as usize * MESSAGE_BYTES_MAX,
-            len: MESSAGE_BYTES_MAX,
-        },
     }
 }
 

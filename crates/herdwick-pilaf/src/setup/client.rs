@@ -5,7 +5,7 @@ use std::time::Duration;
 use herdwick_fabric::{
     ControlError, CqSpec, Device, OpenError, PdId, PortLimits, QpSpec, Transport,
 };
-use herdwick_read::{Reader, ReaderOptions};
+use herdwick_read::{Reader, ReaderOptions, RecvBuffers};
 
 use super::{Accept, Grant, OptionsError, SetupError, TableGrant, buffers};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     calls::{CALL_DEPTH, CallObjects, Calls, REPLY_RECVS},
     judge::Lookups,
     layout::{KEY_BYTES_MAX, VALUE_BYTES_MAX},
-    message::{CALLS_MAX, PARTS_MAX},
+    message::{CALLS_MAX, MESSAGE_BYTES_MAX, PARTS_MAX},
 };
 
 /// A client's options.
@@ -139,11 +139,13 @@ fn call_objects<D: Device>(
         send_depth: CALL_DEPTH,
         recv_depth: REPLY_RECVS,
     };
+    let qp = device.create_qp(port, &spec)?;
+    let replies = device.allocate_memory(port, pd, &buffers(REPLY_RECVS))?;
     Ok(CallObjects {
-        qp: device.create_qp(port, &spec)?,
+        qp,
         send_cq,
         recv_cq,
         requests: device.allocate_memory(port, pd, &buffers(CALLS_MAX * PARTS_MAX))?,
-        replies: device.allocate_memory(port, pd, &buffers(REPLY_RECVS))?,
+        replies: RecvBuffers::new(qp, replies, MESSAGE_BYTES_MAX),
     })
 }

@@ -4,14 +4,14 @@ use herdwick_fabric::{
     Access, ControlError, CqId, CqSpec, Device, PdId, PortLimits, QpId, QpSpec, RegionId, Scope,
     SharedMemory, Sharing, Transport,
 };
-use herdwick_read::ReaderError;
+use herdwick_read::{ReaderError, RecvBuffers};
 use herdwick_request::HashKey;
 
 use super::{Accept, CLIENTS_MAX, Grant, OptionsError, SetupError, TableGrant, buffers};
 use crate::{
     ClientId, Server,
     judge::{ExtentsView, TableView},
-    message::{CREDITS, HEAD_BYTES, PARTS_MAX},
+    message::{CREDITS, HEAD_BYTES, MESSAGE_BYTES_MAX, PARTS_MAX},
     server::{PeerObjects, REPLY_DEPTH},
     store::Store,
 };
@@ -217,7 +217,7 @@ impl<D: Device> ServerEnd<D> {
         };
         let objects = PeerObjects {
             qp: requests,
-            requests: arrived,
+            requests: RecvBuffers::new(requests, arrived, MESSAGE_BYTES_MAX),
             replies,
         };
         self.server.attach(port, id, objects)?;
