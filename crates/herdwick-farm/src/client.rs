@@ -28,38 +28,24 @@ pub enum CallError {
     /// The key is empty or longer than the table's, or the value is longer.
     #[error("a key or value of a length that the server's table does not have")]
     Length,
-    /// The server is lost.
+    /// The client has failed.
     #[error("{0}")]
-    Lost(Lost),
+    Failed(Failure),
 }
 
 /// Why a client cannot go on. Its owner connects another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum Failure {
     /// A queue pair failed.
     #[error("the connection to the FaRM-KV server failed ({0:?}): connect again")]
-    Failed(Status),
+    Link(Status),
     /// Neither a reply nor a READ came until the deadline.
     #[error("the FaRM-KV server did not answer: see that it runs, and connect again")]
     Silent,
 }
 
 /// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// A GET found this value.
-    Value(&'a [u8]),
-    /// There is no such key; of a GET or a DELETE.
-    NotFound,
-    /// The PUT or DELETE is done.
-    Done,
-    /// The table has no room for the item.
-    Full,
-    /// The server takes no such request.
-    Refused,
-    /// The server is lost. A PUT or DELETE may have been executed or not.
-    Lost(Lost),
-}
+pub type Answer<'a> = herdwick_read::Answer<&'a [u8], Failure>;
 
 /// A GET on its way.
 #[derive(Debug)]
@@ -122,7 +108,7 @@ pub struct ClientSide {
     completed: u64,
     words: Vec<u64>,
     value: Vec<u8>,
-    lost: Option<Lost>,
+    failed: Option<Failure>,
 }
 
 impl ClientSide {
@@ -152,14 +138,14 @@ impl ClientSide {
             completed: 0,
             words: Vec::with_capacity((KEY_BYTES_MAX + VALUE_BYTES_MAX) / WORD + 3),
             value: vec![0; VALUE_BYTES_MAX],
-            lost: None,
+            failed: None,
         }
     }
 
     /// Returns why the client cannot go on, if so.
     #[must_use]
-    pub fn lost(&self) -> Option<Lost> {
-        self.lost
+    pub fn failed(&self) -> Option<Failure> {
+        self.failed
     }
 
     /// Returns the counters of GETs: READs and their bytes, and what became of them.
@@ -201,7 +187,7 @@ impl ClientSide {
                 Err(match refused {
                     Begin::Full(_) => CallError::Window,
                     Begin::TooLong(_) => CallError::Length,
-                    Begin::Failed(_, status) => CallError::Lost(self.lose(Lost::Failed(status))),
+                    Begin::Failed(_, status) => CallError::Failed(self.fail(Failure::Link(status))),
                 })
             }
         }
@@ -239,7 +225,7 @@ impl ClientSide {
 
     /// Posts the READs of the GETs that have begun.
     pub fn post<P: Port>(&mut self, port: &mut P) {
-        if self.lost.is_none() {
+        if self.failed.is_none() {
             self.reader.post(port);
         }
     }
@@ -254,7 +240,7 @@ impl ClientSide {
     ) -> usize {
         let mut ended = self.lookups(port, sink);
         if self.reader.has_fallen_silent(self.messages.deadline, now) {
-            self.lose(Lost::Silent);
+            self.fail(Failure::Silent);
         }
         self.completions(port);
         ended += self.take_replies(sink);
@@ -262,17 +248,17 @@ impl ClientSide {
         let late =
             |first: &PendingMessage| now.saturating_sub(first.since) > self.messages.deadline;
         if self.waiting.front().is_some_and(late) {
-            self.lose(Lost::Silent);
+            self.fail(Failure::Silent);
         }
-        match self.lost {
-            Some(lost) => ended + self.end_all(port, lost, sink),
+        match self.failed {
+            Some(failure) => ended + self.end_all(port, failure, sink),
             None => ended,
         }
     }
 
     fn check(&self, key: &[u8], value: &[u8]) -> Result<(), CallError> {
-        if let Some(lost) = self.lost {
-            return Err(CallError::Lost(lost));
+        if let Some(failure) = self.failed {
+            return Err(CallError::Failed(failure));
         }
         if key.is_empty() || !self.view.geometry.admits(key.len(), value.len()) {
             return Err(CallError::Length);
@@ -289,7 +275,7 @@ impl ClientSide {
             free,
             unsure,
             value,
-            lost,
+            failed,
             ..
         } = self;
         let mut judge = TableJudge {
@@ -305,9 +291,11 @@ impl ClientSide {
                     lookup.probe.copy_value(&word_in(bytes), value);
                     Answer::Value(value)
                 }
-                Outcome::Missing => Answer::NotFound,
+                Outcome::Missing => Answer::Missing,
                 Outcome::Unsure(_) => return unsure.push_back((lookup.token, lookup.key)),
-                Outcome::Failed(status) => Answer::Lost(*lost.get_or_insert(Lost::Failed(status))),
+                Outcome::Failed(status) => {
+                    Answer::Failed(*failed.get_or_insert(Failure::Link(status)))
+                }
             };
             free.push(lookup.key);
             ended += 1;
@@ -371,7 +359,7 @@ impl ClientSide {
             fence: false,
         };
         if port.post_send(messages.qp, &[wr]).is_err() {
-            return Err(CallError::Lost(self.lose(Lost::Failed(Status::Flushed))));
+            return Err(CallError::Failed(self.fail(Failure::Link(Status::Flushed))));
         }
         self.sent += 1;
         self.waiting.push_back(PendingMessage {
@@ -389,7 +377,7 @@ impl ClientSide {
             for completion in &done[..count] {
                 match completion.status {
                     Status::Success => self.completed = completion.wr_id,
-                    status => drop(self.lose(Lost::Failed(status))),
+                    status => drop(self.fail(Failure::Link(status))),
                 }
             }
             if count < POLLED {
@@ -420,7 +408,7 @@ impl ClientSide {
                     Answer::Value(value)
                 }
                 (Some(ReplyCode::Done), Operation::Put | Operation::Delete) => Answer::Done,
-                (Some(ReplyCode::NotFound), _) => Answer::NotFound,
+                (Some(ReplyCode::NotFound), _) => Answer::Missing,
                 (Some(ReplyCode::Full), _) => Answer::Full,
                 _ => Answer::Refused,
             };
@@ -433,8 +421,8 @@ impl ClientSide {
     }
 
     #[cold]
-    fn lose(&mut self, lost: Lost) -> Lost {
-        *self.lost.get_or_insert(lost)
+    fn fail(&mut self, failure: Failure) -> Failure {
+        *self.failed.get_or_insert(failure)
     }
 
     /// Ends every call; READs that are still on the way belong to none.
@@ -442,18 +430,18 @@ impl ClientSide {
     fn end_all<P: Port>(
         &mut self,
         port: &mut P,
-        lost: Lost,
+        failure: Failure,
         sink: &mut impl FnMut(u64, Answer<'_>),
     ) -> usize {
         self.reader.give_up(Status::Flushed);
         let mut ended = self.lookups(port, sink);
         ended += self.waiting.len() + self.unsure.len();
         for waiting in self.waiting.drain(..) {
-            sink(waiting.token, Answer::Lost(lost));
+            sink(waiting.token, Answer::Failed(failure));
         }
         for (token, place) in self.unsure.drain(..) {
             self.free.push(place);
-            sink(token, Answer::Lost(lost));
+            sink(token, Answer::Failed(failure));
         }
         ended
     }

@@ -16,7 +16,7 @@ mod server;
 mod setup;
 mod table;
 
-pub use client::{Answer, CallError, ClientSide, Lost};
+pub use client::{Answer, CallError, ClientSide, Failure};
 pub use layout::{
     BUCKETS_MAX, DATA_WORDS, Geometry, GeometryError, LINE_FIELDS, LINE_WORDS, NEIGHBOURHOOD,
     NEIGHBOURHOOD_MAX, OVERFLOW_MAX, POINTER_FIELDS, Terms, VALUE_BYTES_MAX, VALUE_LINES_MAX,

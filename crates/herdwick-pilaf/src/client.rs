@@ -15,21 +15,7 @@ use crate::{
 };
 
 /// The answer to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer<'a> {
-    /// The value of a GET.
-    Value(&'a [u8]),
-    /// The key of a GET or DELETE is not stored.
-    Missing,
-    /// The PUT or DELETE is done.
-    Done,
-    /// The PUT is refused: there is no memory for it, or no place in the table.
-    Full,
-    /// The server refuses the request as malformed: it and the client do not fit together.
-    Refused,
-    /// The connection failed. Whether a PUT or DELETE is done is not known.
-    Failed(Failure),
-}
+pub type Answer<'a> = herdwick_read::Answer<&'a [u8], Failure>;
 
 /// Why a request cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,7 +10,7 @@ pub enum Answer<V, F> {
     Missing,
     /// The PUT or DELETE is done.
     Done,
-    /// The PUT or DELETE is refused: there is no memory for it, or no place for another key.
+    /// The PUT is refused: there is no memory for it, or no place for another key.
     Full,
     /// Others change the key so often that the request was given up. It has no effect. Of Clover alone,
     /// where clients link the values themselves.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use herdwick_read::Answer;
 use herdwick_sim::{Cpu, PartyId, Process, Step};
 
 use crate::{
@@ -18,6 +19,17 @@ pub(crate) enum Ended<'a> {
     Done,
     /// Neither.
     Failed,
+}
+
+impl<'a> Ended<'a> {
+    /// Returns what an answer of a system whose clients READ means.
+    pub(crate) fn of<F>(answer: Answer<&'a [u8], F>) -> Self {
+        match answer {
+            Answer::Value(value) => Self::Value(value),
+            Answer::Done => Self::Done,
+            _ => Self::Failed,
+        }
+    }
 }
 
 /// A system's client machine and its port.

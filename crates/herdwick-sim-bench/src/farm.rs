@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use herdwick_farm::{
-    Answer, ClientEnd, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms, Values,
-    WINDOW_MAX, value_lines,
+    ClientEnd, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms, Values, WINDOW_MAX,
+    value_lines,
 };
 use herdwick_sim::{Cpu, PartyId, Process, SeededPort, Step};
 
@@ -95,12 +95,7 @@ impl SystemClient for FarmCaller {
     fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Ended<'_>)) {
         let ClientEnd { port, side } = &mut self.0;
         side.poll(port, now, &mut |token, answer| {
-            let ended = match answer {
-                Answer::Value(value) => Ended::Value(value),
-                Answer::Done => Ended::Done,
-                _ => Ended::Failed,
-            };
-            sink(token, ended);
+            sink(token, Ended::of(answer));
         });
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use herdwick_fabric::Device;
 use herdwick_pilaf::{
-    Answer, ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOptions, SetupError, pd_room,
+    ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOptions, SetupError, pd_room,
 };
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, Step};
 
@@ -95,12 +95,7 @@ impl SystemClient for PilafCaller {
     fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Ended<'_>)) {
         let ClientEnd { client, port, .. } = &mut self.0;
         client.poll(port, now, &mut |token, answer| {
-            let ended = match answer {
-                Answer::Value(value) => Ended::Value(value),
-                Answer::Done => Ended::Done,
-                _ => Ended::Failed,
-            };
-            sink(token, ended);
+            sink(token, Ended::of(answer));
         });
     }
 

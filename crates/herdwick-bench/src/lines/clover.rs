@@ -8,10 +8,7 @@ use herdwick_clover::{
     layout::{CLASSES, Geometry, HEAD_BYTES, KEY_BYTES_MAX, VERSIONS_MAX, class_of_len},
 };
 use herdwick_fabric::{Device, Port};
-use herdwick_herd::{
-    Refused,
-    wire::{ReplyStatus, Unencodable},
-};
+use herdwick_herd::{Refused, wire::Unencodable};
 use herdwick_providers::End;
 use herdwick_read::ReadCounters;
 use herdwick_request::{Op, Request};
@@ -248,17 +245,7 @@ impl<D: Device> Lines for CloverLines<D> {
         let ClientEnd { client, port, .. } = &mut self.end;
         port.progress(now);
         let answers = client.poll(port, now, &mut |token, answer| {
-            let reply = |status, value| Some(Reply { status, value });
-            sink(
-                token,
-                match answer {
-                    Answer::Value(value) => reply(ReplyStatus::Done, value),
-                    Answer::Done => reply(ReplyStatus::Done, &[]),
-                    Answer::Missing => reply(ReplyStatus::NotFound, &[]),
-                    Answer::Full | Answer::Contended => reply(ReplyStatus::OutOfMemory, &[]),
-                    Answer::Refused | Answer::Failed(_) => None,
-                },
-            );
+            sink(token, Reply::of_answer(answer));
         });
         // What has a next step goes on at once.
         self.flush(since_start);

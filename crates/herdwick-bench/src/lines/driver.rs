@@ -6,6 +6,7 @@ use std::time::Duration;
 use herdwick::Direct;
 use herdwick_fabric::Port;
 use herdwick_herd::{Outcome, Refused, wire::ReplyStatus};
+use herdwick_read::Answer;
 use herdwick_request::{Get, Op, Put, Request};
 
 use super::slots::Slots;
@@ -40,6 +41,19 @@ impl<'a> Reply<'a> {
             }),
             Outcome::Timeout | Outcome::Unknown => None,
         }
+    }
+
+    /// The same for the answer of a system whose clients READ.
+    #[inline]
+    pub(super) fn of_answer<F>(answer: Answer<&'a [u8], F>) -> Option<Self> {
+        let (status, value) = match answer {
+            Answer::Value(value) => (ReplyStatus::Done, value),
+            Answer::Done => (ReplyStatus::Done, &[][..]),
+            Answer::Missing => (ReplyStatus::NotFound, &[][..]),
+            Answer::Full | Answer::Contended => (ReplyStatus::OutOfMemory, &[][..]),
+            Answer::Refused | Answer::Failed(_) => return None,
+        };
+        Some(Self { status, value })
     }
 }
 

@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use herdwick_fabric::{Device, Port};
 use herdwick_farm::{
-    Answer, CallError, ClientEnd, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms,
-    Values, WINDOW_MAX, value_lines,
+    CallError, ClientEnd, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms, Values,
+    WINDOW_MAX, value_lines,
 };
-use herdwick_herd::{
-    Refused,
-    wire::{ReplyStatus, Unencodable},
-};
+use herdwick_herd::{Refused, wire::Unencodable};
 use herdwick_read::ReadCounters;
 use herdwick_request::{Op, Request};
 
@@ -108,7 +105,7 @@ impl<P: Port> Lines for FarmLines<P> {
         };
         begun.map_err(|error| match error {
             CallError::Length => Refused::Unencodable(Unencodable::TooLarge),
-            CallError::Window | CallError::Lost(_) => Refused::Full,
+            CallError::Window | CallError::Failed(_) => Refused::Full,
         })
     }
 
@@ -124,14 +121,7 @@ impl<P: Port> Lines for FarmLines<P> {
         let ClientEnd { port, side } = &mut self.end;
         port.progress(now);
         let ended = side.poll(port, now, &mut |token, answer| {
-            let (status, value) = match answer {
-                Answer::Value(value) => (ReplyStatus::Done, value),
-                Answer::Done => (ReplyStatus::Done, &[][..]),
-                Answer::NotFound => (ReplyStatus::NotFound, &[][..]),
-                Answer::Full => (ReplyStatus::OutOfMemory, &[][..]),
-                Answer::Refused | Answer::Lost(_) => return sink(token, None),
-            };
-            sink(token, Some(Reply { status, value }));
+            sink(token, Reply::of_answer(answer));
         });
         // The READs that follow others.
         side.post(port);
@@ -145,6 +135,6 @@ impl<P: Port> OneSided for FarmLines<P> {
     }
 
     fn is_lost(&self) -> bool {
-        self.end.side.lost().is_some()
+        self.end.side.failed().is_some()
     }
 }

@@ -3,13 +3,10 @@
 use std::time::Duration;
 
 use herdwick_fabric::{Device, Port};
-use herdwick_herd::{
-    Refused,
-    wire::{ReplyStatus, Unencodable},
-};
+use herdwick_herd::{Refused, wire::Unencodable};
 use herdwick_pilaf::{
-    Answer, ClientEnd, ClientOptions, ServerEnd, ServerOptions, SetupError,
-    layout::VALUE_BYTES_MAX, pd_room,
+    ClientEnd, ClientOptions, ServerEnd, ServerOptions, SetupError, layout::VALUE_BYTES_MAX,
+    pd_room,
 };
 use herdwick_read::ReadCounters;
 use herdwick_request::{Op, Request};
@@ -129,17 +126,7 @@ impl<D: Device> Lines for ClientEnd<D> {
         self.port.progress(now);
         let Self { client, port, .. } = self;
         let answers = client.poll(port, now, &mut |token, answer| {
-            let reply = |status, value| Some(Reply { status, value });
-            sink(
-                token,
-                match answer {
-                    Answer::Value(value) => reply(ReplyStatus::Done, value),
-                    Answer::Done => reply(ReplyStatus::Done, &[]),
-                    Answer::Missing => reply(ReplyStatus::NotFound, &[]),
-                    Answer::Full => reply(ReplyStatus::OutOfMemory, &[]),
-                    Answer::Refused | Answer::Failed(_) => None,
-                },
-            );
+            sink(token, Reply::of_answer(answer));
         });
         // A lookup that has a next step goes on at once.
         self.flush(now);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use herdwick_clover::{
-    Answer, ClientEnd, ClientId, ClientOptions, Grants, NodeClientId, NodeEnd, NodeOptions, Secret,
-    ServerEnd, ServerOptions,
+    Answer, ClientEnd, ClientId, ClientOptions, Failure, Grants, NodeClientId, NodeEnd,
+    NodeOptions, Secret, ServerEnd, ServerOptions,
     layout::{CLASSES, Geometry},
 };
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork};
@@ -49,30 +49,7 @@ pub(crate) fn client_options() -> ClientOptions {
 }
 
 /// An answer, kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    Value(Vec<u8>),
-    Missing,
-    Done,
-    Full,
-    Contended,
-    Refused,
-    Failed,
-}
-
-impl Kept {
-    pub(crate) fn of(answer: Answer<'_>) -> Self {
-        match answer {
-            Answer::Value(value) => Self::Value(value.to_vec()),
-            Answer::Missing => Self::Missing,
-            Answer::Done => Self::Done,
-            Answer::Full => Self::Full,
-            Answer::Contended => Self::Contended,
-            Answer::Refused => Self::Refused,
-            Answer::Failed(_) => Self::Failed,
-        }
-    }
-}
+pub(crate) type Kept = herdwick_read::Answer<Vec<u8>, Failure>;
 
 /// A client and its names.
 pub(crate) struct Member<D: Device> {
@@ -301,8 +278,7 @@ impl<F: Fabric> World<F> {
         {
             end.client.post(&mut end.port, self.now);
             end.port.progress(self.now);
-            let sink =
-                &mut |user, answer: Answer<'_>| answers.push((index, user, Kept::of(answer)));
+            let sink = &mut |user, answer: Answer<'_>| answers.push((index, user, answer.copied()));
             end.client.poll(&mut end.port, self.now, sink);
         }
         answers

@@ -79,7 +79,7 @@ impl History {
         operation.answered = Some(world.now.as_nanos() as u64);
         let done = kept == Kept::Done;
         operation.action = match (operation.action, &kept) {
-            (_, Kept::Failed) => return self.unknown(of, operation),
+            (_, Kept::Failed(_)) => return self.unknown(of, operation),
             (Action::Get { .. }, Kept::Value(value)) => Action::Get {
                 value: Some(number(value)),
             },

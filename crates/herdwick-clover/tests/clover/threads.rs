@@ -61,7 +61,7 @@ fn work(
         end.port.progress(now);
         let mut ended = 0;
         end.client.poll(&mut end.port, now, &mut |n, answer| {
-            let kept = Kept::of(answer);
+            let kept = answer.copied();
             match writes {
                 false => check(n, &kept),
                 true => assert!(

@@ -14,7 +14,7 @@ use herdwick_fabric::{
     Transport,
 };
 use herdwick_farm::{
-    Answer, CallError, ClientEnd, ClientId, ClientTerms, Lost, ServerEnd, ServerTerms, Terms,
+    Answer, CallError, ClientEnd, ClientId, ClientTerms, Failure, ServerEnd, ServerTerms, Terms,
     Values,
 };
 use herdwick_providers::{AnyPort, End, Fabric, VisitAll};
@@ -57,26 +57,7 @@ fn key(n: usize) -> Vec<u8> {
 }
 
 /// What a call ended with, kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Kept {
-    Value(Vec<u8>),
-    NotFound,
-    Done,
-    Full,
-    Refused,
-    Lost(Lost),
-}
-
-fn keep(answer: Answer<'_>) -> Kept {
-    match answer {
-        Answer::Value(value) => Kept::Value(value.to_vec()),
-        Answer::NotFound => Kept::NotFound,
-        Answer::Done => Kept::Done,
-        Answer::Full => Kept::Full,
-        Answer::Refused => Kept::Refused,
-        Answer::Lost(lost) => Kept::Lost(lost),
-    }
-}
+type Kept = herdwick_read::Answer<Vec<u8>, Failure>;
 
 /// A server and its clients on the seeded fabric.
 struct Seeded {
@@ -116,7 +97,7 @@ impl Seeded {
             client
                 .side
                 .poll(&mut client.port, self.now, &mut |token, answer| {
-                    ended.push((index, token, keep(answer)));
+                    ended.push((index, token, answer.copied()));
                 });
         }
         ended
@@ -184,7 +165,7 @@ fn calls_agree_with_a_map_on_a_bad_network() {
                 let (call, due) = match rng.index(10) {
                     0..4 => (world.put(0, n, &value, token), None),
                     4..6 => {
-                        let due = known.map_or(Kept::NotFound, |_| Kept::Done);
+                        let due = known.map_or(Kept::Missing, |_| Kept::Done);
                         let call = world.delete(0, n, token);
                         if call.is_ok() {
                             model.remove(&n);
@@ -193,7 +174,7 @@ fn calls_agree_with_a_map_on_a_bad_network() {
                     }
                     _ => {
                         let (client, _) = &mut world.clients[0];
-                        let due = known.map_or(Kept::NotFound, Kept::Value);
+                        let due = known.map_or(Kept::Missing, Kept::Value);
                         (client.side.get(&key(n), token), Some(due))
                     }
                 };
@@ -253,7 +234,7 @@ fn check(n: usize, value: &[u8]) {
 fn check_read(n: usize, kept: &Kept) {
     match kept {
         Kept::Value(value) => check(n, value),
-        Kept::NotFound => assert!(n >= STAY, "key {n} was there throughout"),
+        Kept::Missing => assert!(n >= STAY, "key {n} was there throughout"),
         other => panic!("{other:?}"),
     }
 }
@@ -293,7 +274,7 @@ fn readers_beside_a_writer_on_a_bad_network() {
                     check_read(token as usize, &kept);
                 } else {
                     writes += 1;
-                    assert!(matches!(kept, Kept::Done | Kept::NotFound | Kept::Full));
+                    assert!(matches!(kept, Kept::Done | Kept::Missing | Kept::Full));
                 }
             }
         }
@@ -403,7 +384,7 @@ fn write<P: Port>(mut end: ClientEnd<P>, seed: u64, shared: &Shared) {
         };
         port.progress(now);
         let ended = side.poll(port, now, &mut |_, answer| {
-            assert!(!matches!(answer, Answer::Refused | Answer::Lost(_)));
+            assert!(!matches!(answer, Answer::Refused | Answer::Failed(_)));
         });
         port.flush(now);
         shared.writes.fetch_add(ended as u64, Ordering::Relaxed);
@@ -428,7 +409,7 @@ fn read<P: Port>(reader: &mut ClientEnd<P>, gets: u64, shared: &Shared) {
             reads += 1;
             match answer {
                 Answer::Value(value) => check(n as usize, value),
-                Answer::NotFound => assert!(n as usize >= STAY, "key {n} was there"),
+                Answer::Missing => assert!(n as usize >= STAY, "key {n} was there"),
                 other => panic!("{other:?}"),
             }
         });
@@ -472,12 +453,12 @@ fn a_server_that_is_gone_ends_every_call_and_another_one_goes_on() {
             assert!(ended.insert(token, kept).is_none(), "ends once");
         }
     }
-    let lost = Lost::Failed(Status::RetryExceeded);
+    let lost = Failure::Link(Status::RetryExceeded);
     for kept in ended.values() {
-        assert!(matches!(kept, Kept::Lost(Lost::Failed(_))), "{kept:?}");
+        assert!(matches!(kept, Kept::Failed(Failure::Link(_))), "{kept:?}");
     }
     let refused = world.clients[0].0.side.get(&key(1), 4);
-    assert!(matches!(refused, Err(CallError::Lost(_))));
+    assert!(matches!(refused, Err(CallError::Failed(_))));
     assert!(lost.to_string().contains("connect again"));
     // The server starts again, empty; the client connects again.
     let mut next = Seeded {
@@ -489,7 +470,7 @@ fn a_server_that_is_gone_ends_every_call_and_another_one_goes_on() {
     let end = connect((&next.device, &mut next.server), &here, &client);
     next.clients.push(end);
     next.clients[0].0.side.get(&key(1), 5).unwrap();
-    assert_eq!(next.wait(), Kept::NotFound);
+    assert_eq!(next.wait(), Kept::Missing);
     next.put(0, 1, b"one again", 6).unwrap();
     assert_eq!(next.wait(), Kept::Done);
     next.clients[0].0.side.get(&key(1), 7).unwrap();
@@ -510,10 +491,10 @@ fn a_server_that_does_not_answer_is_lost_at_the_deadline() {
         let now = Duration::from_micros(micros);
         client.port.progress(now);
         client.side.poll(&mut client.port, now, &mut |_, answer| {
-            kept.push(keep(answer))
+            kept.push(answer.copied())
         });
     }
-    assert_eq!(kept, [Kept::Lost(Lost::Silent)]);
+    assert_eq!(kept, [Kept::Failed(Failure::Silent)]);
 }
 
 /// A client that dies between its grant and its admission leaves nothing held, however often.
@@ -575,10 +556,10 @@ fn a_server_that_answers_no_read_is_lost_at_the_deadline() {
     while kept.is_empty() && now < Duration::from_millis(2) {
         now += Duration::from_micros(10);
         client.side.post(&mut client.port);
-        let sink = &mut |_, answer: Answer<'_>| kept.push(keep(answer));
+        let sink = &mut |_, answer: Answer<'_>| kept.push(answer.copied());
         client.side.poll(&mut client.port, now, sink);
     }
-    assert_eq!(kept, [Kept::Lost(Lost::Silent)]);
+    assert_eq!(kept, [Kept::Failed(Failure::Silent)]);
     assert!(now > Duration::from_millis(1));
 }
 
@@ -602,10 +583,14 @@ fn a_server_that_is_lost_ends_gets_that_wait_to_be_posted() {
     let count = client
         .side
         .poll(&mut client.port, late, &mut |token, answer| {
-            assert!(ended.insert(token, keep(answer)).is_none(), "ends once");
+            assert!(ended.insert(token, answer.copied()).is_none(), "ends once");
         });
     assert_eq!((count, client.side.in_flight()), (6, 0));
-    assert!(ended.values().all(|it| *it == Kept::Lost(Lost::Silent)));
+    assert!(
+        ended
+            .values()
+            .all(|it| *it == Kept::Failed(Failure::Silent))
+    );
     // The READ that was on its way may come back: it belongs to no call.
     for _ in 0..20_000 {
         assert_eq!(world.turn(), []);

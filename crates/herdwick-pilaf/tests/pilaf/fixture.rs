@@ -5,7 +5,7 @@ use std::time::Duration;
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork};
 use herdwick_fabric::{Device, Port};
 use herdwick_pilaf::{
-    Answer, ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOptions, pd_room,
+    ClientEnd, ClientId, ClientOptions, Failure, ServerEnd, ServerOptions, pd_room,
 };
 use herdwick_request::HashKey;
 use herdwick_shm::{PdSize, ShmDevice};
@@ -26,28 +26,7 @@ pub(crate) fn server_options(buckets: u64) -> ServerOptions {
 }
 
 /// An answer, kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    Value(Vec<u8>),
-    Missing,
-    Done,
-    Full,
-    Refused,
-    Failed,
-}
-
-impl Kept {
-    pub(crate) fn of(answer: Answer<'_>) -> Self {
-        match answer {
-            Answer::Value(value) => Self::Value(value.to_vec()),
-            Answer::Missing => Self::Missing,
-            Answer::Done => Self::Done,
-            Answer::Full => Self::Full,
-            Answer::Refused => Self::Refused,
-            Answer::Failed(_) => Self::Failed,
-        }
-    }
-}
+pub(crate) type Kept = herdwick_read::Answer<Vec<u8>, Failure>;
 
 /// Adds a client, as a session's set-up does.
 pub(crate) fn join<D: Device>(
@@ -103,7 +82,7 @@ impl<D: Device> World<D> {
             end.port.progress(self.now);
             end.client
                 .poll(&mut end.port, self.now, &mut |user, answer| {
-                    answers.push((index, user, Kept::of(answer)));
+                    answers.push((index, user, answer.copied()));
                 });
             if self.follows && !end.client.follows() && end.client.failed().is_none() {
                 end.adopt(self.server.table_of(*id).unwrap()).unwrap();

@@ -58,7 +58,7 @@ fn write<D: Device>(mut end: ClientEnd<D>, (seed, time): (u64, Time), stop: &Ato
         end.port.progress(now);
         end.port.flush(now);
         writes += end.client.poll(&mut end.port, now, &mut |_, answer| {
-            let answer = Kept::of(answer);
+            let answer = answer.copied();
             assert!(matches!(answer, Kept::Done | Kept::Missing), "{answer:?}");
         }) as u64;
     }
@@ -77,7 +77,7 @@ fn read<D: Device>(mut end: ClientEnd<D>, time: Time, gets: u64) -> ClientEnd<D>
         end.port.progress(now);
         end.port.flush(now);
         answers += end.client.poll(&mut end.port, now, &mut |n, answer| {
-            check(n, &Kept::of(answer));
+            check(n, &answer.copied());
         }) as u64;
     }
     end

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use herdwick_clover::{
-    Answer, ClientEnd, ClientOptions, Hosts, Joined, NodeEnd, NodeOptions, Secret, ServerOptions,
+    ClientEnd, ClientOptions, Hosts, Joined, NodeEnd, NodeOptions, Secret, ServerOptions,
     layout::{CLASSES, Geometry},
 };
 use herdwick_fabric::Device;
@@ -310,15 +310,7 @@ impl Machine for CloverMachine {
         self.polled = now;
         let ClientEnd { client, port, .. } = &mut self.end;
         client.poll(port, now, &mut |token, answer| {
-            let told = match answer {
-                Answer::Value(value) => Told::Value(value),
-                Answer::Done => Told::Done,
-                Answer::Missing => Told::NotDone,
-                Answer::Full | Answer::Contended => Told::Nothing,
-                Answer::Failed(_) => Told::Unknown,
-                Answer::Refused => Told::Odd("a refusal"),
-            };
-            sink(token, told);
+            sink(token, Told::of(answer));
         });
     }
 

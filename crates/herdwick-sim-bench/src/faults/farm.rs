@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use herdwick_farm::{
-    Answer, ClientEnd, ClientId, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms, Values,
+    ClientEnd, ClientId, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms, Values,
     WINDOW_MAX, value_lines,
 };
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, SeededPort};
@@ -154,14 +154,7 @@ impl Machine for FarmMachine {
         self.polled = now;
         let ClientEnd { port, side } = &mut self.end;
         side.poll(port, now, &mut |token, answer| {
-            let told = match answer {
-                Answer::Value(value) => Told::Value(value),
-                Answer::Done => Told::Done,
-                Answer::NotFound | Answer::Full => Told::NotDone,
-                Answer::Lost(_) => Told::Unknown,
-                Answer::Refused => Told::Odd("a refusal"),
-            };
-            sink(token, told);
+            sink(token, Told::of(answer));
         });
     }
 
@@ -171,7 +164,7 @@ impl Machine for FarmMachine {
     }
 
     fn is_broken(&self) -> bool {
-        self.end.side.lost().is_some()
+        self.end.side.failed().is_some()
     }
 
     fn close(&mut self, _: Duration, _: &mut dyn FnMut(u64, Told<'_>)) {}

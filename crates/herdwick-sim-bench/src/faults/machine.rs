@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use herdwick_read::Answer;
 use herdwick_sim::{PartyId, Process, SeededDevice};
 
 use crate::run::RunError;
@@ -33,6 +34,20 @@ pub(super) enum Told<'a> {
     Unknown,
     /// Something that no server says.
     Odd(&'static str),
+}
+
+impl<'a> Told<'a> {
+    /// Returns what an answer of a system whose clients READ means.
+    pub(super) fn of<F>(answer: Answer<&'a [u8], F>) -> Self {
+        match answer {
+            Answer::Value(value) => Self::Value(value),
+            Answer::Done => Self::Done,
+            Answer::Missing => Self::NotDone,
+            Answer::Full | Answer::Contended => Self::Nothing,
+            Answer::Failed(_) => Self::Unknown,
+            Answer::Refused => Self::Odd("a refusal"),
+        }
+    }
 }
 
 /// A client's machine and its port.

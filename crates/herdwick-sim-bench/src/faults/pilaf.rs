@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use herdwick_fabric::Device;
-use herdwick_pilaf::{Answer, ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOptions};
+use herdwick_pilaf::{ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOptions};
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice};
 
 use super::machine::{Ask, Asks, Machine, Servers, Told};
@@ -143,14 +143,7 @@ impl Machine for PilafMachine {
         self.polled = now;
         let ClientEnd { client, port, .. } = &mut self.end;
         client.poll(port, now, &mut |token, answer| {
-            let told = match answer {
-                Answer::Value(value) => Told::Value(value),
-                Answer::Done => Told::Done,
-                Answer::Missing | Answer::Full => Told::NotDone,
-                Answer::Failed(_) => Told::Unknown,
-                Answer::Refused => Told::Odd("a refusal"),
-            };
-            sink(token, told);
+            sink(token, Told::of(answer));
         });
     }
 
