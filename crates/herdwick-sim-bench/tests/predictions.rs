@@ -143,7 +143,9 @@ fn run_repeats_event_by_event() {
         put_percent: 50,
         ..Run::default()
     };
-    for system in System::ALL {
+    // Clover runs under faults alone.
+    let measured = System::ALL.into_iter().filter(|it| *it != System::Clover);
+    for system in measured {
         let run = Run { system, ..run };
         let trace = |run: &Run| report(run).outcome.trace;
         assert_eq!(trace(&run), trace(&run), "{system:?}");
