@@ -34,7 +34,7 @@ mod server;
 mod settings;
 mod telemetry;
 
-pub use herd::{lease::check_lease_directory, transports::FabricStatus};
+pub use herd::{fabrics::FabricStatus, lease::check_lease_directory};
 pub use herdwick_herd::RequestPath;
 pub use herdwick_mica::StoreKind;
 pub use herdwick_providers::ListenOptions;

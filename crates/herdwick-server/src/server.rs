@@ -22,8 +22,8 @@ use mio::{Events, Poll, Waker};
 use crate::{
     context::Context,
     herd::{
+        fabrics::{FabricStatus, Transports},
         lease::{Closing, Host, LeaseService, WorkerEnd},
-        transports::{FabricStatus, Transports},
     },
     listeners::Listeners,
     memcached::{MemcachedFront, Owners},
@@ -42,13 +42,13 @@ use crate::{
     runtime::{
         cross_core::CrossCore,
         front::{Front, Tokens},
-        lots::Lots,
         parking::WakeupFd,
         partition_lock::Partitions,
         pin::{allowed_cpus, on_cpu},
         spin::AdaptiveSpin,
         stopping::Stopping,
         time::ServerClock,
+        upload_permits::Lots,
         worker::{EVENTS, Worker, WorkerState},
     },
     settings::{

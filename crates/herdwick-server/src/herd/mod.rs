@@ -2,9 +2,9 @@
 //! any provider.
 
 mod counted;
-mod held;
+pub(crate) mod fabrics;
 pub(crate) mod lease;
-pub(crate) mod transports;
+mod worker_leases;
 
 use std::{
     io,
@@ -29,7 +29,7 @@ use crate::{
     runtime::front::{Activity, Front, Pass, Tokens},
 };
 use counted::{Counted, FrontCounters};
-use held::HeldLeases;
+use worker_leases::HeldLeases;
 
 /// The parameters of a front.
 pub(crate) struct HerdConfig {

@@ -7,7 +7,7 @@ use std::{cmp::Reverse, time::Duration};
 use herdwick_memcache::GET_LINE_BYTES_MAX;
 
 use crate::{
-    runtime::{lots::WorkerLots, wait_queue::WaitQueue},
+    runtime::{upload_permits::WorkerLots, wait_queue::WaitQueue},
     settings::config::Timeouts,
     telemetry::counters::{Closed, WorkerCounters},
 };

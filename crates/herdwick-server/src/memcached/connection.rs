@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     net::{auth::SaslExchange, stream::Stream},
-    runtime::{dump::Dump, forward::ReplyTicket, lots::Lot},
+    runtime::{dump::Dump, forward::ReplyTicket, upload_permits::Lot},
     settings::config::Protocol,
     telemetry::counters::WorkerCounters,
 };

@@ -8,9 +8,9 @@ mod buffer;
 mod connection;
 mod gate;
 mod gather;
-mod held;
 mod immediate;
 mod listing;
+mod locked_partitions;
 mod owners;
 mod packets;
 mod run;
@@ -55,8 +55,8 @@ use crate::{
     runtime::{
         forward::{ForwardBatch, ReplyTicket},
         front::{Activity, Front, Pass, Tokens},
-        lots::Lots,
         protocol::RUN_REQUESTS,
+        upload_permits::Lots,
     },
     telemetry::{
         counters::Closed,

@@ -8,8 +8,8 @@ use herdwick_memcache::{meta::KeyRoom, text};
 use super::{
     connection::{Connection, Room},
     gather::{Gather, OrderedReplies, Purpose},
-    held::{self, HeldPartitions},
     immediate,
+    locked_partitions::{self, HeldPartitions},
     run::{Progress, Run, Stop},
     state::{Round, Service},
     statistics, upload,
@@ -207,7 +207,8 @@ impl Service {
         let owner = run.owners[0];
         let mut outstanding = 0;
         let (own, start) = (self.owners.own, pass.start);
-        let partition = held::lock(owner.into(), own, &mut pass.own, pass.partitions, start);
+        let partition =
+            locked_partitions::lock(owner.into(), own, &mut pass.own, pass.partitions, start);
         if let Some(partition) = partition {
             let (caller, counters) = (ticket.caller, &mut *pass.counters);
             self.execute_part(run, owner, &mut held, partition, caller, counters);
@@ -400,7 +401,8 @@ fn execute(
     pass: &mut Pass<'_>,
 ) -> Option<(Option<usize>, bool)> {
     let (owner, start) = (run.owners[0], pass.start);
-    let mut partition = held::lock(owner.into(), own, &mut pass.own, pass.partitions, start)?;
+    let mut partition =
+        locked_partitions::lock(owner.into(), own, &mut pass.own, pass.partitions, start)?;
     marks.clear();
     let clock = partition.clock();
     let mut batch_encoder = BatchEncoder {

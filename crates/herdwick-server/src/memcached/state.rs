@@ -16,9 +16,9 @@ use crate::{
     context::Context,
     herd::lease::Host,
     runtime::{
-        lots::{Lot, Lots, WorkerLots},
         partition::Uploader,
         protocol::RUN_REQUESTS,
+        upload_permits::{Lot, Lots, WorkerLots},
     },
 };
 

@@ -12,7 +12,7 @@ use super::{
     buffer::INPUT_BYTES_MAX,
     connection::{Connection, Flow},
     gather::Gather,
-    held,
+    locked_partitions,
     run::{Cursor, Progress},
     state::{AbortedUpload, Service},
     upload_state::{Upload, UploadPlace},
@@ -121,7 +121,7 @@ fn begin(
         return Err(Went::On);
     }
     let (own, start) = (service.owners.own, pass.start);
-    let partition = held::lock(owner, own, &mut pass.own, pass.partitions, start);
+    let partition = locked_partitions::lock(owner, own, &mut pass.own, pass.partitions, start);
     upload.place = if let Some(mut partition) = partition {
         let second = partition.clock().second;
         let staged = partition.store.stage(second, &upload.key, upload.value_len);
@@ -154,7 +154,8 @@ fn in_place<'a>(
         return Ok(None);
     };
     let start = pass.start;
-    let partition = held::lock(upload.owner, own, &mut pass.own, pass.partitions, start);
+    let partition =
+        locked_partitions::lock(upload.owner, own, &mut pass.own, pass.partitions, start);
     if let Some(partition) = partition {
         return Ok(Some(LockedReservation {
             staged,
@@ -354,7 +355,8 @@ pub(super) fn abort(
         UploadPlace::Forwarded => None,
         UploadPlace::InPlace(staged) => {
             let start = pass.start;
-            let partition = held::lock(owner, own, &mut pass.own, pass.partitions, start);
+            let partition =
+                locked_partitions::lock(owner, own, &mut pass.own, pass.partitions, start);
             if let Some(mut partition) = partition {
                 partition.store.abort(staged);
                 drop(partition);

@@ -4,7 +4,7 @@ use herdwick_memcache::{Answer, Asked};
 use herdwick_request::{KeyHash, Op, Put, Request, Staged};
 
 use super::owners::Owners;
-use crate::runtime::lots::Lot;
+use crate::runtime::upload_permits::Lot;
 
 /// The line end behind a value in text.
 const LINE_END: &[u8] = b"\r\n";

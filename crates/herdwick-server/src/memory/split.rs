@@ -11,8 +11,8 @@ use herdwick_request::{HashKey, Second};
 use crate::{
     herd::{
         HerdConfig,
+        fabrics::{self, REPLY_BYTES_MAX, Transports},
         lease::{LeaseConfig, LeaseListener, LeaseService, Offered, WorkerEnd},
-        transports::{self, REPLY_BYTES_MAX, Transports},
     },
     memory::{
         file::{MemoryFile, Parts},
@@ -90,7 +90,7 @@ impl LeaseBounds {
                 .map(|fabric| reply_bytes_max(fabric, &fabrics))
                 .into(),
             bytes_max: self.bytes_max,
-            lease_bytes: transports::lease_bytes,
+            lease_bytes: fabrics::lease_bytes,
             is_local: Fabric::is_local,
         };
         let service = LeaseService::open(socket, fabrics, manager, wakeups);
@@ -125,7 +125,7 @@ pub(crate) fn lease_socket(
     let Some(leases) = &config.leases else {
         return Ok(None);
     };
-    let possible = transports::try_local().map_err(StartError::SharedMemory);
+    let possible = fabrics::try_local().map_err(StartError::SharedMemory);
     let bound = possible.and_then(|()| {
         let bound = LeaseListener::bind(&leases.directory, leases.mode);
         bound.map_err(|source| StartError::Leases {

@@ -6,8 +6,8 @@ use std::io;
 use herdwick_request::{Clock, Staged};
 
 use crate::{
-    runtime::lots::Lot,
     runtime::partition::{Partition, Uploader},
+    runtime::upload_permits::Lot,
 };
 
 /// A step of an upload.

@@ -12,7 +12,6 @@ use crate::{
         cross_core::CrossCore,
         forward::{ForwardBatch, Order},
         front::{Activity, Front, Pass, Tokens},
-        lots::Lots,
         parking::WakeupFd,
         partition::{Partition, PassStart},
         partition_lock::{Own, Partitions},
@@ -20,6 +19,7 @@ use crate::{
         spin::AdaptiveSpin,
         stopping::Stopping,
         time::ServerClock,
+        upload_permits::Lots,
     },
     telemetry::{
         counters::{Snapshot, TransportCount, WorkerCounters},

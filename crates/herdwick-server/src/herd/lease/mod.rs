@@ -8,18 +8,18 @@
 //! manager names no provider; what a worker grants is an opaque ticket.
 
 mod client;
+mod connection_slot;
 mod manager;
 mod orders;
 mod service;
 mod shares;
-mod slot;
 mod socket;
 mod tokens;
 
+pub(crate) use connection_slot::{ConnectionSlot, LeaseArrival};
 pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
 pub(crate) use orders::{LeaseAnswer, LeaseId, LeaseKind, LeaseOrder, Terms, WorkerEnd};
 pub(crate) use service::{Closing, Host, LeaseService, Offered};
-pub(crate) use slot::{ConnectionSlot, LeaseArrival};
 pub(crate) use socket::LeaseListener;
 pub use socket::check_lease_directory;
 pub(crate) use tokens::LeaseTokens;

@@ -1,8 +1,8 @@
 //! Accepts connections: the listeners, the thread that accepts and deals connections out to the
 //! workers, and the thread that completes TLS handshakes before the workers see a connection.
 
+mod handshake_thread;
 mod polling;
-mod tls;
 
 use std::{
     collections::VecDeque,
@@ -18,9 +18,9 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 
+pub(crate) use handshake_thread::{HandshakeQueue, handshakes};
 pub(crate) use polling::WAKE;
 use polling::{EVENTS, RETRY};
-pub(crate) use tls::{HandshakeQueue, handshakes};
 
 use crate::{
     context::Context,

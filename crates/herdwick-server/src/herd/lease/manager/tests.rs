@@ -458,7 +458,7 @@ fn any_window_and_any_reply_length_of_a_claim_is_granted_as_documented() {
     ] {
         assert!(page.contains(part), "{part}");
     }
-    assert_eq!(crate::herd::transports::REPLY_BYTES_MAX, 4096);
+    assert_eq!(crate::herd::fabrics::REPLY_BYTES_MAX, 4096);
 }
 
 #[test]
