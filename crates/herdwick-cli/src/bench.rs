@@ -1,5 +1,5 @@
 //! `herdwick bench`: parses the options, runs the benchmark, and writes the table and the files.
-//! In a circle with `options`: the definition of the options stands here, its check there.
+//! Circular import with `options`: the definition of the options stands here, its check there.
 
 mod failure;
 pub(crate) mod guard;

@@ -1,5 +1,5 @@
 //! Imports between the files of a crate: files that import each other, directly or through others,
-//! form a circle. A circle has at most three files, and the head of each says why it is in it.
+//! form a circular import. A circle has at most three files, and the head of each says why it is in it.
 //!
 //! The test reads the sources. It follows re-exports to the file that defines a name, and leaves out
 //! tests, comments and calls of methods.
@@ -13,7 +13,7 @@ use std::{
 /// Most files of a circle.
 const CIRCLE_FILES_MAX: usize = 3;
 /// Begins the sentence, in the head of each file of a circle, that names the others and the reason.
-const EXPLAINED: &str = "In a circle with ";
+const EXPLAINED: &str = "Circular import with ";
 
 /// The server's rooms, from the bottom up. A file belongs to the longest of these paths that it is at
 /// or below, and imports from rooms below its own, or from its own. A folder may have a part in

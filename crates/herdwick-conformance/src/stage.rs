@@ -1,6 +1,6 @@
 //! The stage of a behaviour: two sides, their queue pairs and buffers, and virtual time.
 //!
-//! In a circle with `suite`: a stage is set up by the fixture that is declared there, and the list there
+//! Circular import with `suite`: a stage is set up by the fixture that is declared there, and the list there
 //! runs each behaviour on a stage.
 
 use std::{collections::VecDeque, time::Duration};

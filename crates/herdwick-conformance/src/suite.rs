@@ -1,6 +1,6 @@
 //! The list of behaviours, the macro that turns it into tests, and what a provider must supply.
 //!
-//! In a circle with `stage`: the list runs each behaviour on a stage, and a stage is set up by the fixture
+//! Circular import with `stage`: the list runs each behaviour on a stage, and a stage is set up by the fixture
 //! that is declared here.
 
 use crate::{Party, behaviours as b, stage::Stage};

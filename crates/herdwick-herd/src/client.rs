@@ -1,7 +1,7 @@
 //! The client side of HERD: writes requests into its slots at the workers and matches the replies
 //! to them. A request ends exactly once: with an answer, a timeout or an unknown outcome.
 //!
-//! In a circle with `channel` and `order`: the client holds channels, which take its options and keep
+//! Circular import with `channel` and `order`: the client holds channels, which take its options and keep
 //! their requests in order, and the order looks at a channel's slots.
 
 mod channel;

@@ -1,5 +1,5 @@
 //! State that all workers share: settings, limits, users and certificates.
-//! The settings are fixed at the start; the rest is atomic or locked only outside the data path.
+//! `Settings` is fixed at the start; all else is atomic, or locked only outside the data path.
 
 use std::{
     path::PathBuf,

@@ -1,5 +1,5 @@
-//! Locks on files that are opened by their path: what the path names when the lock is taken, not
-//! what it named when the file was opened.
+//! Exclusive `flock` on a path: after locking, checks that the path still names the locked inode, and
+//! else opens it again.
 
 use std::{
     fs::{self, File, OpenOptions},

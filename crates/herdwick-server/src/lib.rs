@@ -11,15 +11,22 @@
 //! | folder or file | what is in it |
 //! |---|---|
 //! | `server` | the start and the end of a server |
-//! | `settings` | plain data: configuration, errors of a start, values that may change at run time |
-//! | `context` | what all workers share: settings, limits, users, certificates, counters |
-//! | `listeners`, `file_lock` | what a start opens before the stores; the lock on a file that two servers must not share |
+//! | `settings` | the configuration, errors of a start, values that may change at run time, the connection limit |
+//! | `context` | what all workers share: settings, limits, users, certificates, counters that belong to no worker |
+//! | `listeners` | opens the listeners and the metrics address, and reads users and certificates, before the stores |
+//! | `file_lock` | `flock` on a file that two servers must not share |
 //! | `telemetry` | counters, `stats`, the page for Prometheus, hot keys, counts by prefix, `watch` |
-//! | `runtime` | a worker's loop and its partition; requests for the partition of another worker |
-//! | `net` | listeners, accepting, TLS, memcached's datagrams, users and passwords; in `unix`, the defence against descriptors that clients send over a unix socket |
-//! | `memcached` | connections of memcached's clients; the decoders are in `herdwick-memcache` |
-//! | `herd` | HERD at a worker; hellos and leases: memory for clients on a fabric; the fabrics offered |
-//! | `memory` | how `-m` is divided; the file of items (`-e`) |
+//! | `runtime` | a worker's loop, sleep and shutdown; partitions and their locks; forwarding to other workers; upload permits; LRU crawler and key dumps; clocks and CPUs |
+//! | `net` | sockets: listeners, and one byte stream over TCP, TLS and unix sockets |
+//! | `net/accept` | the thread that accepts connections and receives datagrams, the thread for TLS handshakes |
+//! | `net/auth` | users; SASL PLAIN and SCRAM-SHA-256 |
+//! | `net/tls` | certificates and their reload, handshakes, the encrypted stream |
+//! | `net/udp` | memcached over UDP, with a limit on amplification |
+//! | `net/unix` | unix listeners and streams; descriptors that a client sends (`SCM_RIGHTS`) cannot block a thread |
+//! | `memcached` | connections of memcached's clients and their memory budget, operators' commands; the decoders are in `herdwick-memcache` |
+//! | `herd` | the HERD front end of a worker and the leases that it holds resources for; the fabrics offered |
+//! | `herd/lease` | hellos and leases: memory for clients on a fabric; in `manager`, the thread that grants and revokes leases |
+//! | `memory` | how `-m` is divided, and what a start builds in it: stores, lease service, HERD front ends; the memory file (`-e`) |
 #![forbid(unsafe_code)]
 
 mod context;

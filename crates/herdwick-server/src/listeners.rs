@@ -1,4 +1,4 @@
-//! What clients reach the server by: listeners, the metrics address, users and certificates.
+//! Opens the listeners and the metrics address, and reads users and certificates, before the stores.
 
 use crate::{
     context::Credentials,

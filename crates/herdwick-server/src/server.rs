@@ -23,7 +23,7 @@ use crate::{
     context::Context,
     herd::{
         fabrics::{FabricStatus, Transports},
-        lease::{Closing, Host, LeaseService, WorkerEnd},
+        lease::{Closing, HelloResponder, LeaseService, WorkerEnd},
     },
     listeners::Listeners,
     memcached::{MemcachedFront, Owners},
@@ -48,7 +48,7 @@ use crate::{
         spin::AdaptiveSpin,
         stopping::Stopping,
         time::ServerClock,
-        upload_permits::Lots,
+        upload_permits::Permits,
         worker::{EVENTS, Worker, WorkerState},
     },
     settings::{
@@ -133,7 +133,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     };
     server.open_metrics(gauges.zip(observing))?;
     let ends = server.open_manager(service, timer)?;
-    let crew = Crew {
+    let inputs = WorkerInputs {
         config: &config,
         transports: &transports,
         context: &context,
@@ -144,7 +144,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         timer,
     };
     let parts = cross_cores.into_iter().zip(polls);
-    let intakes = server.start_workers(&crew, stores, parts, ends, &leases)?;
+    let intakes = server.start_workers(&inputs, stores, parts, ends, &leases)?;
     let acceptor = Acceptor {
         poll: accept_poll,
         handshake_queue: server.start_handshakes(config.connections_max)?,
@@ -174,7 +174,7 @@ fn host(
     (workers, hash_key): (usize, HashKey),
     service: Option<&mut LeaseService>,
     timer: ServerClock,
-) -> Arc<Host> {
+) -> Arc<HelloResponder> {
     let offer = Offer {
         workers,
         hash_key,
@@ -182,7 +182,12 @@ fn host(
         path: RequestPath::default(),
         fabrics: Vec::new(),
     };
-    Arc::new(Host::new(offer, config.request_path, service, timer))
+    Arc::new(HelloResponder::new(
+        offer,
+        config.request_path,
+        service,
+        timer,
+    ))
 }
 
 /// Creates each worker's poll and the descriptor that wakes it.
@@ -201,11 +206,11 @@ fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<WakeupFd>), StartError> {
 }
 
 /// What the workers are started with.
-struct Crew<'a> {
+struct WorkerInputs<'a> {
     config: &'a Config,
     transports: &'a Transports,
     context: &'a Arc<Context>,
-    host: &'a Arc<Host>,
+    host: &'a Arc<HelloResponder>,
     /// The CPU of each worker, if workers are pinned.
     pinned: Option<&'a [usize]>,
     /// Whether there are more CPUs than workers.
@@ -372,37 +377,37 @@ impl Server {
 
     fn start_workers(
         &mut self,
-        crew: &Crew<'_>,
+        inputs: &WorkerInputs<'_>,
         stores: Stores,
         parts: impl Iterator<Item = (CrossCore, Poll)>,
         ends: WorkersEnds,
         leases: &LeaseBounds,
     ) -> Result<Intakes, StartError> {
         let mut intakes = Intakes::new();
-        let (writer, journals) = self.start_writer(crew)?;
+        let (writer, journals) = self.start_writer(inputs)?;
         let mut ends = ends.into_iter();
-        let lots = stores.stores.first().map_or(0, Store::staged_max);
-        let lots = Lots::new(lots, self.workers);
-        let partitions = Partitions::new(stores.stores, journals, crew.config.hot_keys);
+        let permits = stores.stores.first().map_or(0, Store::staged_max);
+        let permits = Permits::new(permits, self.workers);
+        let partitions = Partitions::new(stores.stores, journals, inputs.config.hot_keys);
         let partitions = Arc::new(partitions);
         for (index, (cross_core, poll)) in parts.enumerate() {
-            let (intake, taken) = spsc::channel::<Stream>(crew.config.connections_max);
-            intakes.push((intake, crew.wakeups[index].clone()));
+            let (intake, taken) = spsc::channel::<Stream>(inputs.config.connections_max);
+            intakes.push((intake, inputs.wakeups[index].clone()));
             let owners = Owners {
                 hash_key: stores.hash_key,
                 workers: self.workers,
                 own: index,
             };
             let mut fronts: Vec<Box<dyn Front + Send>> = vec![Box::new(MemcachedFront::new(
-                Arc::clone(crew.context),
-                Arc::clone(crew.host),
+                Arc::clone(inputs.context),
+                Arc::clone(inputs.host),
                 owners,
                 taken,
                 writer.clone(),
-                Arc::clone(&lots),
+                Arc::clone(&permits),
             ))];
             for end in ends.next().into_iter().flatten() {
-                fronts.push(leases.front((index, self.workers), crew.transports, end)?);
+                fronts.push(leases.front((index, self.workers), inputs.transports, end)?);
             }
             for (number, front) in fronts.iter_mut().enumerate() {
                 front
@@ -410,23 +415,23 @@ impl Server {
                     .map_err(refused("a front's sources"))?;
             }
             let worker = Worker {
-                context: Arc::clone(crew.context),
+                context: Arc::clone(inputs.context),
                 partitions: Arc::clone(&partitions),
-                lots: Arc::clone(&lots),
+                permits: Arc::clone(&permits),
                 fronts,
                 cross_core,
                 poll,
                 events: Events::with_capacity(EVENTS),
-                wakeup: crew.wakeups[index].clone(),
-                timer: crew.timer,
-                spin: AdaptiveSpin::new(crew.config.spin, crew.spare_cpus),
+                wakeup: inputs.wakeups[index].clone(),
+                timer: inputs.timer,
+                spin: AdaptiveSpin::new(inputs.config.spin, inputs.spare_cpus),
                 stopping: Arc::clone(&self.stopping),
                 counters: WorkerCounters::default(),
                 polling: PollCounters::default(),
                 index,
                 state: WorkerState::default(),
             };
-            on_cpu(crew.pinned.map(|cpus| cpus[index]), || {
+            on_cpu(inputs.pinned.map(|cpus| cpus[index]), || {
                 self.start(format!("worker-{index}"), move || worker.run())
             })?;
         }
@@ -437,9 +442,9 @@ impl Server {
     /// worker.
     fn start_writer(
         &mut self,
-        crew: &Crew<'_>,
+        inputs: &WorkerInputs<'_>,
     ) -> Result<(Sender<Asking>, Vec<Journal>), StartError> {
-        let shared = &crew.context.watch;
+        let shared = &inputs.context.watch;
         let ends = (0..self.workers).map(|_| Journal::new(Arc::clone(shared)));
         let (journals, read) = ends.unzip();
         let (writer, arrivals) = mpsc::channel();
@@ -447,8 +452,8 @@ impl Server {
             journals: read,
             arrivals,
             shared: Arc::clone(shared),
-            context: Arc::clone(crew.context),
-            timer: crew.timer,
+            context: Arc::clone(inputs.context),
+            timer: inputs.timer,
         };
         self.start("watch".into(), move || thread.run())?;
         Ok((writer, journals))

@@ -567,7 +567,7 @@ fn disconnected_clients_do_not_wait_for_room() {
 /// The room reserved for one worker is of no use to clients that wait at another, so its uploads
 /// may pause.
 #[test]
-fn upload_is_not_closed_for_clients_that_cannot_use_its_lot() {
+fn upload_is_not_closed_for_clients_that_cannot_use_its_permit() {
     let server = with(Config {
         workers: Some(2),
         memory_bytes: 64 << 20,

@@ -11,7 +11,7 @@
 //!
 //! Neither side trusts the other: a consumer bounds every length, a producer bounds the positions.
 //!
-//! In a circle with `layout`: the place of a ring has its shape, and a ring's control word has room for
+//! Circular import with `layout`: the place of a ring has its shape, and a ring's control word has room for
 //! the number of every sender.
 
 use herdwick_mem::{LINE, WORD, Words};

@@ -1,7 +1,7 @@
 //! Owned wrappers of libibverbs objects, destroyed on drop in a valid order: each keeps the objects
 //! alive that it refers to.
 //!
-//! In a circle with `qp`: a queue pair keeps its domain and completion queues alive, and is made by the
+//! Circular import with `qp`: a queue pair keeps its domain and completion queues alive, and is made by the
 //! domain.
 #![expect(unsafe_code, reason = "calls a C library")]
 

@@ -1,6 +1,6 @@
 //! The figures of a run, and their medians over several runs.
 //!
-//! In a circle with `report`: a report contains the figures, and the figures are put together to an
+//! Circular import with `report`: a report contains the figures, and the figures are put together to an
 //! outcome of a report.
 
 use hdrhistogram::Histogram;

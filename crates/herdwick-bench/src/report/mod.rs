@@ -1,6 +1,6 @@
 //! Reports of benchmarks: figures together with the machine and the options that produced them.
 //!
-//! In a circle with `figures`: a report contains the figures, and the figures are put together to an
+//! Circular import with `figures`: a report contains the figures, and the figures are put together to an
 //! outcome of a report.
 
 mod against;

@@ -1,6 +1,6 @@
 //! The systems of `herdwick bench` that each option is for. An option that the systems named do not
 //! read is refused: without effect it would give figures for something else than was asked for.
-//! In a circle with `bench`, whose definition of the options the check reads.
+//! Circular import with `bench`, whose definition of the options the check reads.
 
 use clap::{ArgMatches, ValueEnum, parser::ValueSource};
 use herdwick_bench::Fabric;

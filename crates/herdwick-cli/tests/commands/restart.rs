@@ -270,7 +270,7 @@ fn unusable_memory_file_is_reported_and_the_next_start_is_warm() {
         assert!(runs && said.contains(words), "{said}");
     };
     says("it is new");
-    says("0 items are here again");
+    says("0 items recovered");
     File::options()
         .write(true)
         .open(file(&folder))
@@ -278,7 +278,7 @@ fn unusable_memory_file_is_reported_and_the_next_start_is_warm() {
         .set_len(100_000)
         .unwrap();
     says("its header is damaged");
-    says("0 items are here again");
+    says("0 items recovered");
     let version = |file: File| file.write_all_at(&[99], 8).unwrap();
     version(File::options().write(true).open(file(&folder)).unwrap());
     says("another version");
@@ -288,7 +288,7 @@ fn unusable_memory_file_is_reported_and_the_next_start_is_warm() {
         fs::read_to_string(folder.0.join("items.old")).unwrap(),
         "a letter"
     );
-    says("0 items are here again");
+    says("0 items recovered");
     let user = server(&folder);
     let (runs, said) = first_words(&folder);
     assert!(!runs && said.contains("in use by another server"), "{said}");

@@ -87,9 +87,9 @@ fn what_sasl_excludes_is_refused_with_what_to_do() {
     let users = folder.0.join("users");
     fs::write(&users, "one:two\n").unwrap();
     for (flags, instead) in [
-        ("-S -B auto", "leave -B out"),
-        ("-S -B ascii", "leave -B out"),
-        ("-S -B binary -B ascii", "leave -B out"),
+        ("-S -B auto", "remove -B or -S"),
+        ("-S -B ascii", "remove -B or -S"),
+        ("-S -B binary -B ascii", "remove -B or -S"),
         ("-S -U 1", "leave it out"),
         ("-B binary", "-S"),
     ] {

@@ -10,7 +10,7 @@
 //! metadata server                                  data node
 //! RC queue pair, READs, WRITEs and CASes        -> RC queue pair; the memory
 //! ```
-//! In a circle with `node`: what data nodes grant is checked here for all that use them.
+//! Circular import with `node`: what data nodes grant is checked here for all that use them.
 
 mod client;
 mod in_process;

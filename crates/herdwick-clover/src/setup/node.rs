@@ -1,5 +1,5 @@
 //! A data node: memory, and the queue pairs by which it is reached. Its CPU takes no part in any request.
-//! In a circle with `setup`, which has the limits and errors of all ends.
+//! Circular import with `setup`, which has the limits and errors of all ends.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! One channel: a client's slots, lines and RECVs at one worker, and the life of a request in it. A
 //! slot holds at most one request; its sequence advances by the window when the request ends.
 //!
-//! In a circle with `client` and `order`: the client holds channels, which take its options and keep
+//! Circular import with `client` and `order`: the client holds channels, which take its options and keep
 //! their requests in order, and the order looks at a channel's slots.
 
 use herdwick_fabric::{Local, Port, PostError, QpId, RecvWr, RegionId};

@@ -7,7 +7,7 @@
 //! be sent: the worker looks for requests in slot order, and a slot that is taken without being
 //! written delays those behind it.
 //!
-//! In a circle with `client` and `channel`: the client holds channels, which take its options and keep
+//! Circular import with `client` and `channel`: the client holds channels, which take its options and keep
 //! their requests in order, and the order looks at a channel's slots.
 
 use herdwick_request::{KeyHash, Request};

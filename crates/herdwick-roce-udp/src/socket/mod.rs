@@ -5,7 +5,7 @@
 //! never connected and always "don't fragment", so that the kernel sets the identification to 0,
 //! and counts up from it within a GSO batch.
 //!
-//! In a circle with `system`: the socket calls the functions there, which fill and read its buffers.
+//! Circular import with `system`: the socket calls the functions there, which fill and read its buffers.
 
 mod control;
 mod name;

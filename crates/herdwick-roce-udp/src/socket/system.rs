@@ -1,7 +1,7 @@
 //! The system calls that need `unsafe`: each takes borrowed, sized memory and keeps no pointer to
 //! it after return.
 //!
-//! In a circle with `socket`: it calls the functions here, which fill and read its buffers.
+//! Circular import with `socket`: it calls the functions here, which fill and read its buffers.
 
 use std::{
     io,

@@ -1,5 +1,5 @@
-//! HERD as a front of a worker (HERD, SIGCOMM 2014): polls request slots and sends replies, over
-//! any provider.
+//! The HERD front end of a worker (HERD, SIGCOMM 2014): takes requests from slots or from a UD receive
+//! queue, and sends replies, over any provider.
 
 mod counted;
 pub(crate) mod fabrics;
@@ -205,7 +205,7 @@ impl<D: Device> HerdFront<D> {
 
     /// Returns whether queue pairs or the device have failed, so that leases must end.
     #[inline]
-    fn is_hurt(&self) -> bool {
+    fn has_failed(&self) -> bool {
         let server = self.server.as_ref();
         // Once all leases are ending, the end is closed even if the device has recovered.
         server.is_some_and(|server| {
@@ -217,7 +217,7 @@ impl<D: Device> HerdFront<D> {
 
     #[inline]
     fn settle_loss(&mut self) {
-        if self.is_hurt() {
+        if self.has_failed() {
             self.lose();
         }
     }
@@ -355,7 +355,8 @@ impl<D: Device> Front for HerdFront<D> {
         let cq = server.request_cq();
         let ServerEnd { port, side, .. } = server;
         // Arming the completion queue may itself discover a failure.
-        side.clients() == 0 || (port.arm(cq) == Armed::Yes && !side.has_news() && !self.is_hurt())
+        side.clients() == 0
+            || (port.arm(cq) == Armed::Yes && !side.has_news() && !self.has_failed())
     }
 
     fn disarm(&mut self) {

@@ -7,7 +7,7 @@ use std::{cmp::Reverse, time::Duration};
 use herdwick_memcache::GET_LINE_BYTES_MAX;
 
 use crate::{
-    runtime::{upload_permits::WorkerLots, wait_queue::WaitQueue},
+    runtime::{upload_permits::WorkerPermits, wait_queue::WaitQueue},
     settings::config::Timeouts,
     telemetry::counters::{Closed, WorkerCounters},
 };
@@ -48,7 +48,7 @@ pub(super) struct Budget {
     /// The second of the last check of timeouts.
     second: u32,
     next_check: Duration,
-    /// Memory or lots were short at the last check.
+    /// Memory or permits were short at the last check.
     short: bool,
 }
 
@@ -183,7 +183,7 @@ impl Budget {
     pub(super) fn check(
         &mut self,
         connections: &mut [Option<Connection>],
-        lots: &mut WorkerLots,
+        permits: &mut WorkerPermits,
         timeout: Timeouts,
         (now, second): (Duration, u32),
         counters: &mut WorkerCounters,
@@ -197,8 +197,8 @@ impl Budget {
         }
         if now >= self.next_check {
             self.next_check = now + CHECK;
-            self.check_activity(connections, lots);
-            self.shed(connections, lots, &mut given_up);
+            self.check_activity(connections, permits);
+            self.shed(connections, permits, &mut given_up);
         }
         for (_, reason) in &given_up {
             counters.closed(*reason);
@@ -207,8 +207,8 @@ impl Budget {
     }
 
     /// Checks each connection's progress while others wait.
-    fn check_activity(&mut self, connections: &mut [Option<Connection>], lots: &WorkerLots) {
-        let short = self.is_short() || lots.any_wanted();
+    fn check_activity(&mut self, connections: &mut [Option<Connection>], permits: &WorkerPermits) {
+        let short = self.is_short() || permits.any_wanted();
         let begins = short && !std::mem::replace(&mut self.short, short);
         if short {
             for connection in connections.iter_mut().flatten() {
@@ -230,27 +230,27 @@ impl Budget {
     fn shed(
         &mut self,
         connections: &[Option<Connection>],
-        lots: &mut WorkerLots,
+        permits: &mut WorkerPermits,
         given_up: &mut Vec<(u32, Closed)>,
     ) {
         let short = self.is_short();
-        if !short && !lots.any_wanted() {
-            lots.none_stalled();
+        if !short && !permits.any_wanted() {
+            permits.none_stalled();
             return;
         }
         let most = HARD * self.ample;
         let (mut held, mut busy) = (self.held, self.busy());
         let stalled = stalled(connections, self.is_over());
-        let mut wanted = lots.wanted();
-        lots.limit(&mut wanted, stalled.iter().filter_map(|(_, c)| c.lot()));
+        let mut wanted = permits.wanted();
+        permits.limit(&mut wanted, stalled.iter().filter_map(|(_, c)| c.permit()));
         for (place, connection) in stalled {
             let bytes = connection.buffers();
-            let frees_lot = connection
-                .lot()
-                .is_some_and(|(owner, lot)| wanted[owner].take(lot));
+            let frees_permit = connection
+                .permit()
+                .is_some_and(|(owner, permit)| wanted[owner].take(permit));
             let is_short = busy >= self.ample || held > most;
             let frees_room = short && bytes > SMALL_BYTES && is_short;
-            if frees_lot || frees_room {
+            if frees_permit || frees_room {
                 held = held.saturating_sub(bytes);
                 busy = busy.saturating_sub(bytes);
                 given_up.push((place, Closed::Stalled));
@@ -259,7 +259,7 @@ impl Budget {
         // The excess may also be replies that clients are reading. Waiting connections are closed
         // only as far as they hold more than the soft limit themselves.
         let mut waiting = self.waiting;
-        let youngest = self.queue.youngest().chain(lots.youngest());
+        let youngest = self.queue.youngest().chain(permits.youngest());
         for place in youngest {
             if held <= most || waiting <= self.ample {
                 break;

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     net::{auth::SaslExchange, stream::Stream},
-    runtime::{dump::Dump, forward::ReplyTicket, upload_permits::Lot},
+    runtime::{dump::Dump, forward::ReplyTicket, upload_permits::Permit},
     settings::config::Protocol,
     telemetry::counters::WorkerCounters,
 };
@@ -308,9 +308,9 @@ impl Connection {
         self.swallow > 0 || here > 0 && self.need > here + 1
     }
 
-    /// Returns the partition to which it uploads, and its lot there.
-    pub(crate) fn lot(&self) -> Option<(usize, Lot)> {
-        self.upload.as_ref()?.lot()
+    /// Returns the partition to which it uploads, and its permit there.
+    pub(crate) fn permit(&self) -> Option<(usize, Permit)> {
+        self.upload.as_ref()?.permit()
     }
 
     /// Returns whether the server has done all it can and waits for the peer to send or receive.

@@ -1,7 +1,7 @@
 //! Commands that are not requests to one partition: they are answered at once, or broadcast to all
 //! workers.
 //!
-//! In a circle with `packets`: a packet has the effect of the command of the same meaning, and is begun
+//! Circular import with `packets`: a packet has the effect of the command of the same meaning, and is begun
 //! from here, as every command is.
 
 use std::sync::atomic::Ordering::Relaxed;

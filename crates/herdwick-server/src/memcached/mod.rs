@@ -41,7 +41,7 @@ pub(crate) use owners::Owners;
 
 use crate::{
     context::Context,
-    herd::lease::{ConnectionSlot, Host, LeaseArrival},
+    herd::lease::{ConnectionSlot, HelloResponder, LeaseArrival},
     memcached::{
         activity::ActivityTimer,
         budget::CHECK,
@@ -56,7 +56,7 @@ use crate::{
         forward::{ForwardBatch, ReplyTicket},
         front::{Activity, Front, Pass, Tokens},
         protocol::RUN_REQUESTS,
-        upload_permits::Lots,
+        upload_permits::Permits,
     },
     telemetry::{
         counters::Closed,
@@ -64,7 +64,7 @@ use crate::{
     },
 };
 
-/// Interval at which a worker with waiting connections tries again to take a shared lot of a
+/// Interval at which a worker with waiting connections tries again to take a shared permit of a
 /// partition for which other workers wait, too.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
 
@@ -84,7 +84,7 @@ pub(crate) struct MemcachedFront {
     generation: u32,
     /// Maximum number of rounds of one connection in one pass.
     rounds: usize,
-    /// Time of the next attempt to take shared lots in turn.
+    /// Time of the next attempt to take shared permits in turn.
     next_ask: Duration,
     /// Sends watching connections to the event writer.
     writer: Sender<Asking>,
@@ -94,11 +94,11 @@ pub(crate) struct MemcachedFront {
 impl MemcachedFront {
     pub(crate) fn new(
         context: Arc<Context>,
-        host: Arc<Host>,
+        host: Arc<HelloResponder>,
         owners: Owners,
         intake: Consumer<Stream>,
         writer: Sender<Asking>,
-        lots: Arc<Lots>,
+        permits: Arc<Permits>,
     ) -> Self {
         let rounds = context.settings.turn_requests.div_ceil(RUN_REQUESTS);
         Self {
@@ -107,7 +107,7 @@ impl MemcachedFront {
             vacant: Vec::new(),
             queue: VecDeque::new(),
             starved: Vec::new(),
-            service: Service::new(context, host, owners, lots),
+            service: Service::new(context, host, owners, permits),
             tokens: Tokens::of_front(0),
             generation: 0,
             rounds,
@@ -264,9 +264,11 @@ impl MemcachedFront {
     #[cold]
     fn give_up(&mut self, pass: &mut Pass<'_>) {
         let timeout = self.service.context.tunables.timeout();
-        let Service { budget, lots, .. } = &mut self.service;
+        let Service {
+            budget, permits, ..
+        } = &mut self.service;
         let now = (pass.start.now, pass.start.clock.second.0);
-        let given_up = budget.check(&mut self.connections, lots, timeout, now, pass.counters);
+        let given_up = budget.check(&mut self.connections, permits, timeout, now, pass.counters);
         for (place, why) in given_up {
             let reason = match why {
                 Closed::Idle => "idle_timeout",
@@ -289,10 +291,10 @@ impl MemcachedFront {
         if in_turn {
             self.next_ask = pass.start.now + ASK_AGAIN;
         }
-        while let Some((place, lot)) = self.service.lots.next(in_turn) {
+        while let Some((place, permit)) = self.service.permits.next(in_turn) {
             self.resume(place, |connection| {
                 if let Some(upload) = &mut connection.upload {
-                    upload.grant(lot);
+                    upload.grant(permit);
                 }
             });
         }
@@ -311,14 +313,17 @@ impl MemcachedFront {
     /// Returns whether a connection waits for room, or an abort of an upload is still to be sent.
     fn is_short(&self) -> bool {
         let Service {
-            budget, lots, left, ..
+            budget,
+            permits,
+            left,
+            ..
         } = &self.service;
-        budget.waits() || lots.waits() || !left.is_empty()
+        budget.waits() || permits.waits() || !left.is_empty()
     }
 
     /// Distributes the replies of a forwarded batch that has returned.
     fn deliver(&mut self, batch: &mut ForwardBatch) {
-        if batch.is_barrier() {
+        if batch.is_order() {
             for ticket in std::mem::take(&mut batch.tickets) {
                 self.arrive(ticket, |purpose| purpose.take(batch));
             }
@@ -413,8 +418,8 @@ impl Front for MemcachedFront {
         }
         while let Some((peer, mut batch)) = pass.cross_core.returned() {
             busy = true;
-            for lot in batch.steps().lots() {
-                self.service.lots.give_back(peer, lot);
+            for permit in batch.steps().permits() {
+                self.service.permits.give_back(peer, permit);
             }
             self.deliver(&mut batch);
             pass.cross_core.recycle(peer, batch);
@@ -449,9 +454,9 @@ impl Front for MemcachedFront {
     }
 
     fn tick(&self) -> Option<Duration> {
-        if self.service.lots.waits() {
+        if self.service.permits.waits() {
             Some(ASK_AGAIN)
-        } else if self.is_short() || self.service.lots.is_out() {
+        } else if self.is_short() || self.service.permits.is_out() {
             Some(CHECK)
         } else {
             None

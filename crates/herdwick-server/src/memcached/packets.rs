@@ -1,7 +1,7 @@
 //! Packets of the binary protocol that are not requests to one partition: answered at once, or
 //! broadcast to all workers.
 //!
-//! In a circle with `immediate`: a packet has the effect of the command of the same meaning, and is
+//! Circular import with `immediate`: a packet has the effect of the command of the same meaning, and is
 //! begun from there, as every command is.
 
 use herdwick_memcache::{

@@ -14,11 +14,11 @@ use super::{
 };
 use crate::{
     context::Context,
-    herd::lease::Host,
+    herd::lease::HelloResponder,
     runtime::{
         partition::Uploader,
         protocol::RUN_REQUESTS,
-        upload_permits::{Lot, Lots, WorkerLots},
+        upload_permits::{Permit, Permits, WorkerPermits},
     },
 };
 
@@ -30,7 +30,7 @@ pub(crate) struct Service {
     pub(crate) pool: Pool,
     pub(crate) context: Arc<Context>,
     /// Answers hellos, and takes claims.
-    pub(super) host: Arc<Host>,
+    pub(super) host: Arc<HelloResponder>,
     pub(crate) owners: Owners,
     pub(super) room: KeyRoom,
     pub(super) marks: Vec<u32>,
@@ -40,8 +40,8 @@ pub(crate) struct Service {
     next_ease: Duration,
     /// The memory that connections hold and may hold.
     pub(super) budget: Budget,
-    /// The lots by which uploads are admitted to logs.
-    pub(super) lots: WorkerLots,
+    /// The permits by which uploads are admitted to logs.
+    pub(super) permits: WorkerPermits,
     /// Uploads that are still to be aborted at their owners.
     pub(super) left: Vec<AbortedUpload>,
 }
@@ -76,7 +76,7 @@ pub(crate) enum Round {
 pub(super) struct AbortedUpload {
     pub(super) owner: usize,
     pub(super) who: Uploader,
-    pub(super) lot: Lot,
+    pub(super) permit: Permit,
     /// Its reservation, if the owner has not been told of it.
     pub(super) staged: Option<Staged>,
 }
@@ -84,15 +84,15 @@ pub(super) struct AbortedUpload {
 impl Service {
     pub(crate) fn new(
         context: Arc<Context>,
-        host: Arc<Host>,
+        host: Arc<HelloResponder>,
         owners: Owners,
-        lots: Arc<Lots>,
+        permits: Arc<Permits>,
     ) -> Self {
         let settings = &context.settings;
         let (memory, workers) = (settings.memory_bytes, settings.workers);
         Self {
             budget: Budget::new(memory, workers, settings.item_bytes_max),
-            lots: WorkerLots::new(lots),
+            permits: WorkerPermits::new(permits),
             left: Vec::new(),
             pool: Pool::new(pool_bytes(workers)),
             context,

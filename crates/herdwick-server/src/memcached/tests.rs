@@ -71,9 +71,9 @@ impl Fixture {
             workers: WORKERS,
             own: 0,
         };
-        let lots = Lots::new(4, WORKERS);
+        let permits = Permits::new(4, WORKERS);
         Self {
-            front: MemcachedFront::new(context(), host(), owners, taken, writer, lots),
+            front: MemcachedFront::new(context(), host(), owners, taken, writer, permits),
             intake,
             partitions: Partitions::new(stores, journals.collect(), 0),
             cross_cores: cross_cores.try_into().ok().unwrap(),
@@ -141,7 +141,7 @@ fn context() -> Arc<Context> {
     Arc::new(context)
 }
 
-fn host() -> Arc<Host> {
+fn host() -> Arc<HelloResponder> {
     let offer = Offer {
         workers: WORKERS,
         hash_key: HASH_KEY,
@@ -149,7 +149,7 @@ fn host() -> Arc<Host> {
         path: RequestPath::default(),
         fabrics: Vec::new(),
     };
-    Arc::new(Host::new(offer, None, None, ServerClock::start()))
+    Arc::new(HelloResponder::new(offer, None, None, ServerClock::start()))
 }
 
 /// A key of worker 1.

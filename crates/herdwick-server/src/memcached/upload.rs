@@ -1,4 +1,4 @@
-//! Uploads: large values are read from the socket directly to their place in the log, under the
+//! Uploads: large values are read from the socket directly to their place in the store, under the
 //! lock of the partition. If that is another worker's and not free, this and what follows of the
 //! value goes into forwarded batches to the owner. A connection that uploads executes no other
 //! command, and is not read while there is no room for its value.
@@ -34,7 +34,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(super) enum Went {
     /// The upload has ended; the next command may be decoded.
     Over,
-    /// The upload waits for the peer, for a lot, or for the owner's reply.
+    /// The upload waits for the peer, for a permit, or for the owner's reply.
     On,
     /// All forwarded batches to the owner are in use.
     Starved,
@@ -101,7 +101,7 @@ fn advance(
     finish(service, connection, upload, ticket, pass).unwrap_or_else(Went::from)
 }
 
-/// Takes a lot and stages the value, here or at the owner.
+/// Takes a permit and stages the value, here or at the owner.
 fn begin(
     service: &mut Service,
     upload: &mut Upload,
@@ -112,9 +112,9 @@ fn begin(
         return Ok(());
     }
     let owner = upload.owner;
-    if upload.lot.is_none() {
-        upload.lot = service.lots.ask(owner, ticket.connection);
-        upload.queued = upload.lot.is_none();
+    if upload.permit.is_none() {
+        upload.permit = service.permits.ask(owner, ticket.connection);
+        upload.queued = upload.permit.is_none();
         pass.counters.uploads_queued += u64::from(upload.queued);
     }
     if upload.queued {
@@ -332,10 +332,10 @@ fn forward(
     Ok(Went::On)
 }
 
-/// Gives back the lot of an upload that has ended at its owner.
+/// Gives back the permit of an upload that has ended at its owner.
 pub(super) fn over(service: &mut Service, upload: &mut Upload) {
-    if let Some(lot) = upload.lot.take() {
-        service.lots.give_back(upload.owner, lot);
+    if let Some(permit) = upload.permit.take() {
+        service.permits.give_back(upload.owner, permit);
     }
 }
 
@@ -348,7 +348,7 @@ pub(super) fn abort(
 ) {
     let (owner, own) = (upload.owner, service.owners.own);
     if upload.queued {
-        service.lots.forget(owner, ticket.connection);
+        service.permits.forget(owner, ticket.connection);
     }
     let staged = match upload.place {
         UploadPlace::Nowhere => return over(service, upload),
@@ -365,13 +365,13 @@ pub(super) fn abort(
             Some(staged)
         }
     };
-    // The lot is given back when the forwarded batch returns: only then has the owner freed the
+    // The permit is given back when the forwarded batch returns: only then has the owner freed the
     // reservation.
-    if let Some(lot) = upload.lot.take() {
+    if let Some(permit) = upload.permit.take() {
         service.left.push(AbortedUpload {
             owner,
             who: ticket.uploader(own),
-            lot,
+            permit,
             staged,
         });
         send_aborts(service, pass);
@@ -381,7 +381,7 @@ pub(super) fn abort(
 /// Sends the aborts to the owners, as far as forwarded batches are free.
 pub(super) fn send_aborts(service: &mut Service, pass: &mut Pass<'_>) {
     service.left.retain(|left| {
-        let step = UploadStep::Abort(left.lot, left.staged);
+        let step = UploadStep::Abort(left.permit, left.staged);
         pass.cross_core.upload(left.owner, left.who, step).is_err()
     });
 }

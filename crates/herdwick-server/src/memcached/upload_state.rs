@@ -4,7 +4,7 @@ use herdwick_memcache::{Answer, Asked};
 use herdwick_request::{KeyHash, Op, Put, Request, Staged};
 
 use super::owners::Owners;
-use crate::runtime::upload_permits::Lot;
+use crate::runtime::upload_permits::Permit;
 
 /// The line end behind a value in text.
 const LINE_END: &[u8] = b"\r\n";
@@ -22,8 +22,8 @@ pub(crate) struct Upload {
     /// Bytes of the value that have not been stored or forwarded yet.
     pub(super) lacking: usize,
     has_line_end: bool,
-    pub(super) lot: Option<Lot>,
-    /// It is queued for a lot.
+    pub(super) permit: Option<Permit>,
+    /// It is queued for a permit.
     pub(super) queued: bool,
     pub(super) place: UploadPlace,
 }
@@ -64,7 +64,7 @@ impl Upload {
             value_len,
             lacking: value_len,
             has_line_end,
-            lot: None,
+            permit: None,
             queued: false,
             place: UploadPlace::Nowhere,
         }))
@@ -87,7 +87,7 @@ impl Upload {
         if self.has_line_end { LINE_END } else { &[] }
     }
 
-    /// Returns whether it is queued for a lot.
+    /// Returns whether it is queued for a permit.
     pub(crate) fn is_queued(&self) -> bool {
         self.queued
     }
@@ -102,14 +102,14 @@ impl Upload {
         self.lacking > 0
     }
 
-    /// Returns its lot and the partition of that, if it has one.
-    pub(crate) fn lot(&self) -> Option<(usize, Lot)> {
-        Some((self.owner, self.lot?))
+    /// Returns its permit and the partition of that, if it has one.
+    pub(crate) fn permit(&self) -> Option<(usize, Permit)> {
+        Some((self.owner, self.permit?))
     }
 
-    /// Grants it a lot, and ends its wait.
-    pub(super) fn grant(&mut self, lot: Lot) {
-        self.lot = Some(lot);
+    /// Grants it a permit, and ends its wait.
+    pub(super) fn grant(&mut self, permit: Permit) {
+        self.permit = Some(permit);
         self.queued = false;
     }
 

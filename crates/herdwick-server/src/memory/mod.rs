@@ -1,4 +1,4 @@
-//! Memory: how `-m` is divided, and the file of items (`-e`).
+//! Memory: how `-m` is divided, what a start builds in it, and the memory file (`-e`).
 
 pub(crate) mod file;
 pub(crate) mod fit;

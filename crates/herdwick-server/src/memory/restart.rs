@@ -57,9 +57,9 @@ impl fmt::Display for Restart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         if let Some(cold) = &self.cold {
-            return write!(f, "{path} holds no items to begin with: {cold}");
+            return write!(f, "no items recovered from {path}: {cold}");
         }
-        write!(f, "{} items are here again from {path}", self.items)?;
+        write!(f, "{} items recovered from {path}", self.items)?;
         if self.damaged > 0 {
             write!(f, "; {} bytes of it were damaged", self.damaged)?;
         }
@@ -68,7 +68,10 @@ impl fmt::Display for Restart {
         }
         match self.parts_lost {
             0 => Ok(()),
-            lost => write!(f, "; the parts of {lost} workers were, and are empty"),
+            lost => write!(
+                f,
+                "; the parts of {lost} workers were too damaged to recover, and are empty"
+            ),
         }
     }
 }

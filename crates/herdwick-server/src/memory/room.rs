@@ -1,5 +1,5 @@
-//! Room for a file: how much the file system has, how the file's own is zeroed without giving it back,
-//! and another name for one that is in the way.
+//! Disk space of the memory file: free space, zeroing without deallocation, and the name `.old` for a
+//! file of somebody else that is in its place.
 
 use std::{
     fs::File,

@@ -1,5 +1,5 @@
-//! Sockets: listeners, the threads that accept, TLS, unix sockets of untrusted clients, datagrams,
-//! users and passwords.
+//! Sockets: listeners, the threads that accept, TLS, unix sockets (whose clients are not trusted),
+//! datagrams, users and passwords.
 
 pub(crate) mod accept;
 pub(crate) mod auth;

@@ -1,5 +1,5 @@
 //! memcached's LRU crawler (`lru_crawler crawl`): removes expired items from the index without
-//! waiting for the log to come around to them. Each worker walks its own partition, in bounded steps
+//! waiting for the store to clean the memory that holds them. Each worker walks its own partition, in bounded steps
 //! between requests.
 
 use std::time::Duration;

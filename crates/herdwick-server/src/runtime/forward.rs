@@ -132,12 +132,12 @@ impl ForwardedRequest {
 
 impl ForwardBatch {
     /// Returns whether the batch carries an order rather than requests.
-    pub(crate) fn is_barrier(&self) -> bool {
+    pub(crate) fn is_order(&self) -> bool {
         self.order != Order::Execute
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        !self.is_barrier() && self.forwarded.is_empty() && self.steps.count() == 0
+        !self.is_order() && self.forwarded.is_empty() && self.steps.count() == 0
     }
 
     /// Returns the number of requests.

@@ -1,4 +1,4 @@
-//! The threads' machinery: a worker's loop and its partition, the queues and batches between workers,
+//! What threads run on: a worker's loop and its partition, the queues and batches between workers,
 //! sleeping and waking, clocks, CPUs, the shutdown.
 
 pub(crate) mod crawl;

@@ -7,7 +7,7 @@ use herdwick_request::{Clock, Staged};
 
 use crate::{
     runtime::partition::{Partition, Uploader},
-    runtime::upload_permits::Lot,
+    runtime::upload_permits::Permit,
 };
 
 /// A step of an upload.
@@ -20,7 +20,7 @@ pub(crate) enum UploadStep<'a> {
     /// Append these bytes.
     Bytes(&'a [u8]),
     /// Abort the upload, and release its place; its reservation, if the owner has not been told.
-    Abort(Lot, Option<Staged>),
+    Abort(Permit, Option<Staged>),
 }
 
 /// The steps in a forwarded batch, in order. They are executed before its requests: the request
@@ -38,7 +38,7 @@ enum StepKind {
     Begin { key_len: usize, value_len: usize },
     Adopt(Staged),
     Bytes(usize),
-    Abort(Lot, Option<Staged>),
+    Abort(Permit, Option<Staged>),
 }
 
 impl UploadSteps {
@@ -58,7 +58,7 @@ impl UploadSteps {
             }
             UploadStep::Bytes(bytes) => (StepKind::Bytes(bytes.len()), bytes),
             UploadStep::Adopt(staged) => (StepKind::Adopt(staged), &[][..]),
-            UploadStep::Abort(lot, staged) => (StepKind::Abort(lot, staged), &[][..]),
+            UploadStep::Abort(permit, staged) => (StepKind::Abort(permit, staged), &[][..]),
         };
         self.steps.push((who, kind));
         self.bytes.extend_from_slice(bytes);
@@ -114,9 +114,9 @@ impl UploadSteps {
     }
 
     /// Returns the places of the aborted uploads.
-    pub(crate) fn lots(&self) -> impl Iterator<Item = Lot> {
+    pub(crate) fn permits(&self) -> impl Iterator<Item = Permit> {
         self.steps.iter().filter_map(|(_, kind)| match kind {
-            StepKind::Abort(lot, _) => Some(*lot),
+            StepKind::Abort(permit, _) => Some(*permit),
             _ => None,
         })
     }
@@ -210,7 +210,7 @@ mod tests {
         for n in 0..200 {
             let staged = partition.store.stage(CLOCK.second, b"key", LEN);
             assert_eq!(partition.store.room(staged).len(), LEN, "number {n}");
-            let abort = |staged| UploadStep::Abort(Lot::Own, staged);
+            let abort = |staged| UploadStep::Abort(Permit::Own, staged);
             if n % 2 == 0 {
                 unload(&mut partition, &[abort(Some(staged))]);
             } else {

@@ -1,5 +1,5 @@
 //! Connections in order of arrival. One that leaves early is removed without a walk through the
-//! queue, because a crowd that leaves at once would otherwise cost the square of its number.
+//! queue, because n disconnects at once would otherwise take O(n^2).
 
 use std::collections::{BTreeMap, HashMap};
 

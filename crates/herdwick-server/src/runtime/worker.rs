@@ -19,7 +19,7 @@ use crate::{
         spin::AdaptiveSpin,
         stopping::Stopping,
         time::ServerClock,
-        upload_permits::Lots,
+        upload_permits::Permits,
     },
     telemetry::{
         counters::{Snapshot, TransportCount, WorkerCounters},
@@ -44,8 +44,8 @@ const BATCHES: usize = 16;
 pub(crate) struct Worker {
     pub(crate) context: Arc<Context>,
     pub(crate) partitions: Arc<Partitions>,
-    /// The lots of all partitions, whose number follows the memory limit.
-    pub(crate) lots: Arc<Lots>,
+    /// The permits of all partitions, whose number follows the memory limit.
+    pub(crate) permits: Arc<Permits>,
     pub(crate) fronts: Vec<Box<dyn Front + Send>>,
     pub(crate) cross_core: CrossCore,
     pub(crate) poll: Poll,
@@ -209,7 +209,8 @@ impl Worker {
         if partition.unused() != self.state.unused {
             self.state.unused = partition.unused();
             // Of a higher limit the first step has made the room.
-            self.lots.resize(self.index, partition.store.staged_max());
+            self.permits
+                .resize(self.index, partition.store.staged_max());
         }
         let crawls = self.crawl(walk, &mut partition, now);
         if lowers_memory || crawls {

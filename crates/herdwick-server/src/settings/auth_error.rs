@@ -37,6 +37,6 @@ pub enum AuthError {
         max: usize,
     },
     /// The system has no random bytes, which SASL needs.
-    #[error("there are no random bytes, which -S needs: {0}")]
+    #[error("getrandom failed, and -S needs random bytes: {0}")]
     Random(io::Error),
 }

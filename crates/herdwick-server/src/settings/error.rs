@@ -49,13 +49,13 @@ pub enum StartError {
     #[error("a server needs at least one connection (-c)")]
     NoConnections,
     /// UDP with authentication: datagrams carry no password.
-    #[error("UDP (-U) has no authentication: leave it out, or -Y and -S")]
+    #[error("UDP (-U) has no authentication: remove -U, or remove -Y and -S")]
     UdpWithUsers,
     /// The binary protocol with the users of the text protocol.
-    #[error("-Y is of the text protocol: leave -B binary out, or give -S beside it for SASL")]
+    #[error("-Y is of the text protocol: remove -B binary, or give -S beside it for SASL")]
     BinaryWithUsers,
     /// Another protocol than the binary one with SASL, which only that has.
-    #[error("SASL (-S) is of the binary protocol: leave -B out, or -S")]
+    #[error("SASL (-S) is of the binary protocol: remove -B or -S")]
     TextWithSasl,
     /// A host name without an address.
     #[error("there is no address to listen on; give one (-l)")]

@@ -1,5 +1,5 @@
-//! Plain data: the configuration with its defaults and checks, the errors of a start, and the values
-//! that may change while the server runs.
+//! The configuration with its defaults and checks, the errors of a start, the values that may change
+//! while the server runs, the connection limit, and the state of a crawl.
 
 pub(crate) mod auth_error;
 pub(crate) mod config;

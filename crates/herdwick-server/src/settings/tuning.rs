@@ -1,5 +1,6 @@
 //! The settings that may change while the server runs, and the count of connections. All are
-//! atomics with relaxed ordering: each is read by itself, and none orders other data.
+//! atomics with relaxed ordering, as each is read by itself and none orders other data, except those of
+//! the crawler (see `crawler`).
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},

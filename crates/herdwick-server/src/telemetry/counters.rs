@@ -1,7 +1,7 @@
 //! How a worker counts, as memcached does, and the sum over all workers. The counters themselves are
 //! declared where they are shown, in the tables of [`crate::telemetry::stats`].
 //!
-//! In a circle with `general` and `workers`: a row of their tables declares a counter, and reads it
+//! Circular import with `general` and `workers`: a row of their tables declares a counter, and reads it
 //! from a snapshot of all counters.
 
 use std::cell::OnceCell;

@@ -3,11 +3,11 @@
 //!
 //! These bugs are found when they are planted:
 //!
-//! - leaving: a connection that closes in the middle of an upload, and whose reservation and lot its
+//! - leaving: a connection that closes in the middle of an upload, and whose reservation and permit its
 //!   worker does not give back (`upload::abort`). The clients after it are soon stuck.
-//! - a connection's place, reused: one that closes while it waits for a lot, and whose place remains
-//!   in the queue for it (`lots.forget` in `upload::abort`). The connection that has the place next
-//!   takes the lot and does not give it back.
+//! - a connection's place, reused: one that closes while it waits for a permit, and whose place remains
+//!   in the queue for it (`permits.forget` in `upload::abort`). The connection that has the place next
+//!   takes the permit and does not give it back.
 //! - a limit that moves: the head, which follows a lower limit, carries no reservation that is in its
 //!   way (`may_move` in `Store::narrow`). Values on their way are refused.
 //!

@@ -1,6 +1,6 @@
 //! Queue pairs and address handles, destroyed on drop.
 //!
-//! In a circle with `raw`: a queue pair keeps its domain and completion queues alive, and is made by the
+//! Circular import with `raw`: a queue pair keeps its domain and completion queues alive, and is made by the
 //! domain.
 
 use std::{

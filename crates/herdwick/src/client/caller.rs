@@ -1,7 +1,7 @@
 //! The engine of a client's calls: one request at a time, on sessions that are dialled again as
 //! needed. Every call ends by its deadline, and a mutation is never repeated.
 //!
-//! In a circle with `client` and `calls`: the client holds this engine, which returns the results of the
+//! Circular import with `client` and `calls`: the client holds this engine, which returns the results of the
 //! calls, and the calls are methods of the client.
 
 use std::{fmt, time::Duration};

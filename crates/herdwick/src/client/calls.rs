@@ -1,6 +1,6 @@
 //! The calls of a [`Client`], one method each, and the results that they return.
 //!
-//! In a circle with `client` and `caller`: the calls are methods of the client, which holds the engine,
+//! Circular import with `client` and `caller`: the calls are methods of the client, which holds the engine,
 //! which returns the results that are declared here.
 
 use std::time::Duration;

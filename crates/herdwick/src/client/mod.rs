@@ -1,6 +1,6 @@
 //! The blocking client: one call at a time, with reconnection, deadlines and a safe retry of reads.
 //!
-//! In a circle with `caller` and `calls`: the client holds the engine of its calls, which returns the
+//! Circular import with `caller` and `calls`: the client holds the engine of its calls, which returns the
 //! results of the calls, and the calls are methods of the client.
 
 mod caller;

@@ -19,7 +19,7 @@ mod tokens;
 pub(crate) use connection_slot::{ConnectionSlot, LeaseArrival};
 pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
 pub(crate) use orders::{LeaseAnswer, LeaseId, LeaseKind, LeaseOrder, Terms, WorkerEnd};
-pub(crate) use service::{Closing, Host, LeaseService, Offered};
+pub(crate) use service::{Closing, HelloResponder, LeaseService, Offered};
 pub(crate) use socket::LeaseListener;
 pub use socket::check_lease_directory;
 pub(crate) use tokens::LeaseTokens;

@@ -44,7 +44,7 @@ pub(crate) struct LeaseService {
     /// For each worker, its ends, one per fabric.
     pub(crate) ends: Vec<Vec<(Fabric, WorkerEnd)>>,
     pub(crate) closing: Closing,
-    /// Taken by the [`Host`].
+    /// Taken by the [`HelloResponder`].
     offers: Option<LeaseOffers>,
 }
 
@@ -154,7 +154,7 @@ impl Closing {
 }
 
 /// Answers hellos on the memcached port.
-pub(crate) struct Host {
+pub(crate) struct HelloResponder {
     /// The answer, without the lease offers.
     offer: Offer,
     /// The request path of every lease, overriding the clients' choice.
@@ -164,7 +164,7 @@ pub(crate) struct Host {
     timer: ServerClock,
 }
 
-impl Host {
+impl HelloResponder {
     /// Creates the answer for a server with or without a lease service.
     pub(crate) fn new(
         offer: Offer,

@@ -1,5 +1,5 @@
-//! Accepts connections: the listeners, the thread that accepts and deals connections out to the
-//! workers, and the thread that completes TLS handshakes before the workers see a connection.
+//! Two threads: one accepts connections, receives datagrams and assigns both to the workers; the other
+//! completes TLS handshakes before the workers see a connection.
 
 mod handshake_thread;
 mod polling;

@@ -1,5 +1,5 @@
-//! Unix sockets that untrusted clients write to, read and closed without blocking on descriptors
-//! that the clients send.
+//! Unix sockets. Clients are not trusted: the server reads and closes without blocking on descriptors
+//! that they send.
 //!
 //! A unix socket carries descriptors as well as bytes. The server's protocols use none; but reading
 //! such bytes, or closing the socket that holds them, also drops the descriptors, and dropping the

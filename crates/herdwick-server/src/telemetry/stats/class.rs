@@ -1,4 +1,4 @@
-//! The tables of `stats items` and `stats slabs`, of which the log is the only class, and what the
+//! The tables of `stats items` and `stats slabs`, in which the store is shown as one class, and what the
 //! metrics page has beyond `stats`.
 
 use super::registry::{SLOT_BYTES, ZERO, table};

@@ -1,7 +1,7 @@
 //! The table of `stats`: memcached's names in memcached's order, then this server's own. A worker's
 //! counter is declared here, where it is shown; its row makes the field that it counts in.
 //!
-//! In a circle with `counters` and `workers`: a row declares a counter, and reads it from a snapshot
+//! Circular import with `counters` and `workers`: a row declares a counter, and reads it from a snapshot
 //! of all counters.
 
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,6 +1,6 @@
 //! Statistics that memcached does not have: `stats workers` and `stats hotkeys`.
 //!
-//! In a circle with `counters` and `general`: a row declares a counter, and reads it from a snapshot
+//! Circular import with `counters` and `general`: a row declares a counter, and reads it from a snapshot
 //! of all counters.
 
 use herdwick_herd::ServerCounters;

@@ -1,7 +1,7 @@
 //! The lease manager: a thread that accepts lease sockets, has the workers grant, connect and
 //! revoke, and ends leases whose clients disconnect or send no heartbeat.
 //!
-//! In a circle with `new_sockets`: that part of the lease manager holds its new sockets, and is written as
+//! Circular import with `new_sockets`: that part of the lease manager holds its new sockets, and is written as
 //! methods of it.
 
 mod claims;

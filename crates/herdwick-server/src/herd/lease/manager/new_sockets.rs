@@ -4,7 +4,7 @@
 //! connection to the lease socket has sent nothing yet: the number of silent ones is bounded, apart
 //! from all others, and the oldest is closed for a new one.
 //!
-//! In a circle with `manager`, of which this is a part: its methods for sockets that have no lease yet.
+//! Circular import with `manager`, of which this is a part: its methods for sockets that have no lease yet.
 
 use std::{cmp::Reverse, collections::HashMap, io::ErrorKind, time::Duration};
 
