@@ -182,12 +182,8 @@ fn host(
         path: RequestPath::default(),
         fabrics: Vec::new(),
     };
-    Arc::new(HelloResponder::new(
-        offer,
-        config.request_path,
-        service,
-        timer,
-    ))
+    let path = config.request_path;
+    Arc::new(HelloResponder::new(offer, path, service, timer))
 }
 
 /// Creates each worker's poll and the descriptor that wakes it.

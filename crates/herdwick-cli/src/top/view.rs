@@ -34,7 +34,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     } else {
         GRAPH
     };
-    let [head, overview, graph, transports, crew, keys, foot] = Layout::vertical([
+    let [head, overview, graph, transports, worker_area, keys, foot] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(rows + 1),
         Constraint::Length(graph_height),
@@ -53,7 +53,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
         &["fabric", "requests/s", "a batch"],
         fabrics,
     );
-    table(frame, crew, worker_head(frame.area().width), workers);
+    table(frame, worker_area, worker_head(frame.area().width), workers);
     table(frame, keys, &["hot key", "requests/s"], hot(state, keys));
     frame.render_widget(Paragraph::new(footer(state)), foot);
 }
