@@ -59,11 +59,14 @@ impl Store {
 
     /// Cleans a part of a segment, in proportion to the `len` bytes that are stored, if few are free.
     pub(super) fn clean_ahead(&mut self, len: usize) {
-        if self.cleaner.is_none() && self.has_ahead() {
+        if self.cleaner.is_none() && (self.has_ahead() || !self.segments.may_search()) {
             return;
         }
         let mut budget = (RATE * len + STEP) as isize;
-        while budget > 0 && self.begin_cleaning() {
+        while budget > 0 {
+            if !self.begin_cleaning() {
+                return self.segments.found_none();
+            }
             match self.clean_few(self.survivors()) {
                 Some(walked) => budget -= walked as isize,
                 None => return,

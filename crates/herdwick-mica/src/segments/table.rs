@@ -140,6 +140,8 @@ pub(crate) struct Segments {
     hand: usize,
     /// The search for one to clean begins here.
     clean_hand: usize,
+    /// Cleaning ahead of need searches again when so many bytes were stored.
+    next_search: u64,
     /// The search for a window to clear begins here.
     window_hand: usize,
     /// The search for a withheld segment begins here.
@@ -168,6 +170,7 @@ impl Segments {
             most_free: count,
             hand: 0,
             clean_hand: 0,
+            next_search: 0,
             window_hand: 0,
             withheld_hand: 0,
             stored: 0,

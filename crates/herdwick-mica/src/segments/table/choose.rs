@@ -9,6 +9,8 @@ use super::{Head, Segments, State};
 
 /// Segments that one search examines, if it finds what it looks for among them.
 const SEARCH: usize = 2048;
+/// Where none was found, one is searched for again after so much of a segment was stored.
+const PAUSE: usize = 8;
 /// A segment of which a larger part is live is not worth cleaning if all items are to be kept.
 const FULL: f64 = 31.0 / 32.0;
 
@@ -176,6 +178,17 @@ impl Segments {
             staged: usize::from(head.staged > 0),
             live: head.live / head.span as usize,
         }
+    }
+
+    /// Records that no segment was worth cleaning ahead of need.
+    pub(in crate::segments) fn found_none(&mut self) {
+        self.next_search = self.stored + (self.size() / PAUSE) as u64;
+    }
+
+    /// Returns whether enough was stored since to search again.
+    #[inline]
+    pub(in crate::segments) fn may_search(&self) -> bool {
+        self.stored >= self.next_search
     }
 
     /// Makes a run one that is walked by the cleaner.
