@@ -89,17 +89,19 @@ pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, B
                 config.memory_mb(),
                 config.connections_max(),
             ),
-            &fabric_flags(config),
+            &flags(config),
         )?,
     })
 }
 
-/// Returns the flags with which the own server offers the fabrics that are measured, and no others.
-fn fabric_flags(config: &Config) -> Vec<&'static str> {
+/// Returns the flags with which the own server has the store that is measured, and offers the fabrics
+/// that are, and no others.
+fn flags(config: &Config) -> Vec<&'static str> {
     let offered = |fabric| config.fabrics.contains(&Fabric::Herd(fabric));
     let fabrics = herdwick::Fabric::ALL.into_iter();
     let flags = fabrics.flat_map(|fabric| fabric.serve_options(offered(fabric)));
-    flags.copied().collect()
+    let store = ["--store", config.store.name()];
+    flags.copied().chain(store).collect()
 }
 
 /// Returns all contenders, in order. The second value is the reason why shared memory is left out:

@@ -1,6 +1,6 @@
 //! The store alone: one pinned thread, one partition, batches of requests laid out beforehand.
 
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
     Clock, Deadline, Execute, Get, HashKey, ITEM_BYTES_MAX, Item, KeyHash, Op, Put, Reply, Request,
     Second, Sink, Status,
@@ -60,7 +60,7 @@ impl<'a> Bare<'a> {
             memory_bytes: (config.memory_mb() as usize) << 20,
             item_bytes_max: ITEM_BYTES_MAX,
             hash_key: HASH_KEY,
-            kind: StoreKind::Log,
+            kind: config.store,
         })?;
         Ok(Self {
             config,
@@ -119,6 +119,7 @@ impl<'a> Bare<'a> {
         let knobs = &mut manifest.knobs;
         knobs.batch = Some(self.config.batch);
         knobs.memory_mb = Some(self.config.memory_mb());
+        knobs.store = Some(self.config.store.name().to_owned());
         (knobs.clients, knobs.workers, knobs.rate) = (None, None, None);
         "get,put".clone_into(&mut knobs.workload);
         manifest

@@ -22,10 +22,21 @@ pub struct StoreConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreKind {
     /// A circular log: the oldest items are evicted, unless they were used.
-    #[default]
     Log,
     /// Segments: those with the fewest uses a byte are evicted.
+    #[default]
     Segments,
+}
+
+impl StoreKind {
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Log => "log",
+            Self::Segments => "segments",
+        }
+    }
 }
 
 /// Why a store cannot be created.

@@ -1,14 +1,14 @@
 //! The key-value store: one single-owner partition in MICA's cache mode (NSDI'14).
 //!
-//! Start with [`Store`], which executes [`Request`](herdwick_request::Request)s; `ops` has the effect of each request on an item, `log` and
-//! `index` the memory.
+//! Start with [`Store`], which executes [`Request`](herdwick_request::Request)s; `ops` has the effect of each request on an item,
+//! `segments`, `log` and `index` the memory.
 //!
 //! ```
 //! use herdwick_mica::{Store, StoreConfig, StoreKind};
 //! use herdwick_request::{Clock, Execute, Get, HashKey, Op, Put, Reply, Request, Second};
 //!
 //! let hash_key = HashKey([1, 2]);
-//! let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 64 << 10, hash_key, kind: StoreKind::Log };
+//! let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 64 << 10, hash_key, kind: StoreKind::default() };
 //! let mut store = Store::new(&config)?;
 //! let put = Op::Put(Put { value: b"hello", ..Put::default() });
 //! let batch = [put, Op::Get(Get::default())]
@@ -22,15 +22,15 @@
 //! # Ok::<(), herdwick_mica::StoreError>(())
 //! ```
 //!
-//! A [`Store`] is a lossy index of tags and offsets over a circular log of items. The full key,
-//! compared in the log, identifies an item; the 64-bit hash only locates it. A batch runs through a
+//! A [`Store`] is a lossy index of tags and offsets over items that lie in segments, or in a circular
+//! log ([`StoreKind`]). The full key, compared in the item, identifies an item; the 64-bit hash only locates it. A batch runs through a
 //! two-stage prefetch, bucket then item, and is then executed in order. A prefetched location is
 //! valid as long as the index has not been edited since; after an edit the key is searched again.
 //! So a batch that repeats or changes a key has the same result as its requests one by one.
 //!
 //! # Memory
-//! A ninth of [`StoreConfig::memory_bytes`] is index; the rest is log, and one word for each 8 KiB
-//! of log that holds the offset of an item's beginning. The only other memory holds reserved values
+//! A ninth of [`StoreConfig::memory_bytes`] is index; the rest is segments and their table, or log
+//! and one word for each 8 KiB of it that holds the offset of an item's beginning. The only other memory holds reserved values
 //! that have to wait outside the log while it laps, and it is freed at the end of the request. An
 //! item takes 32 bytes of header, its key and its value, rounded up to 8. With 16-byte keys and
 //! 32-byte values the index is four fifths full when the log is full. Items of less than 64 bytes
@@ -41,6 +41,24 @@
 //! bucket follows from its bucket and its tag, so a neighbour is moved without touching the log. An
 //! insertion tries both buckets, then tries to move each of the 16 neighbours to its other bucket,
 //! then replaces the oldest neighbour. Its work is bounded whatever the keys are.
+//!
+//! # Segments
+//! Memory is cut into segments of 4 KiB to 1 MiB, about 256 of them or more. New items are appended to
+//! the open segment of their kind: those that will expire at about the same time share one, and so do
+//! copies. A segment is free when its last item is dead. While few are free, requests *clean* one ahead
+//! of need, a part each, in proportion to what they store: its items are copied, or evicted, and
+//! their index entries follow.
+//!
+//! - While live items fill less than 17 twentieths of the segments, none is evicted: the segment with the
+//!   fewest live bytes is cleaned, and all its items are copied.
+//! - Above that the segment with the fewest uses, for each byte and for each byte stored since, is
+//!   cleaned. Of its items those with more uses than is usual are copied, at most three bytes for each
+//!   byte stored. So a large value has to be used as often as the small ones whose room it takes.
+//! - A segment whose items have all expired or were flushed comes first.
+//! - An item of many segments lies in adjacent ones. Where enough are free but apart, the runs between
+//!   them are moved, or a window of segments is cleared.
+//! - A file holds three words of each segment, its first item, its end and its age, by which one walk
+//!   over the segments rebuilds the index.
 //!
 //! # Log
 //! New items are appended at the young end (the tail) and the oldest are released at the old end

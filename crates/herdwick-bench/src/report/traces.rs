@@ -18,8 +18,8 @@ const CACHES: [(&str, &str); 7] = [
 const LEGEND: &str = "\
 obj, byte: % of reads, and of their bytes, that hit, in the second half of the trace; room: memory, in \
 % of what a cache without end would hold at most; MiB: the same, or what memcached held with -m of as \
-much, if that is more; herd: this store; segm: its items in segments; memcd: memcached (not where items expire: it has no time but \
-the host's); lru to belady: models, charged this store's bytes an item, the last of which knows the \
+much, if that is more; segm: this store, which has items in segments; herd: the log of `serve --store log`; memcd: \
+memcached (not where items expire: it has no time but the host's); lru to belady: models, charged this store's bytes an item, the last of which knows the \
 future; RSS: resident memory in MiB";
 
 /// Writes two lines for each trace and size of memory.

@@ -82,20 +82,23 @@ fn timed(system: System) -> bool {
     loaded(system) || matches!(system, System::Store | System::Idle)
 }
 
+fn has_store(system: System) -> bool {
+    matches!(
+        system,
+        System::Store | System::Herd | System::Hostile | System::Idle
+    )
+}
+
 /// Options of a server that the benchmark starts, or of the bare store.
-const OF_OWN_SERVER: [(&str, OptionReaders); 2] = [
+const OF_OWN_SERVER: [(&str, OptionReaders); 3] = [
     ("workers", |system| {
         matches!(
             system,
             System::Herd | System::Hostile | System::Idle | System::Verbs
         )
     }),
-    ("memory", |system| {
-        matches!(
-            system,
-            System::Store | System::Herd | System::Hostile | System::Idle
-        )
-    }),
+    ("memory", has_store),
+    ("store", has_store),
 ];
 
 /// Options of HERD's channels, and of TCP connections.

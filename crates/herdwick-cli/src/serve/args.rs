@@ -17,13 +17,13 @@ use super::{
 
 /// The value of `--store`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum StoreChoice {
+pub(crate) enum StoreChoice {
     Log,
     Segments,
 }
 
 impl StoreChoice {
-    pub(super) fn kind(self) -> StoreKind {
+    pub(crate) fn kind(self) -> StoreKind {
         match self {
             Self::Log => StoreKind::Log,
             Self::Segments => StoreKind::Segments,
@@ -115,13 +115,13 @@ pub(crate) struct ServeArgs {
     /// Largest item, in bytes, or with a unit, such as 512k or 2m
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub(super) item_bytes_max: usize,
-    /// Evict nothing: when items take 3/4 of their memory, refuse to store what there is no room
+    /// Evict nothing: when items take 85 % of their memory, refuse to store what there is no room
     /// for
     #[arg(short = 'M', long = "disable-evictions")]
     pub(super) no_evictions: bool,
-    /// What places the items in memory and evicts: log (the oldest go, unless they are used), or
-    /// segments (those with the fewest uses a byte go), which is new
-    #[arg(long, value_name = "KIND", default_value = "log")]
+    /// What places the items in memory and evicts: segments (those with the fewest uses a byte go),
+    /// or log (the oldest go, unless they are used)
+    #[arg(long, value_name = "KIND", default_value = "segments")]
     pub(super) store: StoreChoice,
     /// Protocols to accept: auto (text and binary), ascii, or binary, which excludes Herdwick's own
     /// clients [default: auto; with -S: binary]

@@ -29,7 +29,7 @@ use crate::{exit::Exit, say};
 use absolute::absolute;
 pub(crate) use absolute::lease_directory;
 use args::BANNER;
-pub(crate) use args::ServeArgs;
+pub(crate) use args::{ServeArgs, StoreChoice};
 use error::ServeError;
 use extended::{Extended, extend};
 use log::LogFormat;

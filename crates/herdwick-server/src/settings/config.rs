@@ -276,7 +276,7 @@ impl Default for Config {
             metrics: None,
             metrics_hot_keys: false,
             lossless: false,
-            store: StoreKind::Log,
+            store: StoreKind::default(),
             memory_file: None,
             crawler: CrawlerConfig::default(),
             shutdown: None,

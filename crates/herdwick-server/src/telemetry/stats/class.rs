@@ -4,7 +4,7 @@
 use super::registry::{SLOT_BYTES, ZERO, table};
 use crate::telemetry::counters::StatsView;
 
-/// Returns the chunks of the log, which are of 8 bytes.
+/// Returns the chunks of the store, which are of 8 bytes.
 fn chunks(v: &StatsView<'_>) -> u64 {
     (v.context.tunables.memory.get() as u64).saturating_sub(v.sum.slots * SLOT_BYTES) / CHUNK_BYTES
 }
@@ -72,7 +72,7 @@ table! {
     Counter moves_to_cold = { ZERO } => "memcached_slab_items_moves_to_cold" slab "1";
     /// Of memcached's LRU; 0 here.
     Counter moves_to_warm = { ZERO } => "memcached_slab_items_moves_to_warm" slab "1";
-    /// Items written again because they were in use when the log came round.
+    /// Items written again because they were in use when their place was reclaimed.
     Counter moves_within_lru = { v.sum.store.refreshed }
         => "memcached_slab_items_moves_within_lru" slab "1";
     Counter direct_reclaims = { ZERO };
@@ -96,9 +96,9 @@ table! {
     Gauge(Bytes) chunk_size = { CHUNK_BYTES } => "memcached_slab_chunk_size_bytes" slab "1";
     /// Chunks of a page.
     Gauge chunks_per_page = { chunks(v) } => "memcached_slab_chunks_per_page" slab "1";
-    /// Pages: one, the log.
+    /// Pages: one, the store.
     Gauge total_pages = { 1_u64 } => "memcached_slab_current_pages" slab "1";
-    /// Chunks of the log.
+    /// Chunks of the store.
     Gauge total_chunks = { chunks(v) } => "memcached_slab_current_chunks" slab "1";
     /// Chunks that items take.
     Gauge used_chunks = { used_chunks(v) } => "memcached_slab_chunks_used" slab "1";
@@ -138,7 +138,7 @@ table! {
     /// The end of `stats slabs`, of all classes.
     static SLABS;
 
-    /// Classes: one, the log.
+    /// Classes: one, the store.
     Gauge active_slabs = { 1_u64 };
     /// Bytes taken for items and index.
     Gauge(Bytes) total_malloced = { v.context.tunables.memory.get() }

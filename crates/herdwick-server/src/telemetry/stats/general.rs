@@ -218,7 +218,7 @@ counted! {
     Counter moves_to_cold = { ZERO } => "memcached_lru_crawler_moves_to_cold_total";
     /// Of memcached's LRU; 0 here.
     Counter moves_to_warm = { ZERO } => "memcached_lru_crawler_moves_to_warm_total";
-    /// Items written again because they were in use when the log came round.
+    /// Items written again because they were in use when their place was reclaimed.
     Counter moves_within_lru = { v.sum.store.refreshed }
         => "memcached_lru_crawler_moves_within_lru_total";
     /// Of memcached's LRU; 0 here.
@@ -227,7 +227,7 @@ counted! {
 
     /// Items evicted because both their buckets of the index were full.
     Counter index_evictions = { v.sum.store.index_evictions } => "herdwick_index_evictions_total";
-    /// Items that the log came round to and that were kept.
+    /// Items written again, though not in use, since none had to be evicted.
     Counter items_kept = { v.sum.store.kept } => "herdwick_items_kept_total";
     /// Requests with a hash that does not belong to the key, or with a key of invalid length.
     Counter bad_keys = { v.sum.store.bad_keys };
