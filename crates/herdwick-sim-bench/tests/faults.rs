@@ -1,6 +1,8 @@
 //! Systems under faults: every history is linearizable, every fault does something, a seed gives one
 //! run.
 
+mod planted;
+
 use herdwick_sim::Profile;
 use herdwick_sim_bench::{FaultKind, FaultReport, FaultRun, Shrunk, System, shrink};
 
