@@ -173,7 +173,7 @@ impl Client {
         self.replies = replies;
     }
 
-    /// Takes the reply to a [`CallOp::Find`] of a GET.
+    /// Takes the reply to a [`Find`](crate::message::CallOp::Find) of a GET.
     fn found(&mut self, slot: u32, reply: &Reply, sink: &mut impl FnMut(u64, Answer<'_>)) {
         match (reply.status, cursor_of(reply)) {
             (CallStatus::Done, Some(cursor)) if self.lookups.knows(cursor) => {
