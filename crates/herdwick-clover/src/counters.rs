@@ -71,6 +71,8 @@ counters! {
         bad_unknown,
         /// Calls refused: an entry that the client does not hold, or a class or slot that is none.
         bad_claim,
+        /// Calls refused: the client may only read.
+        bad_right,
         /// Calls refused: the client holds as many entries as it may.
         bad_hoard,
         /// Replies that found the way to their client full; they were sent later.

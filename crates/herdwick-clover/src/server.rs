@@ -20,7 +20,7 @@ use herdwick_read::{ClientId, Clients, drain};
 use herdwick_request::HashKey;
 
 use crate::{
-    ServerCounters,
+    Right, ServerCounters,
     layout::{BadNodes, Geometry, Memberships},
     message::CALLS_MAX,
     nodes::{Landed, Nodes},
@@ -171,12 +171,12 @@ impl Server {
         &mut self,
         port: &mut P,
         id: ClientId,
-        objects: PeerObjects,
+        (objects, right): (PeerObjects, Right),
     ) -> Result<(), PostError> {
         let calls = &objects.calls;
         calls.post_all(port, CALLS_MAX as u32, |buffer| id.wr_id(buffer))?;
         let (epoch, _) = self.entries.epochs();
-        let peer = Peer::new(objects, epoch, self.now);
+        let peer = Peer::new((objects, right), epoch, self.now);
         self.peers.insert(id, peer);
         Ok(())
     }

@@ -11,6 +11,7 @@ use super::{
     tasks::{Create, Deleter, Reason, Task},
 };
 use crate::{
+    Right,
     layout::{CLASSES, KeyHash, Place},
     message::{
         BATCH, BadMessage, CALL_BYTES_MAX, Call, CallOp, CallStatus, MESSAGE_HEAD_BYTES, Reply,
@@ -116,6 +117,11 @@ impl Server {
     }
 
     fn run<P: Port>(&mut self, port: &mut P, id: ClientId, call: &Call, body: &[u8]) -> Executed {
+        let right = self.peers.get_mut(id).map_or(Right::Read, |peer| peer.right);
+        if right == Right::Read && !matches!(call.op, CallOp::Find | CallOp::Publish) {
+            self.counters.bad_right += 1;
+            return Executed::Answered(CallStatus::Malformed, Body::new());
+        }
         match call.op {
             CallOp::Find => self.find(body),
             CallOp::Take => self.hand_out(id, call.class),

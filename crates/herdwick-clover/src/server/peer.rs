@@ -6,7 +6,10 @@ use std::{collections::VecDeque, time::Duration};
 use herdwick_fabric::{Completion, Payload, Port, PostError, QpId, SendOp, SendWr};
 use herdwick_read::{ClientId, RecvBuffers};
 
-use crate::message::{CALLS_MAX, Reply};
+use crate::{
+    Right,
+    message::{CALLS_MAX, Reply},
+};
 
 /// Depth of the send queue to a client.
 pub(crate) const REPLY_DEPTH: usize = 2 * CALLS_MAX;
@@ -22,6 +25,7 @@ pub(crate) struct PeerObjects {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) objects: PeerObjects,
+    pub(super) right: Right,
     /// Buffers with calls to be executed, and the lengths of these.
     pub(super) due: VecDeque<(u32, usize)>,
     pub(super) replies: VecDeque<Reply>,
@@ -34,9 +38,10 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(objects: PeerObjects, epoch: u64, now: Duration) -> Self {
+    pub(super) fn new((objects, right): (PeerObjects, Right), epoch: u64, now: Duration) -> Self {
         Self {
             objects,
+            right,
             due: VecDeque::with_capacity(CALLS_MAX),
             replies: VecDeque::with_capacity(CALLS_MAX),
             later: 0,

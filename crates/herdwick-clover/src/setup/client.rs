@@ -159,7 +159,11 @@ impl<D: Device> ClientEnd<D> {
         let window = (options.puts, options.entry_wait / 2);
         let mutations = Mutations::new(window, most, terms.geometry.entries, nodes);
         let calls = Calls::new(&mut port, objects, options.timeout)?;
-        let terms = (view, terms.right, grant.hash_key, most);
+        let right = match grant.right {
+            Right::Read => Right::Read,
+            Right::Write => terms.right,
+        };
+        let terms = (view, right, grant.hash_key, most);
         let client = machine(options, terms, (reader, mutations, calls));
         let end = Self {
             device,

@@ -78,7 +78,7 @@ impl<D: Device> Hosts<D> {
             .device
             .create_pd_for(&mut server.port, &ServerEnd::<D>::pd_room())?;
         let ticket = server.device.export_pd(&mut server.port, pd)?;
-        let (id, grant) = server.admit(pd)?;
+        let (id, grant) = server.admit(pd, Some(secret))?;
         let pd = device.import_pd(&mut port, ticket)?;
         let (ids, grants) = enter(nodes, (&device, &mut port), secret)?;
         let grants = Grants {
@@ -112,7 +112,8 @@ fn serve<D: Device>(
 ) -> Result<ServerEnd<D>, SetupError> {
     let mut port = ServerEnd::open_port(&node_device, nodes.len())?;
     let (ids, grants) = enter(nodes, (&node_device, &mut port), secret)?;
-    let (server, accepts) = ServerEnd::open((device, node_device), (port, grants), options)?;
+    let (server, accepts) =
+        ServerEnd::open((device, node_device), (port, grants), (options, *secret))?;
     connect(nodes, &ids, &accepts)?;
     Ok(server)
 }

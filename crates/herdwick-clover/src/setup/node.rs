@@ -22,6 +22,15 @@ impl Secret {
         let pairs = self.0.iter().zip(other.0);
         pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
     }
+
+    /// Returns what a party may do that shows this secret, or none.
+    pub(super) fn right(&self, shown: Option<&Self>) -> Result<Right, OptionsError> {
+        match shown {
+            None => Ok(Right::Read),
+            Some(shown) if shown.is(self) => Ok(Right::Write),
+            Some(_) => Err(OptionsError::Secret),
+        }
+    }
 }
 
 impl fmt::Debug for Secret {
@@ -156,11 +165,7 @@ impl<D: Device> NodeEnd<D> {
         pd: PdId,
         secret: Option<&Secret>,
     ) -> Result<(NodeClientId, NodeGrant), SetupError> {
-        let right = match secret {
-            None => Right::Read,
-            Some(secret) if secret.is(&self.options.secret) => Right::Write,
-            Some(_) => return Err(OptionsError::Secret.into()),
-        };
+        let right = self.options.secret.right(secret)?;
         if self.clients.len() == self.options.clients {
             return Err(OptionsError::Clients.into());
         }

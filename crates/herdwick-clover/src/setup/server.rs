@@ -9,8 +9,8 @@ use herdwick_read::RecvBuffers;
 use herdwick_request::HashKey;
 
 use super::{
-    CLIENTS_MAX, NodeAccept, NodeGrant, OptionsError, Right, SetupError, check, check_nodes,
-    endpoint_of, link, rc,
+    CLIENTS_MAX, NodeAccept, NodeGrant, OptionsError, Right, Secret, SetupError, check,
+    check_nodes, endpoint_of, link, rc,
 };
 use crate::{
     ClientId, Server,
@@ -52,6 +52,8 @@ pub struct Grant {
     pub calls: Endpoint,
     /// The key by which keys are hashed.
     pub hash_key: HashKey,
+    /// What the client may ask for.
+    pub right: Right,
 }
 
 /// What the metadata server learns of a client.
@@ -73,6 +75,7 @@ pub struct ServerEnd<D: Device> {
     pub node_device: D,
     server: Server,
     hash_key: HashKey,
+    secret: Secret,
     cqs: [CqId; 2],
     clients: Vec<ServerClient>,
 }
@@ -101,14 +104,14 @@ impl<D: Device> ServerEnd<D> {
 
     /// Makes a server's objects, and returns what the data nodes have to know of them. `node_port` is
     /// of `node_device`; each node comes with this side of its domain. No client of an earlier server
-    /// may be connected to the nodes.
+    /// may be connected to the nodes. `secret` is what clients have to show that write, here as at the nodes.
     ///
     /// # Errors
     /// [`SetupError`].
     pub fn open(
         (device, node_device): (D, D),
         (mut node_port, nodes): (D::Port, Vec<(PdId, NodeGrant)>),
-        options: &ServerOptions,
+        (options, secret): (&ServerOptions, Secret),
     ) -> Result<(Self, Vec<NodeAccept>), SetupError> {
         check("clients", options.clients, CLIENTS_MAX)?;
         let terms = check_nodes(&node_device, nodes.iter().map(|(_, grant)| grant))?;
@@ -166,6 +169,7 @@ impl<D: Device> ServerEnd<D> {
             node_device,
             server,
             hash_key: options.hash_key,
+            secret,
             cqs,
             clients: Vec::with_capacity(options.clients),
         };
@@ -188,12 +192,19 @@ impl<D: Device> ServerEnd<D> {
         }
     }
 
-    /// Makes the objects for a client whose domain is `pd`.
+    /// Makes the objects for a client whose domain is `pd`. With the secret it may ask for what PUTs and
+    /// DELETEs need, without one it may ask where keys are.
     ///
     /// # Errors
-    /// [`OptionsError::Starting`] until [`Server::is_ready`], [`OptionsError::Clients`], or the
-    /// provider's refusal; objects that were made are left in the domain, and go with it.
-    pub fn admit(&mut self, pd: PdId) -> Result<(ClientId, Grant), SetupError> {
+    /// [`OptionsError::Secret`], [`OptionsError::Starting`] until [`Server::is_ready`],
+    /// [`OptionsError::Clients`], or the provider's refusal; objects that were made are left in the
+    /// domain, and go with it.
+    pub fn admit(
+        &mut self,
+        pd: PdId,
+        secret: Option<&Secret>,
+    ) -> Result<(ClientId, Grant), SetupError> {
+        let right = self.secret.right(secret)?;
         if !self.server.is_ready() {
             return Err(OptionsError::Starting.into());
         }
@@ -209,6 +220,7 @@ impl<D: Device> ServerEnd<D> {
         let grant = Grant {
             calls: endpoint_of(device, port, calls)?,
             hash_key: self.hash_key,
+            right,
         };
         let attached = ServerClient {
             id,
@@ -220,7 +232,7 @@ impl<D: Device> ServerEnd<D> {
             qp: calls,
             calls: RecvBuffers::new(calls, buffers, CALL_BYTES_MAX),
         };
-        self.server.attach(port, id, objects)?;
+        self.server.attach(port, id, (objects, right))?;
         self.clients.push(attached);
         Ok((id, grant))
     }

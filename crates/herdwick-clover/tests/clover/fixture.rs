@@ -143,7 +143,7 @@ pub(crate) fn join<D: Device>(
         .create_pd_for(&mut server.port, &room)
         .unwrap();
     let ticket = server.device.export_pd(&mut server.port, pd).unwrap();
-    let (id, grant) = server.admit(pd).unwrap();
+    let (id, grant) = server.admit(pd, secret).unwrap();
     let pd = device.import_pd(&mut port, ticket).unwrap();
     let (mut node_ids, mut grants) = (Vec::new(), Vec::new());
     for node in nodes.iter_mut() {
@@ -178,7 +178,8 @@ pub(crate) fn serve<D: Device>(
         .into_iter()
         .map(|(id, pd, grant)| (id, (pd, grant)))
         .unzip();
-    let (server, accepts) = ServerEnd::open((host, device), (port, grants), options).unwrap();
+    let (server, accepts) =
+        ServerEnd::open((host, device), (port, grants), (options, SECRET)).unwrap();
     for ((node, id), accept) in nodes.iter_mut().zip(ids).zip(&accepts) {
         node.connect(id, accept).unwrap();
     }

@@ -12,7 +12,7 @@ use herdwick_fabric::{
     RecvWr, RegionId, RegionSpec, Scope, SendOp, SendWr, Status, Transport,
 };
 
-use crate::fixture::{Kept, World, enter, geometry, join, key};
+use crate::fixture::{Kept, SECRET, World, enter, geometry, join, key};
 
 /// A client that makes its messages itself.
 struct Raw {
@@ -28,6 +28,11 @@ const REPLIES_AT: usize = CALL_BYTES_MAX;
 
 impl Raw {
     fn new(world: &mut World<SeededNetwork>) -> Self {
+        Self::with(world, Some(&SECRET))
+    }
+
+    /// Connects a client that may write if it has the secret.
+    fn with(world: &mut World<SeededNetwork>, secret: Option<&Secret>) -> Self {
         let device = world.fabric.device();
         let server = &mut world.server;
         let room = ServerEnd::<SeededDevice>::pd_room();
@@ -36,7 +41,7 @@ impl Raw {
             .create_pd_for(&mut server.port, &room)
             .unwrap();
         let ticket = server.device.export_pd(&mut server.port, pd).unwrap();
-        let (id, grant) = server.admit(pd).unwrap();
+        let (id, grant) = server.admit(pd, secret).unwrap();
         let mut port = device.open_port(&PortLimits::default()).unwrap();
         let pd = device.import_pd(&mut port, ticket).unwrap();
         let cq = device.create_cq(&mut port, &CqSpec { depth: 128 }).unwrap();
@@ -289,6 +294,70 @@ fn a_client_that_takes_no_replies_is_bounded() {
     }
     assert!(world.server.server().counters().calls >= CALLS_MAX as u64);
     assert_eq!(world.put(0, &key(2), b"x"), Kept::Done);
+}
+
+/// Without the secret a client takes no entries, creates no keys, and has the server delete none.
+#[test]
+fn without_the_secret_a_client_asks_where_keys_are_and_nothing_else() {
+    let mut world = world(5);
+    assert_eq!(world.put(0, &key(1), b"kept"), Kept::Done);
+    let mut raw = Raw::with(&mut world, None);
+    let place = Place {
+        target: world.geometry.target_of(0),
+        version: 0,
+        tombstone: false,
+    };
+    let create = Call {
+        entry: place.word(),
+        ..of(CallOp::Create)
+    };
+    let (one, word) = (key(1), place.word().to_le_bytes());
+    for (call, body) in [
+        (of(CallOp::Take), &[][..]),
+        (create, b"forged"),
+        (of(CallOp::Give), &word),
+        (of(CallOp::Superseded), &[0; 8]),
+        (of(CallOp::Delete), &one),
+    ] {
+        let reply = raw.call(&mut world, call, body);
+        assert_eq!(status(&reply), CallStatus::Malformed as u64, "{call:?}");
+    }
+    let found = raw.call(&mut world, of(CallOp::Find), &one);
+    assert_eq!(status(&found), CallStatus::Done as u64);
+    let published = raw.call(&mut world, of(CallOp::Publish), &[]);
+    assert_eq!(status(&published), CallStatus::Done as u64);
+    assert_eq!(world.server.server().counters().bad_right, 5);
+    assert_eq!(world.get(0, &key(1)), Kept::Value(b"kept".to_vec()));
+    // A wrong secret is refused here, too.
+    let pd = herdwick_fabric::PdId(0);
+    let wrong = world.server.admit(pd, Some(&Secret([8; 16]))).unwrap_err();
+    assert!(matches!(wrong, SetupError::Refused(OptionsError::Secret)));
+}
+
+/// What a client does not hold it cannot give back, nor what it holds twice.
+#[test]
+fn entries_that_are_given_back_are_checked() {
+    let mut world = world(6);
+    assert_eq!(world.put(0, &key(1), b"kept"), Kept::Done);
+    let mut raw = Raw::new(&mut world);
+    let taken = raw.call(&mut world, of(CallOp::Take), &[]);
+    let mut body = Vec::new();
+    let others = [0, 1, 599].map(|number| Place {
+        target: world.geometry.target_of(number),
+        version: 0,
+        tombstone: false,
+    });
+    for word in others
+        .iter()
+        .map(|place| place.word())
+        .chain([taken[4], taken[4], u64::MAX])
+    {
+        body.extend_from_slice(&word.to_le_bytes());
+    }
+    raw.call(&mut world, of(CallOp::Give), &body);
+    let counters = world.server.server().counters();
+    assert_eq!((counters.given, counters.bad_claim), (1, 5));
+    assert_eq!(world.get(0, &key(1)), Kept::Value(b"kept".to_vec()));
 }
 
 #[test]

@@ -172,7 +172,7 @@ fn a_client_needs_all_nodes_in_their_order() {
             .create_pd_for(&mut server.port, &room)
             .unwrap();
         let ticket = server.device.export_pd(&mut server.port, pd).unwrap();
-        let (_, grant) = server.admit(pd).unwrap();
+        let (_, grant) = server.admit(pd, Some(&SECRET)).unwrap();
         let pd = device.import_pd(&mut port, ticket).unwrap();
         let nodes = chosen.iter().map(|node| {
             let entered = enter(&mut world.nodes[*node], (&device, &mut port), Some(&SECRET));
