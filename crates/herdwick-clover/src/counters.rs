@@ -77,7 +77,7 @@ counters! {
         bad_hoard,
         /// Replies that found the way to their client full; they were sent later.
         replies_held,
-        /// Clients that published no epoch in time.
+        /// Clients removed whose connection had failed, or whose lease was over.
         lapsed,
     }
 }

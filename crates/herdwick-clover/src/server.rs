@@ -7,6 +7,7 @@ mod entries;
 mod execute;
 mod headers;
 mod index;
+mod lease;
 mod peer;
 mod reap;
 mod recover;
@@ -28,6 +29,7 @@ use crate::{
 
 use entries::Entries;
 use index::Index;
+use lease::Lease;
 use peer::Peer;
 pub(crate) use peer::{PeerObjects, REPLY_DEPTH};
 use tasks::{CHUNK, Reaper, Reason, Start, Task, Tasks};
@@ -59,8 +61,7 @@ pub struct Server {
     /// When a key was last looked at without a reason, and how often that is done.
     swept: Duration,
     sweep: Duration,
-    /// Time after which a client that publishes no epoch is taken for dead.
-    lease: Duration,
+    lease: Lease,
     now: Duration,
     counters: ServerCounters,
 }
@@ -103,7 +104,7 @@ impl Server {
             starved: false,
             swept: Duration::ZERO,
             sweep: parts.sweep,
-            lease: parts.lease,
+            lease: Lease::new(parts.lease),
             now: Duration::ZERO,
             counters: ServerCounters::default(),
         }
@@ -188,21 +189,6 @@ impl Server {
         }
     }
 
-    /// Returns a client whose connection failed, or that has published no epoch in time. It keeps
-    /// entries from another use until it is removed.
-    pub(crate) fn lapsed(&mut self) -> Option<ClientId> {
-        let ((epoch, _), now, lease) = (self.entries.epochs(), self.now, self.lease);
-        let late = |peer: &Peer| {
-            peer.failed || peer.published < epoch && now.saturating_sub(peer.advanced) > lease
-        };
-        let found = self.peers.iter().find(|(_, peer)| late(peer));
-        found.map(|(id, _)| id)
-    }
-
-    pub(crate) fn count_lapsed(&mut self) {
-        self.counters.lapsed += 1;
-    }
-
     /// Takes completions, executes what has arrived, goes on with its tasks. Returns the number of
     /// calls that arrived.
     pub(crate) fn pass<P: Port>(&mut self, ports: &mut Ports<'_, P>, now: Duration) -> usize {
@@ -221,6 +207,7 @@ impl Server {
         self.tidy(ports.nodes);
         let published = self.peers.iter().map(|(_, peer)| peer.published).min();
         self.entries.advance(published.unwrap_or(u64::MAX));
+        self.note_epoch();
         arrived
     }
 
@@ -282,14 +269,14 @@ impl Server {
         let Self {
             peers, completions, ..
         } = self;
-        let mut arrived = 0;
+        let (now, mut arrived) = (self.now, 0);
         drain(port, self.recv_cq, completions, |_, completion| {
             let (id, buffer) = ClientId::of(completion.wr_id);
             let Some(peer) = peers.get_mut(id) else {
                 return;
             };
             if completion.status == Status::Success {
-                peer.arrived(completion, buffer);
+                peer.arrived(completion, buffer, now);
                 arrived += 1;
             } else {
                 peer.failed = true;

@@ -72,11 +72,11 @@ impl Server {
 
     /// Executes a message; `false`: later.
     fn execute<P: Port>(&mut self, port: &mut P, id: ClientId, message: &[u8]) -> bool {
-        let (epoch, now) = (self.entries.epochs().0, self.now);
+        let (epoch, _) = self.entries.epochs();
         let (token, executed) = match Call::parse(message) {
             Ok(call) => {
                 if let Some(peer) = self.peers.get_mut(id) {
-                    peer.publish(call.published, epoch, now);
+                    peer.publish(call.published, epoch);
                 }
                 let body = &message[MESSAGE_HEAD_BYTES..][..call.len];
                 (call.token, self.run(port, id, &call, body))
@@ -117,7 +117,10 @@ impl Server {
     }
 
     fn run<P: Port>(&mut self, port: &mut P, id: ClientId, call: &Call, body: &[u8]) -> Executed {
-        let right = self.peers.get_mut(id).map_or(Right::Read, |peer| peer.right);
+        let right = self
+            .peers
+            .get_mut(id)
+            .map_or(Right::Read, |peer| peer.right);
         if right == Right::Read && !matches!(call.op, CallOp::Find | CallOp::Publish) {
             self.counters.bad_right += 1;
             return Executed::Answered(CallStatus::Malformed, Body::new());

@@ -31,9 +31,10 @@ pub(super) struct Peer {
     pub(super) replies: VecDeque<Reply>,
     /// Calls whose replies come later.
     pub(super) later: usize,
-    /// The epoch that it has left last, and when it was the server's or moved on.
+    /// The epoch that it has left last.
     pub(super) published: u64,
-    pub(super) advanced: Duration,
+    /// When a call arrived last.
+    pub(super) heard: Duration,
     pub(super) failed: bool,
 }
 
@@ -46,7 +47,7 @@ impl Peer {
             replies: VecDeque::with_capacity(CALLS_MAX),
             later: 0,
             published: epoch,
-            advanced: now,
+            heard: now,
             failed: false,
         }
     }
@@ -57,18 +58,15 @@ impl Peer {
     }
 
     /// Notes an arrived call.
-    pub(super) fn arrived(&mut self, completion: &Completion, buffer: u32) {
+    pub(super) fn arrived(&mut self, completion: &Completion, buffer: u32, now: Duration) {
+        self.heard = now;
         let len = self.objects.calls.arrived(completion, buffer);
         self.due.push_back((buffer, len));
     }
 
     /// Notes what it has published; more than the server's epoch counts as that.
-    pub(super) fn publish(&mut self, published: u64, epoch: u64, now: Duration) {
-        let published = published.min(epoch);
-        if published > self.published || self.published == epoch {
-            self.published = self.published.max(published);
-            self.advanced = now;
-        }
+    pub(super) fn publish(&mut self, published: u64, epoch: u64) {
+        self.published = self.published.max(published.min(epoch));
     }
 
     /// Posts the replies that are due. Returns whether one has to wait.

@@ -28,7 +28,7 @@ pub struct ServerOptions {
     pub hash_key: HashKey,
     /// How often a key is looked at that nobody has said has superseded entries.
     pub sweep: Duration,
-    /// Time after which a client that publishes no epoch is taken for dead.
+    /// Time after which a client is taken for dead that does not call, or that memory waits for.
     pub lease: Duration,
 }
 
@@ -258,10 +258,11 @@ impl<D: Device> ServerEnd<D> {
         self.server.pass(ports, now)
     }
 
-    /// Returns a client whose connection failed, or that has published no epoch in time. It keeps
-    /// entries from another use until it is removed: from the data nodes first
-    /// ([`super::NodeEnd::remove`]), then here.
-    pub fn lapsed(&mut self) -> Option<ClientId> {
+    /// Returns a client whose connection failed, that has not called for the time of the lease, or for
+    /// which memory has waited that long. It keeps entries from another use until it is removed: from the
+    /// data nodes first ([`super::NodeEnd::remove`]), then here.
+    #[must_use]
+    pub fn lapsed(&self) -> Option<ClientId> {
         self.server.lapsed()
     }
 
@@ -271,9 +272,7 @@ impl<D: Device> ServerEnd<D> {
             return;
         };
         let client = self.clients.swap_remove(index);
-        if self.server.lapsed() == Some(id) {
-            self.server.count_lapsed();
-        }
+        self.server.count_lapsed(id);
         self.server.detach(id);
         let Self { device, port, .. } = self;
         // What is left is destroyed with the domain.

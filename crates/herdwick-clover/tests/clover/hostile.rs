@@ -1,10 +1,12 @@
 //! Clients that say what they like, write without the right, or hoard; and those that only stop.
 
 use herdwick_check::Rng;
+use std::time::Duration;
+
 use herdwick_clover::{
     ClientId, NodeEnd, OptionsError, Refused, Secret, ServerEnd, SetupError,
     layout::{Place, class_of_len},
-    message::{CALL_BYTES_MAX, CALLS_MAX, Call, CallOp, CallStatus, REPLY_BYTES_MAX},
+    message::{CALL_BYTES_MAX, Call, CallOp, CallStatus, REPLY_BYTES_MAX},
 };
 use herdwick_conformance::seeded::{SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
@@ -28,7 +30,7 @@ const REPLIES_AT: usize = CALL_BYTES_MAX;
 
 impl Raw {
     fn new(world: &mut World<SeededNetwork>) -> Self {
-        Self::with(world, Some(&SECRET))
+        Self::with(world, Some(&SECRET)).receives()
     }
 
     /// Connects a client that may write if it has the secret.
@@ -63,7 +65,7 @@ impl Raw {
         server
             .connect(id, &herdwick_clover::Accept { calls })
             .unwrap();
-        let mut raw = Self {
+        let raw = Self {
             id,
             port,
             qp,
@@ -71,8 +73,13 @@ impl Raw {
             region,
             token: 0,
         };
-        (0..64).for_each(|buffer| raw.receive(buffer));
         raw
+    }
+
+    /// Posts RECVs.
+    fn receives(mut self) -> Self {
+        (0..64).for_each(|buffer| self.receive(buffer));
+        self
     }
 
     fn receive(&mut self, buffer: u64) {
@@ -275,7 +282,8 @@ fn claims_are_checked_and_hoards_bounded() {
 #[test]
 fn a_client_that_takes_no_replies_is_bounded() {
     let mut world = world(3);
-    let mut raw = Raw::new(&mut world);
+    // No RECVs.
+    let mut raw = Raw::with(&mut world, Some(&SECRET));
     let find: Vec<u8> = Call {
         len: 8,
         ..of(CallOp::Find)
@@ -288,12 +296,20 @@ fn a_client_that_takes_no_replies_is_bounded() {
     for _ in 0..60 {
         raw.send(&find);
     }
-    for _ in 0..2000 {
+    let mut passes = 0;
+    while world.server.lapsed().is_none() {
         world.pass();
         raw.port.progress(world.now);
+        passes += 1;
+        assert!(passes < 200_000);
+        if passes == 200 {
+            assert_eq!(world.put(0, &key(2), b"x"), Kept::Done);
+        }
     }
-    assert!(world.server.server().counters().calls >= CALLS_MAX as u64);
-    assert_eq!(world.put(0, &key(2), b"x"), Kept::Done);
+    assert_eq!(world.server.lapsed(), Some(raw.id));
+    assert!(world.server.server().counters().replies_held > 0);
+    world.server.remove(raw.id);
+    assert_eq!(world.put(0, &key(2), b"y"), Kept::Done);
 }
 
 /// Without the secret a client takes no entries, creates no keys, and has the server delete none.
@@ -301,7 +317,7 @@ fn a_client_that_takes_no_replies_is_bounded() {
 fn without_the_secret_a_client_asks_where_keys_are_and_nothing_else() {
     let mut world = world(5);
     assert_eq!(world.put(0, &key(1), b"kept"), Kept::Done);
-    let mut raw = Raw::with(&mut world, None);
+    let mut raw = Raw::with(&mut world, None).receives();
     let place = Place {
         target: world.geometry.target_of(0),
         version: 0,
@@ -332,6 +348,35 @@ fn without_the_secret_a_client_asks_where_keys_are_and_nothing_else() {
     let pd = herdwick_fabric::PdId(0);
     let wrong = world.server.admit(pd, Some(&Secret([8; 16]))).unwrap_err();
     assert!(matches!(wrong, SetupError::Refused(OptionsError::Secret)));
+}
+
+/// A client that leaves one epoch after the other, as late as it may, keeps all memory that was retired
+/// since: it lapses.
+#[test]
+fn a_client_that_crawls_from_epoch_to_epoch_lapses() {
+    let mut world = world(7);
+    world.server_options.lease = Duration::from_millis(2);
+    world.restart();
+    world.join();
+    let mut raw = Raw::new(&mut world);
+    let (lease, begun, mut published) = (world.server_options.lease, world.now, 0);
+    let mut next = begun;
+    while world.server.lapsed().is_none() {
+        assert!(world.now < begun + 4 * lease, "it holds everything up");
+        world.put(0, &key(1), b"x");
+        if world.now >= next {
+            next = world.now + lease * 9 / 10;
+            let publish = Call {
+                published,
+                ..of(CallOp::Publish)
+            };
+            let reply = raw.call(&mut world, publish, &[]);
+            let epoch = reply[2];
+            published = if published == 0 { epoch } else { published + 1 };
+            assert!(published <= epoch);
+        }
+    }
+    assert_eq!(world.server.lapsed(), Some(raw.id));
 }
 
 /// What a client does not hold it cannot give back, nor what it holds twice.

@@ -1,6 +1,10 @@
 //! Readers that stop in the middle of a GET, while what they read is superseded and its memory wanted.
 
+use std::time::Duration;
+
+use herdwick_clover::Answer;
 use herdwick_conformance::seeded::SeededNetwork;
+use herdwick_fabric::Port;
 
 use crate::fixture::{Kept, World, geometry, key};
 
@@ -73,6 +77,57 @@ fn a_client_that_does_not_come_back_lapses() {
     assert_eq!(put_until_full(&mut world), 2000);
     // Its stock is there again.
     assert!(world.server.server().counters().reclaimed > 0);
+}
+
+/// Where nothing is retired, nobody waits for a client that is gone; but it has a place.
+#[test]
+fn a_client_that_is_gone_lapses_where_nothing_is_retired_too() {
+    let mut world = World::new(SeededNetwork::new(4), (1, 2), geometry(4, 60, 100));
+    world.paused = Some(1);
+    let end = world.now + 2 * world.server_options.lease;
+    while world.now < end {
+        assert_eq!(world.pass(), []);
+    }
+    assert_eq!(world.server.lapsed(), Some(world.clients[1].id));
+    world.remove(1);
+    assert_eq!(world.server.lapsed(), None);
+    assert_eq!(world.server.server().counters().lapsed, 1);
+}
+
+/// One that was removed while it stood still goes on: nothing of it reaches the memory.
+#[test]
+fn a_client_that_was_removed_is_told_when_it_goes_on() {
+    let mut world = World::new(SeededNetwork::new(5), (2, 2), geometry(4, 60, 3));
+    assert_eq!(world.put(1, &key(1), b"x"), Kept::Done);
+    // It has begun, and none of its verbs is on the way.
+    let now = world.now;
+    let end = &mut world.clients[1].end;
+    end.client.put(&key(1), b"stale", 7, now).unwrap();
+    end.client.get(&key(1), 8).unwrap();
+    world.paused = Some(1);
+    while world.server.lapsed().is_none() {
+        world.put(0, &key(1), b"y");
+    }
+    let mut gone = world.remove(1);
+    world.paused = None;
+    assert_eq!(put_until_full(&mut world), 2000);
+    assert_eq!(world.put(0, &key(1), b"last"), Kept::Done);
+    let mut answers = Vec::new();
+    for _ in 0..100_000 {
+        if answers.len() == 2 {
+            break;
+        }
+        world.now += Duration::from_micros(20);
+        world.pass();
+        gone.end.client.post(&mut gone.end.port, world.now);
+        gone.end.port.progress(world.now);
+        let sink = &mut |user, answer: Answer<'_>| answers.push((user, Kept::of(answer)));
+        gone.end.client.poll(&mut gone.end.port, world.now, sink);
+    }
+    answers.sort_by_key(|(user, _)| *user);
+    assert_eq!(answers, [(7, Kept::Failed), (8, Kept::Failed)]);
+    assert!(gone.end.client.failed().is_some());
+    assert_eq!(world.get(0, &key(1)), Kept::Value(b"last".to_vec()));
 }
 
 /// A server that stops ends every request, those of GETs alone included, whose READs still work.
