@@ -40,6 +40,9 @@ pub(crate) enum End {
     Stale,
     /// Others append faster; this entry was the last one a moment ago.
     Overtaken(Place),
+    /// The first node names the successor, and another node has another link: whether it counts is not
+    /// known.
+    Divided,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,8 @@ pub(crate) struct Append {
     tail: Place,
     next: Next,
     hops: usize,
+    /// The first node names the successor.
+    decided: bool,
     stage: AppendStage,
 }
 
@@ -73,6 +78,7 @@ impl Append {
             tail,
             next,
             hops: 0,
+            decided: false,
             stage: AppendStage::Deciding,
         };
         let act = append.decide();
@@ -86,6 +92,7 @@ impl Append {
             tail,
             next: link.next?,
             hops: 0,
+            decided: false,
             stage: AppendStage::Deciding,
         };
         let act = append.copy(link, 1);
@@ -144,29 +151,37 @@ impl Append {
 
     /// Takes the word that a CAS found; says what to do next.
     pub(crate) fn found(&mut self, word: u64) -> Act {
-        let found = Link::of(word);
+        let (found, free) = (Link::of(word), self.tail.unlinked().word());
         if found.own != self.tail.version {
-            return Act::End(End::Stale);
+            return self.stale();
         }
         match self.stage {
-            AppendStage::Deciding if found.next.is_none() => match self.nodes {
-                1 => Act::End(End::Linked(self.tail)),
-                _ => self.copy(self.link(), 1),
-            },
+            AppendStage::Deciding if word == free => {
+                self.decided = true;
+                match self.nodes {
+                    1 => Act::End(End::Linked(self.tail)),
+                    _ => self.copy(self.link(), 1),
+                }
+            }
             AppendStage::Deciding if found.committed => self.committed(found),
             AppendStage::Deciding => self.copy(found, 1),
-            AppendStage::Copying(link, node) => {
-                // Nobody but who follows the first node's link changes the others'.
-                if found.next.is_some() && found.next != link.next {
-                    return Act::End(End::Stale);
-                }
+            // Nobody but who follows the first node's link changes the others'.
+            AppendStage::Copying(link, node) if word == free || found.next == link.next => {
                 self.copy(link, node + 1)
             }
             AppendStage::Committing(link) if found.next == link.next => {
                 self.committed(link.settled())
             }
-            AppendStage::Committing(_) => Act::End(End::Stale),
+            AppendStage::Copying(..) | AppendStage::Committing(_) => self.stale(),
         }
+    }
+
+    /// The link makes no sense here.
+    fn stale(&self) -> Act {
+        Act::End(match self.decided {
+            true => End::Divided,
+            false => End::Stale,
+        })
     }
 
     /// A link of this tail counts now: ours, or another one, behind which we go on.
@@ -182,7 +197,7 @@ impl Append {
                 self.decide()
             }
             Some(Next::Closed) => Act::End(End::Closed),
-            None => Act::End(End::Stale),
+            None => self.stale(),
         }
     }
 }
@@ -300,6 +315,42 @@ mod tests {
                     ends.iter().flatten().count(),
                     "two behind one"
                 );
+            }
+        }
+    }
+
+    /// The first node names the entry, and the second has another link: the entry must not be used for
+    /// anything else.
+    #[test]
+    fn an_entry_that_a_node_names_is_not_free() {
+        let other = Link {
+            own: 1,
+            next: Some(Next::Entry(place(3))),
+            committed: true,
+        };
+        let (mut append, _) = Append::begin(2, place(1), Next::Entry(place(2)));
+        let act = append.found(place(1).unlinked().word());
+        assert!(matches!(act, Act::Cas { node: 1, .. }), "{act:?}");
+        assert_eq!(append.found(other.word()), Act::End(End::Divided));
+        // Of one that others began nothing is known but that it is not there.
+        let (mut append, _) = Append::settle(2, place(1), other).unwrap();
+        let foreign = Link {
+            next: Some(Next::Entry(place(4))),
+            ..other
+        };
+        assert_eq!(append.found(foreign.word()), Act::End(End::Stale));
+    }
+
+    /// A CAS that finds bits that no link has did not change the word.
+    #[test]
+    fn a_word_that_was_not_the_expected_one_is_not_linked() {
+        for (nodes, bit) in [(1, 32), (1, 62), (2, 63), (2, 60)] {
+            let (mut append, _) = Append::begin(nodes, place(1), Next::Entry(place(2)));
+            let act = append.found(place(1).unlinked().word() | 1 << bit);
+            assert!(!matches!(act, Act::End(End::Linked(_))), "{bit}: {act:?}");
+            if let Act::Cas { .. } = act {
+                let end = append.found(place(1).unlinked().word());
+                assert!(!matches!(end, Act::End(End::Linked(_))), "{bit}: {end:?}");
             }
         }
     }

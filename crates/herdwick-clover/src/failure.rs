@@ -22,6 +22,11 @@ pub enum Failure {
         "the metadata server or a data node does not answer: it has stopped or hangs; connect again"
     )]
     Silent,
+    /// The data nodes have different links behind an entry: only this request failed.
+    #[error(
+        "the data nodes' replicas differ: somebody wrote over one; start the metadata server without it"
+    )]
+    Divided,
     /// A reply makes no sense.
     #[error("the metadata server's reply makes no sense: it is of another version")]
     Protocol,

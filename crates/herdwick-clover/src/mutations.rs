@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use herdwick_fabric::Port;
 
 use crate::{
-    ClientCounters,
+    ClientCounters, Failure,
     answer::Answer,
     append::{Act, Append, End},
     calls::Caller,
@@ -122,7 +122,7 @@ impl Mutations {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
-        self.all.len() - self.free.len()
+        self.all.len() - self.free.len() + self.ended.len()
     }
 
     /// Begins a PUT of a value, or a DELETE; `false`: as many are in flight as there may be.
@@ -336,6 +336,10 @@ impl Mutations {
             End::Overtaken(place) => {
                 mutation.cursor = Some(Cursor { place, ..cursor });
                 self.again(port, index, shared);
+            }
+            End::Divided => {
+                shared.cursors.forget(&mutation.hash);
+                self.end(index, Answer::Failed(Failure::Divided), shared);
             }
             End::Closed | End::Stale => {
                 shared.counters.recycled += 1;

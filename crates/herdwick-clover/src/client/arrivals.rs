@@ -25,7 +25,11 @@ impl Client {
         now: Duration,
         sink: &mut impl FnMut(u64, Answer<'_>),
     ) -> usize {
-        let before = self.in_flight();
+        let mut ended = 0;
+        let sink = &mut |user, answer: Answer<'_>| {
+            ended += 1;
+            sink(user, answer);
+        };
         self.poll_replies(port, now, sink);
         self.poll_reads(port, sink);
         self.poll_writes(port, now);
@@ -37,7 +41,6 @@ impl Client {
         if let Some(failure) = self.failed() {
             self.fail(port, failure, sink);
         }
-        let ended = before - self.in_flight();
         for Ended { user, answer } in self.mutations.ended.drain(..) {
             sink(user, answer);
         }

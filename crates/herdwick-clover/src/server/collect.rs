@@ -193,7 +193,7 @@ impl Server {
     ) -> bool {
         match act {
             Act::End(End::Linked(_) | End::Closed) => self.look(port, landed, collect),
-            Act::End(End::Stale | End::Overtaken(_)) => self.corrupted(collect),
+            Act::End(End::Stale | End::Divided | End::Overtaken(_)) => self.corrupted(collect),
             act => {
                 self.tasks.act(port, landed, act);
                 true
@@ -221,7 +221,7 @@ impl Server {
                 self.index.slot(collect.slot).phase = Phase::Live;
                 self.look(port, landed, collect)
             }
-            Act::End(End::Stale | End::Overtaken(_)) => self.corrupted(collect),
+            Act::End(End::Stale | End::Divided | End::Overtaken(_)) => self.corrupted(collect),
             act => {
                 self.tasks.act(port, landed, act);
                 true
@@ -255,7 +255,8 @@ impl Server {
         // An orphan whose chain is not known to the end may be in it.
         match std::mem::replace(&mut collect.reason, Reason::Superseded) {
             Reason::Superseded => {}
-            Reason::Orphan(_) => self.reaper.skip(),
+            // It may be in the chain: nobody holds it any more, and it is not used again.
+            Reason::Orphan(number) => self.abandoned(number),
             Reason::Delete(deleter) => {
                 let status = match deleter.closed {
                     true => CallStatus::Done,
@@ -264,7 +265,8 @@ impl Server {
                 self.deleted(deleter, status);
             }
         }
-        self.index.slot(collect.slot).phase = Phase::Broken;
+        let slot = self.index.slot(collect.slot);
+        (slot.phase, slot.busy) = (Phase::Broken, false);
         false
     }
 }

@@ -116,7 +116,8 @@ impl Index {
         let Some(one) = self.slots.get_mut(slot as usize) else {
             return false;
         };
-        if one.phase != Phase::Free && !one.queued {
+        let has_chain = !matches!(one.phase, Phase::Free | Phase::Broken);
+        if has_chain && !one.queued {
             one.queued = true;
             self.queue.push_back(slot);
         }
@@ -143,7 +144,8 @@ impl Index {
     /// Has the caller's task work on a slot; `false`: another does, or it has no key.
     pub(super) fn reserve(&mut self, slot: u32) -> bool {
         let one = self.slot(slot);
-        let idle = !one.busy && one.phase == Phase::Live;
+        // One that is to be forgotten and idle was found so at the start.
+        let idle = !one.busy && matches!(one.phase, Phase::Live | Phase::Forgetting);
         one.busy |= idle;
         idle
     }

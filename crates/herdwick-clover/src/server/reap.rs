@@ -65,13 +65,20 @@ impl Server {
             return self.reaped(number);
         };
         if self.index.slot(slot).phase == Phase::Broken {
-            self.reaper.skip();
+            self.abandoned(number);
         } else if self.index.reserve(slot) {
             self.collect(port, slot, Reason::Orphan(number));
         } else {
             // A task works on the key: later.
             self.reaper.busy = false;
         }
+    }
+
+    /// The entry may be part of a chain that makes no sense.
+    pub(super) fn abandoned(&mut self, number: u32) {
+        let place = self.entries.place(number);
+        self.entries.link(place);
+        self.reaper.skip();
     }
 
     /// The chain of the entry's key is known to its end.

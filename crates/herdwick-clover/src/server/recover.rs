@@ -207,6 +207,7 @@ impl Server {
                 true
             }
             (Act::End(End::Linked(_)), Next::Closed) => {
+                self.index.slot(recover.slot).phase = Phase::Forgetting;
                 self.index.hint(recover.slot.into());
                 false
             }

@@ -65,15 +65,14 @@ impl Raw {
         server
             .connect(id, &herdwick_clover::Accept { calls })
             .unwrap();
-        let raw = Self {
+        Self {
             id,
             port,
             qp,
             cq,
             region,
             token: 0,
-        };
-        raw
+        }
     }
 
     /// Posts RECVs.

@@ -269,6 +269,32 @@ fn a_store_without_entries_to_spare_matches_a_map() {
     }
 }
 
+/// Answers of requests that end while they are posted are in flight until they are handed over.
+#[test]
+fn answers_are_counted_when_they_are_handed_over() {
+    let mut world = World::new(Shm, (1, 1), geometry(8, 2, 100));
+    for n in 0..2 {
+        assert_eq!(world.put(0, &key(n), b"x"), Kept::Done);
+    }
+    let now = world.now;
+    let client = &mut world.clients[0].end.client;
+    (0..3).for_each(|user| client.put(&key(9), b"x", user, now).unwrap());
+    let (mut answers, mut ended) = (0, 0);
+    while world.clients[0].end.client.in_flight() > 0 {
+        world.now += world.client_options.entry_wait / 3;
+        world.server.port.progress(world.now);
+        world.server.node_port.progress(world.now);
+        world.server.pass(world.now);
+        let (now, end) = (world.now, &mut world.clients[0].end);
+        end.client.post(&mut end.port, now);
+        end.port.progress(now);
+        ended += end
+            .client
+            .poll(&mut end.port, now, &mut |_, _| answers += 1);
+    }
+    assert_eq!((answers, ended), (3, 3));
+}
+
 /// A server that stalls is asked for entries once, not at each publication; and what a client takes and
 /// does not use comes back.
 #[test]

@@ -1,8 +1,9 @@
 //! Which data nodes a metadata server begins with: those that belong together, and no others.
 
 use herdwick_clover::{
-    ClientEnd, Grants, NodeAccept, NodeEnd, NodeOptions, OptionsError, ServerEnd, SetupError,
-    layout::{BadNodes, Geometry, MEMBER_WORD, STORE_WORD},
+    ClientEnd, Failure, Grants, NodeAccept, NodeEnd, NodeOptions, OptionsError, ServerEnd,
+    SetupError,
+    layout::{BadNodes, Geometry, Link, MEMBER_WORD, Next, Place, STORE_WORD},
 };
 use herdwick_conformance::seeded::{SeededDevice, SeededNetwork};
 use herdwick_fabric::{
@@ -156,6 +157,77 @@ fn a_start_that_dies_between_headers_is_taken_up() {
         world.join();
         assert_eq!(world.put(0, &key(1), b"x"), Kept::Done);
     }
+}
+
+/// Somebody wrote over a replica: a PUT that one node names and another one does not is neither done nor
+/// without effect, and its entry is not used for another one.
+#[test]
+fn a_put_that_the_nodes_disagree_about_has_an_unknown_outcome() {
+    let mut world = world(2);
+    // The entries of a batch are used from its end.
+    let (target, foreign) = (GEOMETRY().target_of(15), GEOMETRY().target_of(40));
+    let place = |target| Place {
+        target,
+        version: 0,
+        tombstone: false,
+    };
+    let link = Link {
+        next: Some(Next::Entry(place(foreign))),
+        ..place(target).unlinked()
+    };
+    poke(&mut world, 1, target as usize * 8, link.word());
+    assert_eq!(
+        world.put(0, &key(0), b"new"),
+        Kept::Failed(Failure::Divided)
+    );
+    assert_eq!(world.clients[0].end.client.failed(), None);
+    for n in 1..10 {
+        assert_eq!(world.put(0, &key(n), b"other"), Kept::Done);
+        assert_eq!(world.get(0, &key(n)), Kept::Value(b"other".to_vec()));
+    }
+    // Readers know the key by its own name alone.
+    let found = world.get(0, &key(0));
+    assert!(
+        found == Kept::Value(b"kept".to_vec()) || found == Kept::Contended,
+        "{found:?}"
+    );
+}
+
+/// Keys whose chains make no sense hold up no others.
+#[test]
+fn broken_keys_are_passed_by() {
+    let geometry = geometry(128, 400, 100);
+    let mut world = World::new(SeededNetwork::new(3), (1, 1), geometry);
+    // The passes of a PUT and until what it superseded is out of the chain.
+    let collect = |world: &mut World<SeededNetwork>, name: &[u8]| {
+        let before = (world.server.server().counters().superseded, world.now);
+        assert_eq!(world.put(0, name, b"x"), Kept::Done);
+        while world.server.server().counters().superseded == before.0 {
+            world.pass();
+        }
+        (world.now - before.1).as_micros()
+    };
+    assert_eq!(world.put(0, &key(0), b"x"), Kept::Done);
+    let usual = (0..20).map(|_| collect(&mut world, &key(0))).max().unwrap();
+    for n in 1..=100 {
+        assert_eq!(world.put(0, &key(n), b"x"), Kept::Done);
+    }
+    for number in 0..150 {
+        poke(
+            &mut world,
+            0,
+            geometry.target_of(number) as usize * 8,
+            u64::MAX,
+        );
+    }
+    let live = [b'v'; 100];
+    assert_eq!(world.put(0, &live, b"x"), Kept::Done);
+    for _ in 0..100_000 {
+        world.pass();
+    }
+    assert!(world.server.server().counters().corrupt >= 100);
+    let now = (0..20).map(|_| collect(&mut world, &live)).max().unwrap();
+    assert!(now <= usual + 2, "{usual} passes, and then {now}");
 }
 
 /// A client that writes some of the nodes alone would leave the others behind.
