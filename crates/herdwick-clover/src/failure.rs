@@ -24,7 +24,7 @@ pub enum Failure {
     Silent,
     /// The data nodes have different links behind an entry: only this request failed.
     #[error(
-        "the data nodes' replicas differ: somebody wrote over one; start the metadata server without it"
+        "the data nodes' replicas differ, since one was overwritten; start the metadata server without it"
     )]
     Divided,
     /// A reply makes no sense.

@@ -189,6 +189,21 @@ impl Server {
         }
     }
 
+    /// Returns a client whose connection failed or whose lease is over. It keeps entries from another use
+    /// until it is removed.
+    pub(crate) fn lapsed(&self) -> Option<ClientId> {
+        let over = |peer: &Peer| self.lease.is_over(peer, self.now);
+        let found = self.peers.iter().find(|(_, peer)| over(peer));
+        found.map(|(id, _)| id)
+    }
+
+    /// Counts a client that is about to be removed, if its lease is over.
+    pub(crate) fn count_lapsed(&mut self, id: ClientId) {
+        let mut peers = self.peers.iter();
+        let over = |peer: &Peer| self.lease.is_over(peer, self.now);
+        self.counters.lapsed += u64::from(peers.any(|(other, peer)| other == id && over(peer)));
+    }
+
     /// Takes completions, executes what has arrived, goes on with its tasks. Returns the number of
     /// calls that arrived.
     pub(crate) fn pass<P: Port>(&mut self, ports: &mut Ports<'_, P>, now: Duration) -> usize {
@@ -207,7 +222,8 @@ impl Server {
         self.tidy(ports.nodes);
         let published = self.peers.iter().map(|(_, peer)| peer.published).min();
         self.entries.advance(published.unwrap_or(u64::MAX));
-        self.note_epoch();
+        let (epoch, _) = self.entries.epochs();
+        self.lease.note(epoch, now);
         arrived
     }
 

@@ -3,9 +3,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use herdwick_read::ClientId;
-
-use super::{Server, peer::Peer};
+use super::peer::Peer;
 
 /// Epochs whose beginnings are noted within a lease.
 const NOTES: u32 = 16;
@@ -30,7 +28,7 @@ impl Lease {
     }
 
     /// Notes the server's epoch.
-    fn note(&mut self, epoch: u64, now: Duration) {
+    pub(super) fn note(&mut self, epoch: u64, now: Duration) {
         while let Some((begun, since)) = self.begun.front().copied()
             && now.saturating_sub(since) > self.time
         {
@@ -48,34 +46,9 @@ impl Lease {
         }
     }
 
-    fn is_over(&self, peer: &Peer, now: Duration) -> bool {
-        now.saturating_sub(peer.heard) > self.time || peer.published < self.overdue
-    }
-}
-
-impl Server {
-    pub(super) fn note_epoch(&mut self) {
-        let (epoch, _) = self.entries.epochs();
-        self.lease.note(epoch, self.now);
-    }
-
-    fn has_lapsed(&self, peer: &Peer) -> bool {
-        peer.failed || self.lease.is_over(peer, self.now)
-    }
-
-    /// Returns a client whose connection failed or whose lease is over. It keeps entries from another use
-    /// until it is removed.
-    pub(crate) fn lapsed(&self) -> Option<ClientId> {
-        let mut peers = self.peers.iter();
-        let found = peers.find(|(_, peer)| self.has_lapsed(peer));
-        found.map(|(id, _)| id)
-    }
-
-    /// Counts a client that is about to be removed, if its lease is over.
-    pub(crate) fn count_lapsed(&mut self, id: ClientId) {
-        let mut peers = self.peers.iter();
-        let lapsed = peers.any(|(other, peer)| other == id && self.has_lapsed(peer));
-        self.counters.lapsed += u64::from(lapsed);
+    /// Returns whether a client's connection failed, or its lease is over.
+    pub(super) fn is_over(&self, peer: &Peer, now: Duration) -> bool {
+        peer.failed || now.saturating_sub(peer.heard) > self.time || peer.published < self.overdue
     }
 }
 

@@ -7,8 +7,8 @@ use herdwick_read::{Reader, ReaderOptions, RecvBuffers};
 use herdwick_request::HashKey;
 
 use super::{
-    Accept, Grant, NodeAccept, NodeGrant, OptionsError, Right, SetupError, check, check_nodes,
-    endpoint_of, link, rc,
+    Accept, Grant, NodeAccept, NodeGrant, NodeTerms, OptionsError, Right, SetupError, check,
+    check_nodes, check_time, endpoint_of, link, rc,
 };
 use crate::{
     Client,
@@ -108,13 +108,8 @@ impl<D: Device> ClientEnd<D> {
             server: (pd, grant),
             nodes,
         } = grants;
-        check("puts", options.puts, PUTS_MAX)?;
-        check("cursors", options.cursors, CURSORS_MAX)?;
-        let terms = check_nodes(&device, nodes.iter().map(|(_, grant)| grant))?;
-        let members: Memberships = nodes.iter().map(|(_, grant)| grant.membership).collect();
-        if !is_whole(&members) {
-            return Err(OptionsError::NotAllNodes.into());
-        }
+        check_options(options)?;
+        let terms = check_all_nodes(&device, &nodes)?;
         let largest = terms.geometry.largest();
         let Some((reads_pd, first)) = nodes.first() else {
             return Err(OptionsError::NodesDiffer.into());
@@ -171,6 +166,32 @@ impl<D: Device> ClientEnd<D> {
             client,
         };
         Ok((end, accept, accepts))
+    }
+}
+
+fn check_options(options: &ClientOptions) -> Result<(), OptionsError> {
+    check("puts", options.puts, PUTS_MAX)?;
+    check("cursors", options.cursors, CURSORS_MAX)?;
+    for (what, time) in [
+        ("publish", options.publish),
+        ("entry_wait", options.entry_wait),
+        ("timeout", options.timeout),
+    ] {
+        check_time(what, time)?;
+    }
+    Ok(())
+}
+
+/// Checks the data nodes, and that they are all of one metadata server, in its order.
+fn check_all_nodes<D: Device>(
+    device: &D,
+    nodes: &[(PdId, NodeGrant)],
+) -> Result<NodeTerms, OptionsError> {
+    let terms = check_nodes(device, nodes.iter().map(|(_, grant)| grant))?;
+    let members: Memberships = nodes.iter().map(|(_, grant)| grant.membership).collect();
+    match is_whole(&members) {
+        true => Ok(terms),
+        false => Err(OptionsError::NotAllNodes),
     }
 }
 

@@ -22,6 +22,8 @@ pub use in_process::{Hosts, Joined};
 pub use node::{NodeAccept, NodeClientId, NodeEnd, NodeGrant, NodeOptions, Right, Secret};
 pub use server::{Accept, Grant, ServerEnd, ServerOptions};
 
+use std::time::Duration;
+
 use herdwick_fabric::{
     ConnectError, ControlError, CqId, Device, PdId, QpId, QpSpec, RegionSpec, Transport,
 };
@@ -55,6 +57,9 @@ pub enum OptionsError {
         /// Its greatest value.
         max: usize,
     },
+    /// A time of the options is 0.
+    #[error("{0} is a time longer than 0")]
+    NoTime(&'static str),
     /// The dimensions of the memory.
     #[error(transparent)]
     Geometry(#[from] BadGeometry),
@@ -105,6 +110,13 @@ fn check(what: &'static str, asked: usize, max: usize) -> Result<(), OptionsErro
         return Ok(());
     }
     Err(OptionsError::Option { what, asked, max })
+}
+
+fn check_time(what: &'static str, time: Duration) -> Result<(), OptionsError> {
+    match time.is_zero() {
+        true => Err(OptionsError::NoTime(what)),
+        false => Ok(()),
+    }
 }
 
 fn rc(pd: PdId, cqs: [CqId; 2], depths: [usize; 2]) -> QpSpec {

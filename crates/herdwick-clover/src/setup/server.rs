@@ -10,7 +10,7 @@ use herdwick_request::HashKey;
 
 use super::{
     CLIENTS_MAX, NodeAccept, NodeGrant, OptionsError, Right, Secret, SetupError, check,
-    check_nodes, endpoint_of, link, rc,
+    check_nodes, check_time, endpoint_of, link, rc,
 };
 use crate::{
     ClientId, Server,
@@ -114,6 +114,7 @@ impl<D: Device> ServerEnd<D> {
         (options, secret): (&ServerOptions, Secret),
     ) -> Result<(Self, Vec<NodeAccept>), SetupError> {
         check("clients", options.clients, CLIENTS_MAX)?;
+        check_time("lease", options.lease)?;
         let terms = check_nodes(&node_device, nodes.iter().map(|(_, grant)| grant))?;
         let clients = options.clients;
         let mut port = device.open_port(&PortLimits {

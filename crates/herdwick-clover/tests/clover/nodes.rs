@@ -1,8 +1,10 @@
 //! Which data nodes a metadata server begins with: those that belong together, and no others.
 
+use std::time::Duration;
+
 use herdwick_clover::{
-    ClientEnd, Failure, Grants, NodeAccept, NodeEnd, NodeOptions, OptionsError, ServerEnd,
-    SetupError,
+    ClientEnd, ClientOptions, Failure, Grants, NodeAccept, NodeEnd, NodeOptions, OptionsError,
+    ServerEnd, SetupError,
     layout::{BadNodes, Geometry, Link, MEMBER_WORD, Next, Place, STORE_WORD},
 };
 use herdwick_conformance::seeded::{SeededDevice, SeededNetwork};
@@ -311,4 +313,41 @@ fn a_key_is_seen_when_all_nodes_have_it_and_not_before() {
         answers,
         [(0, 1, Kept::Done), (1, 2, new.clone()), (2, 3, new)]
     );
+}
+
+#[test]
+fn times_of_0_are_refused() {
+    let mut world = world(1);
+    let refuse = |world: &mut World<SeededNetwork>, change: fn(&mut ClientOptions)| {
+        let mut options = world.client_options;
+        change(&mut options);
+        let device = world.fabric.device();
+        let mut port = ClientEnd::open_port(&device, 1).unwrap();
+        let server = &mut world.server;
+        let room = ServerEnd::<SeededDevice>::pd_room();
+        let pd = (server.device)
+            .create_pd_for(&mut server.port, &room)
+            .unwrap();
+        let ticket = server.device.export_pd(&mut server.port, pd).unwrap();
+        let (_, grant) = server.admit(pd, Some(&SECRET)).unwrap();
+        let pd = device.import_pd(&mut port, ticket).unwrap();
+        let (_, node, node_grant) = enter(&mut world.nodes[0], (&device, &mut port), Some(&SECRET));
+        let grants = Grants {
+            nodes: vec![(node, node_grant)],
+            server: (pd, grant),
+        };
+        let opened = ClientEnd::open(device, (port, grants), &options);
+        opened.err().map(|refused| refused.to_string())
+    };
+    for (what, change) in [
+        (
+            "publish",
+            (|options| options.publish = Duration::ZERO) as fn(&mut ClientOptions),
+        ),
+        ("entry_wait", |options| options.entry_wait = Duration::ZERO),
+        ("timeout", |options| options.timeout = Duration::ZERO),
+    ] {
+        let refused = refuse(&mut world, change).unwrap();
+        assert!(refused.contains(what), "{refused}");
+    }
 }
