@@ -67,10 +67,9 @@ impl Store {
             if !self.begin_cleaning() {
                 return self.segments.found_none();
             }
-            match self.clean_few(self.survivors()) {
-                Some(walked) => budget -= walked as isize,
-                None => return,
-            }
+            // One that is given up costs a step: another is chosen.
+            let walked = self.clean_few(self.survivors()).unwrap_or(STEP);
+            budget -= walked as isize;
             if self.cleaner.is_none() && self.has_ahead() {
                 return;
             }
@@ -85,15 +84,6 @@ impl Store {
             _ => SPARE,
         };
         self.segments.free > spare + AHEAD
-    }
-
-    /// Cleans the next few items. Returns the bytes walked over or moved; `None` if there is nothing to
-    /// clean, or no room for what has to be kept.
-    pub(super) fn clean_next(&mut self) -> Option<usize> {
-        if !self.begin_cleaning() {
-            return None;
-        }
-        self.clean_few(self.survivors())
     }
 
     /// Cleans the current segment to its end, or a whole one. Returns whether it did.
@@ -113,7 +103,7 @@ impl Store {
 
     /// As [`Self::clean_some`]; makes room for an item of many segments that has none. Returns the
     /// bytes walked over or moved; `None` if the cleaning was given up, because there is no room.
-    fn clean_few(&mut self, keep: Survivors) -> Option<usize> {
+    pub(super) fn clean_few(&mut self, keep: Survivors) -> Option<usize> {
         let len = match self.clean_some(keep)? {
             Cleaned::Walked(bytes) => return Some(bytes),
             Cleaned::Blocked(len) => len,
@@ -125,6 +115,11 @@ impl Store {
         self.cleaner = None;
         self.segments.leave(walk.number);
         None
+    }
+
+    /// Records that a cleaning that was needed was given up.
+    pub(super) fn count_futile(&mut self) {
+        self.futile = FUTILE_MAX.min(self.futile + 1);
     }
 
     /// Chooses a segment to clean, unless one is being cleaned. Returns whether there is one.

@@ -2,6 +2,7 @@
 //! the system.
 
 use super::{
+    clean::Survivors,
     copies::COPY_RATE,
     table::{SPARE, State},
 };
@@ -13,6 +14,8 @@ const ITEMS_MIN: usize = 4;
 const COUNT_MIN: usize = 12;
 /// Bytes that a step towards a limit walks over, or returns to the system.
 const STEP: usize = 256 << 10;
+/// Bytes that a step counts for a segment whose cleaning is given up.
+const GIVEN_UP: usize = STEP / 64;
 /// Segments that a step away from a limit looks at, to free those that were withheld.
 const RESTORED: usize = 1024;
 
@@ -46,13 +49,22 @@ impl Store {
             if work >= STEP || self.is_record_half_full() {
                 return true;
             }
-            if self.segments.free > SPARE {
+            if self.segments.free > self.free_for_copies() {
                 self.withhold_one();
                 work += self.segments.size();
                 continue;
             }
-            let Some(bytes) = self.clean_next() else {
+            if !self.begin_cleaning() {
                 return false;
+            }
+            let Some(bytes) = self.clean_few(self.survivors()) else {
+                // Another is chosen, and live items give way if all are given up.
+                if self.lossless {
+                    return false;
+                }
+                self.count_futile();
+                work += GIVEN_UP;
+                continue;
             };
             work += bytes;
             // Half of them may be copied, so that the walk comes to an end.
@@ -60,6 +72,14 @@ impl Store {
                 .earn(bytes / (2 * COPY_RATE), self.segments.size());
         }
         false
+    }
+
+    /// Returns the segments that stay free for copies: of any item, if all live ones are kept.
+    fn free_for_copies(&self) -> usize {
+        match self.survivors() {
+            Survivors::All => SPARE + self.segments.span(self.largest()),
+            _ => SPARE,
+        }
     }
 
     /// Returns the segments that can be withheld while so many bytes are reserved: fewer than the

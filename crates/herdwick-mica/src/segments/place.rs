@@ -93,9 +93,10 @@ impl Store {
 
     fn open_one(&mut self, kind: Kind) {
         for _ in 0..VICTIMS {
-            if self.segments.free > SPARE || !self.clean_one(self.survivors()) {
+            if self.segments.free > SPARE || !self.begin_cleaning() {
                 break;
             }
+            self.finish_cleaning(self.survivors());
         }
         let mut number = self.segments.find_free();
         while number.is_none() && self.clean_one(Survivors::None) {
@@ -183,6 +184,6 @@ impl Store {
         if span > 1 {
             self.finish_cleaning(Survivors::All);
         }
-        self.free_run(span).is_some()
+        span == 1 || self.free_run(span).is_some()
     }
 }

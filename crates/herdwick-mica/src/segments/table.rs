@@ -156,6 +156,9 @@ pub(crate) struct Segments {
     horizon: u64,
     /// What a file keeps of this table.
     pub(crate) book: Book,
+    /// Heads that searches for free segments have looked at.
+    #[cfg(test)]
+    pub(super) looked: std::cell::Cell<usize>,
 }
 
 impl Segments {
@@ -178,6 +181,8 @@ impl Segments {
             flushed: 0,
             horizon: 0,
             book: Book::default(),
+            #[cfg(test)]
+            looked: std::cell::Cell::new(0),
         }
     }
 
@@ -471,22 +476,6 @@ impl Segments {
     pub(crate) fn drop_staged(&mut self, at: Offset, len: usize) {
         self.reserved(at, false);
         self.release(at, len);
-    }
-
-    /// Ends a run without live items; each of its segments is in `state` from now on.
-    pub(super) fn vacate(&mut self, number: usize, state: State) {
-        debug_assert_eq!(self.heads[number].live, 0);
-        let span = self.heads[number].span as usize;
-        self.book.cross_out(number);
-        for next in number..number + span {
-            self.heads[next] = Head {
-                state,
-                ..Head::FREE
-            };
-        }
-        if state == State::Free {
-            self.free += span;
-        }
     }
 }
 

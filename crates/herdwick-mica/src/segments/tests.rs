@@ -163,6 +163,62 @@ fn dead_bytes_are_found_wherever_they_are() {
     assert_eq!(store.counters().evictions, 0);
 }
 
+/// A put of a small item into a store that evicts nothing does not search the table for a free
+/// segment, as long as enough are free.
+#[test]
+fn small_items_are_stored_without_a_search() {
+    let mut store = store_of(40_000, 512, 512);
+    store.evict_nothing();
+    let before = store.segments.looked.get();
+    for key in 0..100_000 {
+        assert_eq!(set(&mut store, key, 92), Status::Done);
+    }
+    let looked = store.segments.looked.get() - before;
+    assert!(looked <= 64 * 100_000, "{looked}");
+}
+
+/// A window for few segments is searched for behind the last place of one for many.
+#[test]
+fn windows_of_any_span_are_searched_for_after_one_another() {
+    for count in [2049, 2050, 4099, 6144] {
+        let mut segments = Segments::new(count, 4 << 10);
+        for span in [2, 5, 1, 8, 2, 5] {
+            assert!(segments.choose_window(span, false).is_some(), "{count}");
+        }
+    }
+}
+
+/// Returns a store of runs of items of five segments, of which every second is dead.
+fn store_of_half_dead_runs() -> Store {
+    const SEGMENT: usize = 4 << 10;
+    let mut store = store_of(1600, SEGMENT, 5 * SEGMENT);
+    for key in 0..300 {
+        assert_eq!(set(&mut store, key, 5 * SEGMENT - 200), Status::Done);
+    }
+    (0..300).filter(|key| key % 2 == 1).for_each(|key| {
+        delete(&mut store, key);
+    });
+    store
+}
+
+/// A limit is reached in a store whose dead bytes lie between large items.
+#[test]
+fn limit_is_reached_between_large_items() {
+    for lossless in [false, true] {
+        let mut store = store_of_half_dead_runs();
+        if lossless {
+            store.evict_nothing();
+        }
+        let third = store.segments.count() / 3 * store.segments.size();
+        store.leave_unused(third);
+        let steps = (0..10_000).take_while(|_| store.adjust()).count();
+        assert!(steps < 10_000);
+        assert_eq!(store.segments.withheld, store.segments.withhold);
+        assert_eq!(store.counters().evictions, 0);
+        audit(&store);
+    }
+}
+
 /// Under a limit that was set while the store was empty, values of many segments are stored without
 /// the memory that the limit withholds.
 #[test]

@@ -135,6 +135,10 @@ impl Segments {
         single: bool,
     ) -> Option<(usize, usize)> {
         let last = self.heads.len() - span;
+        if self.window_hand > last {
+            // It was left there by a search for fewer segments.
+            self.window_hand = 0;
+        }
         let mut best: Option<(Cost, usize)> = None;
         for _ in 0..=last / SEARCH {
             let end = (self.window_hand + SEARCH).min(last + 1);

@@ -6,6 +6,22 @@ use super::{Head, SPARE, Segments, State};
 use crate::segments::book::{Move, RunLeft};
 
 impl Segments {
+    /// Ends a run without live items; each of its segments is in `state` from now on.
+    pub(in crate::segments) fn vacate(&mut self, number: usize, state: State) {
+        debug_assert_eq!(self.heads[number].live, 0);
+        let span = self.heads[number].span as usize;
+        self.book.cross_out(number);
+        for next in number..number + span {
+            self.heads[next] = Head {
+                state,
+                ..Head::FREE
+            };
+        }
+        if state == State::Free {
+            self.free += span;
+        }
+    }
+
     /// Frees the segments of a run that end before the item at `at`: the cleaner has passed them.
     /// Returns the first segment that is left.
     #[inline]
@@ -64,6 +80,8 @@ impl Segments {
             return None;
         }
         for (number, head) in self.heads.iter().enumerate() {
+            #[cfg(test)]
+            self.looked.set(self.looked.get() + 1);
             len = if head.state == State::Free {
                 len + 1
             } else {
