@@ -152,10 +152,12 @@ impl Decoder {
     }
 
     /// Returns the offset of the line end, as far as it is in `input`. Of a meta command it finds the
-    /// end of the key on the way, so that the key is not searched for it again.
+    /// end of the key on the way: a key in base64 is scanned again when it is decoded, and were the
+    /// line's end found first, that would be for the third time.
     #[inline]
     fn line_end(&mut self, input: &[u8]) -> Option<usize> {
         if let ([b'm', letter, b' ', ..], 0) = (input, self.key_end)
+            // The line `m` ends here; what follows it is another command's.
             && *letter != b'\n'
         {
             let from = self.scanned.max(KEY_AT);
