@@ -5,7 +5,7 @@ use herdwick_providers::{AnyPort, VisitAll};
 
 use crate::{
     BenchError, Config, Progress, System,
-    lines::{DEADLINE, EchoTarget, EmulatedTarget, PaperSizes, PaperTarget, clover, farm, pilaf},
+    lines::{DEADLINE, EchoTarget, PaperSizes, PaperTarget, clover, emulated, farm, pilaf},
     measure::Bout,
     report::Run,
     workload::Trace,
@@ -46,7 +46,7 @@ impl VisitAll for RunInProcess<'_> {
             }
             System::Emulated(system) => {
                 let terms = (system, window, keys);
-                let targets = EmulatedTarget::endpoints(devices, terms, space, cpus)?;
+                let targets = emulated::targets(devices, terms, space, cpus)?;
                 bout.run(targets, traces, watch)
             }
             System::HerdPaper => {

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod in_process;
 mod layout;
 mod message;
 mod probe;

@@ -42,9 +42,7 @@ pub(crate) fn set_up(run: &Run, bed: Testbed, out_of_table: bool) -> Result<Ends
     };
     let mut clients = Vec::with_capacity(run.clients);
     for (number, client) in bed.clients.iter().enumerate() {
-        let (resources, grant) = server.grant(device)?;
-        let (end, accept) = ClientEnd::open(client, &options, grant)?;
-        server.admit(device, resources, &accept)?;
+        let (end, _) = server.join_in_process((device, client), &options)?;
         clients.push(Client::new(run, number, FarmCaller(end), &bed.cpu));
     }
     let server = FarmServer::new(server, &bed.cpu);

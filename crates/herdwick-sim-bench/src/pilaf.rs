@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use herdwick_fabric::Device;
-use herdwick_pilaf::{
-    ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOptions, SetupError, pd_room,
-};
+use herdwick_pilaf::{ClientEnd, ClientOptions, ServerEnd, ServerOptions};
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, Step};
 
 use crate::{
@@ -47,7 +44,7 @@ pub(crate) fn set_up(run: &Run, mut bed: Testbed) -> Result<Ends, RunError> {
     };
     let mut clients = Vec::with_capacity(run.clients);
     for (number, device) in bed.clients.into_iter().enumerate() {
-        let (end, _) = join(&mut server, device, &options)?;
+        let (end, _) = server.join_in_process(device, &options)?;
         clients.push(Client::new(run, number, PilafCaller(end), &bed.cpu));
     }
     let server = PilafServer::new(server, &bed.cpu);
@@ -55,23 +52,6 @@ pub(crate) fn set_up(run: &Run, mut bed: Testbed) -> Result<Ends, RunError> {
         servers: vec![Box::new(server)],
         clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),
     })
-}
-
-pub(crate) fn join(
-    server: &mut ServerEnd<SeededDevice>,
-    client: SeededDevice,
-    options: &ClientOptions,
-) -> Result<(ClientEnd<SeededDevice>, ClientId), RunError> {
-    let pd = server.device.create_pd_for(&mut server.port, &pd_room())?;
-    let ticket = server.device.export_pd(&mut server.port, pd)?;
-    let (id, grant) = server.admit(pd)?;
-    let mut port = ClientEnd::open_port(&client).map_err(SetupError::from)?;
-    let pd = client
-        .import_pd(&mut port, ticket)
-        .map_err(SetupError::from)?;
-    let (end, accept) = ClientEnd::open(client, (port, pd), grant, options)?;
-    server.connect(id, &accept)?;
-    Ok((end, id))
 }
 
 struct PilafCaller(ClientEnd<SeededDevice>);

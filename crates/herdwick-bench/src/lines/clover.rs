@@ -18,7 +18,7 @@ use super::{
     endpoints::EndpointError,
     one_sided::{HASH_KEY, OneSided, OneSidedTarget},
 };
-use crate::workload::KeySpace;
+use crate::{target::DriveError, workload::KeySpace};
 
 /// What the data node asks for; its clients are in this process.
 const SECRET: Secret = Secret(*b"herdwick bench's");
@@ -258,7 +258,7 @@ impl<D: Device> OneSided for CloverLines<D> {
         self.end.client.read_counters()
     }
 
-    fn is_lost(&self) -> bool {
-        self.end.client.failed().is_some()
+    fn failure(&mut self) -> Option<DriveError> {
+        self.end.client.failed().map(|_| DriveError::Closed)
     }
 }

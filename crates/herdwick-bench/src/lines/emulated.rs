@@ -3,7 +3,7 @@
 //! from places in a region as large as its table that the key's hash chooses; a PUT is a message with the
 //! item, which a server acknowledges. All of the paper's optimizations are on.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use herdwick_check::Rng;
 use herdwick_fabric::{
@@ -14,23 +14,23 @@ use herdwick_herd::{
     wire::{ReplyStatus, Unencodable},
 };
 use herdwick_mem::WORD;
-use herdwick_read::{Begin, Fetch, Fetched, Judge, Outcome, Reader, ReaderOptions, Step, Verdict};
-use herdwick_request::{HashKey, KeyHash, Op, Request};
+use herdwick_read::{
+    Begin, Fetch, Fetched, Judge, Outcome, ReadCounters, Reader, ReaderOptions, Step, Verdict,
+};
+use herdwick_request::{KeyHash, Op, Request};
 
 use super::{
-    driver::{Driver, Lines, Reply},
+    driver::{Lines, Reply},
     endpoints::EndpointError,
+    one_sided::{OneSided, OneSidedTarget},
 };
 use crate::{
-    helper::Helper,
-    host::Stopwatch,
     messages::{Asker, Attach, EchoParty, EchoServer, Exchange, MESSAGE_WORDS_MAX, Way, connect},
     system::EmulatedSystem,
-    target::{DriveError, Load, Reads, Target},
+    target::DriveError,
     workload::KeySpace,
 };
 
-const HASH_KEY: HashKey = HashKey([1, 2]);
 /// Share of the table in use, in percent: that of the real systems here.
 const LOAD_PERCENT: u64 = 75;
 /// Bytes of a bucket of Pilaf (5.1.1).
@@ -227,14 +227,7 @@ struct EmulatedGets {
 }
 
 /// One client of an emulated system.
-pub(crate) struct EmulatedTarget<D: Device> {
-    end: EmulatedEnd<D>,
-    driver: Driver,
-    // The last client that is dropped stops the server.
-    _server: Arc<Helper>,
-}
-
-struct EmulatedEnd<D: Device> {
+pub(crate) struct EmulatedEnd<D: Device> {
     asker: Asker<D>,
     lookups: EmulatedGets,
     now_ns: u64,
@@ -242,55 +235,42 @@ struct EmulatedEnd<D: Device> {
     failed: Option<DriveError>,
 }
 
-impl<D: Device + Send + 'static> EmulatedTarget<D>
-where
-    D::Port: 'static,
-{
-    /// Starts a server on `cpus`, on the first device, with a region as for `keys` keys, and connects a
-    /// client with a window of `window` to it on each of the others.
-    ///
-    /// # Errors
-    /// [`EndpointError`].
-    pub(crate) fn endpoints(
-        (host, clients): (D, Vec<D>),
-        (system, window, keys): (EmulatedSystem, usize, u64),
-        space: KeySpace,
-        cpus: &[usize],
-    ) -> Result<Vec<Self>, EndpointError> {
-        let lossless = host.capabilities().lossless;
-        let exchange = exchange(system, window, &space, host.capabilities().inline_bytes_max)?;
-        let layout = ReadLayout::of(system, keys, &space);
-        let mut region = Region {
-            memory: host.allocate_shared(layout.bytes(), Sharing::ReadOnly)?,
-            layout,
-            window,
-        };
-        touch(&region.memory);
-        let (server, ends) = connect(&exchange, (host, clients), &mut region)?;
-        let mut server = EchoServer::new(server, None);
-        server.start()?;
-        let watch = Stopwatch::start();
-        let serve = move || {
-            // A lossless fabric has no timers, so the clock need not be read.
-            let now_ns = if lossless { 0 } else { watch.ns() };
-            // A failed queue pair shows at the client, whose requests are not answered.
-            let _ = server.pass(Duration::from_nanos(now_ns));
-        };
-        let server = Arc::new(Helper::start(system.name(), cpus, serve)?);
-        let target = |(hub, lookups)| {
-            Ok(Self {
-                end: EmulatedEnd {
-                    asker: Asker::new(hub, window, lossless)?,
-                    lookups,
-                    now_ns: 0,
-                    failed: None,
-                },
-                driver: Driver::new(space, false),
-                _server: Arc::clone(&server),
-            })
-        };
-        ends.into_iter().map(target).collect()
-    }
+/// Starts a server on `cpus`, on the first device, with a region as for `keys` keys, and connects a
+/// client with a window of `window` to it on each of the others.
+///
+/// # Errors
+/// [`EndpointError`].
+pub(crate) fn targets<D: Device<Port: 'static> + Send + 'static>(
+    (host, clients): (D, Vec<D>),
+    (system, window, keys): (EmulatedSystem, usize, u64),
+    space: KeySpace,
+    cpus: &[usize],
+) -> Result<Vec<OneSidedTarget<EmulatedEnd<D>>>, EndpointError> {
+    let lossless = host.capabilities().lossless;
+    let exchange = exchange(system, window, &space, host.capabilities().inline_bytes_max)?;
+    let layout = ReadLayout::of(system, keys, &space);
+    let mut region = Region {
+        memory: host.allocate_shared(layout.bytes(), Sharing::ReadOnly)?,
+        layout,
+        window,
+    };
+    touch(&region.memory);
+    let (server, ends) = connect(&exchange, (host, clients), &mut region)?;
+    let mut server = EchoServer::new(server, None);
+    server.start()?;
+    let ends = ends.into_iter().map(|(hub, lookups)| {
+        Ok(EmulatedEnd {
+            asker: Asker::new(hub, window, lossless)?,
+            lookups,
+            now_ns: 0,
+            failed: None,
+        })
+    });
+    let ends = ends.collect::<Result<Vec<_>, EndpointError>>()?;
+    OneSidedTarget::start((system.name(), cpus), (ends, space), lossless, move |now| {
+        // A failed queue pair shows at the client, whose requests are not answered.
+        let _ = server.pass(now);
+    })
 }
 
 /// Returns the messages of PUTs: the item, and an acknowledgement of one word.
@@ -406,42 +386,23 @@ fn write_item(message: &mut [u64], key: &[u8], value: &[u8]) {
     }
 }
 
-impl<D: Device> Target for EmulatedTarget<D> {
-    fn hash_key(&mut self) -> Option<HashKey> {
-        Some(HASH_KEY)
+impl<D: Device> OneSided for EmulatedEnd<D> {
+    /// What an emulated system stores means nothing.
+    const STORED: bool = false;
+
+    fn read_counters(&self) -> &ReadCounters {
+        self.lookups.reader.counters()
     }
 
-    fn drive(
-        &mut self,
-        load: &mut Load<'_>,
-        until_ns: u64,
-        clock: &mut impl FnMut() -> u64,
-    ) -> Result<(), DriveError> {
-        self.driver.drive(&mut self.end, load, until_ns, clock)?;
-        match (self.end.failed.take(), self.end.lookups.reader.failed()) {
-            (Some(error), _) => Err(error),
-            (None, Some(status)) => Err(DriveError::Verb(status)),
-            (None, None) => Ok(()),
-        }
-    }
-
-    fn reads(&self) -> Option<Reads> {
-        let counters = self.end.lookups.reader.counters();
-        Some(Reads {
-            gets: counters.found + counters.missing,
-            reads: counters.reads,
-            bytes: counters.read_bytes,
-        })
-    }
-
-    fn in_flight(&self) -> impl Iterator<Item = u64> {
-        self.driver.slots.started()
+    fn failure(&mut self) -> Option<DriveError> {
+        let reader = self.lookups.reader.failed();
+        self.failed.take().or_else(|| reader.map(DriveError::Verb))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::one_sided::HASH_KEY, *};
     use crate::{Config, Dist, Fabric, Mix, Outcome, System, compare};
 
     const KEYS: u64 = 10_000;

@@ -16,7 +16,7 @@ use super::{
     endpoints::EndpointError,
     one_sided::{HASH_KEY, OneSided, OneSidedTarget, fill},
 };
-use crate::{system::FarmValues, workload::KeySpace};
+use crate::{system::FarmValues, target::DriveError, workload::KeySpace};
 
 /// Three quarters of the slots hold an item.
 const SLOTS: u64 = 4;
@@ -55,9 +55,7 @@ pub(crate) fn targets<D: Device<Port: 'static> + Send + 'static>(
         ..ClientTerms::default()
     };
     let ends = clients.iter().map(|client| {
-        let (resources, grant) = server.grant(&worker)?;
-        let (end, accept) = ClientEnd::open(client, &options, grant)?;
-        server.admit(&worker, resources, &accept)?;
+        let (end, _) = server.join_in_process((&worker, client), &options)?;
         let now = Duration::ZERO;
         Ok(FarmLines { end, now })
     });
@@ -134,7 +132,7 @@ impl<P: Port> OneSided for FarmLines<P> {
         self.end.read_counters()
     }
 
-    fn is_lost(&self) -> bool {
-        self.end.side.failed().is_some()
+    fn failure(&mut self) -> Option<DriveError> {
+        self.end.side.failed().map(|_| DriveError::Closed)
     }
 }

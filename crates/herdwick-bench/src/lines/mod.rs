@@ -4,7 +4,7 @@ mod bare;
 pub(crate) mod clover;
 mod driver;
 mod echo;
-mod emulated;
+pub(crate) mod emulated;
 mod endpoints;
 pub(crate) mod farm;
 mod instant;
@@ -28,7 +28,6 @@ use crate::{
 pub(crate) use bare::BareTarget;
 use driver::Driver;
 pub(crate) use echo::EchoTarget;
-pub(crate) use emulated::EmulatedTarget;
 pub use endpoints::EndpointError;
 pub(crate) use endpoints::{BenchClient, REPLY_BYTES_MAX};
 pub(crate) use instant::generator_ns;

@@ -1,5 +1,5 @@
-//! Systems whose clients READ, under the load of HERD's driver: a thread of this process is the
-//! server, and every key is in its table beforehand.
+//! Systems whose clients READ, and their emulations, under the load of HERD's driver: a thread of this
+//! process is the server, and every key is in its table beforehand.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,10 +21,13 @@ pub(super) const HASH_KEY: HashKey = HashKey([1, 2]);
 
 /// A client of such a system.
 pub(super) trait OneSided: Lines {
+    /// Whether answers carry the stored values.
+    const STORED: bool = true;
+
     /// Returns what its READs counted.
     fn read_counters(&self) -> &ReadCounters;
-    /// Whether it has given up its server.
-    fn is_lost(&self) -> bool;
+    /// Returns why it answers nothing more, if so.
+    fn failure(&mut self) -> Option<DriveError>;
 }
 
 /// One client, and its part of the server's thread.
@@ -46,13 +49,16 @@ impl<C> OneSidedTarget<C> {
         (clients, space): (Vec<C>, KeySpace),
         lossless: bool,
         mut pass: impl FnMut(Duration) + Send + 'static,
-    ) -> Result<Vec<Self>, EndpointError> {
+    ) -> Result<Vec<Self>, EndpointError>
+    where
+        C: OneSided,
+    {
         let watch = Stopwatch::start();
         let work = move || pass(Duration::from_nanos(if lossless { 0 } else { watch.ns() }));
         let server = Arc::new(Helper::start(name, cpus, work)?);
         let target = |client| Self {
             client,
-            driver: Driver::new(space, true),
+            driver: Driver::new(space, C::STORED),
             _server: Arc::clone(&server),
         };
         Ok(clients.into_iter().map(target).collect())
@@ -86,10 +92,7 @@ impl<C: OneSided> Target for OneSidedTarget<C> {
         clock: &mut impl FnMut() -> u64,
     ) -> Result<(), DriveError> {
         self.driver.drive(&mut self.client, load, until_ns, clock)?;
-        if self.client.is_lost() {
-            return Err(DriveError::Closed);
-        }
-        Ok(())
+        self.client.failure().map_or(Ok(()), Err)
     }
 
     fn reads(&self) -> Option<Reads> {

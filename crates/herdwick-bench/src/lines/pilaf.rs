@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use herdwick_fabric::{Device, Port};
 use herdwick_herd::{Refused, wire::Unencodable};
-use herdwick_pilaf::{
-    ClientEnd, ClientOptions, ServerEnd, ServerOptions, SetupError, layout::VALUE_BYTES_MAX,
-    pd_room,
-};
+use herdwick_pilaf::{ClientEnd, ClientOptions, ServerEnd, ServerOptions, layout::VALUE_BYTES_MAX};
 use herdwick_read::ReadCounters;
 use herdwick_request::{Op, Request};
 
@@ -16,7 +13,7 @@ use super::{
     endpoints::EndpointError,
     one_sided::{HASH_KEY, OneSided, OneSidedTarget, fill},
 };
-use crate::workload::KeySpace;
+use crate::{target::DriveError, workload::KeySpace};
 
 /// Share of the buckets in use, in percent: the paper's.
 const LOAD_PERCENT: u64 = 75;
@@ -47,8 +44,8 @@ pub(crate) fn targets<D: Device<Port: 'static> + Send + 'static>(
         ..ClientOptions::default()
     };
     let ends = clients.into_iter();
-    let ends = ends.map(|client| join(&mut server, client, &options));
-    let ends = ends.collect::<Result<Vec<_>, _>>()?;
+    let ends = ends.map(|client| Ok(server.join_in_process(client, &options)?.0));
+    let ends = ends.collect::<Result<Vec<_>, EndpointError>>()?;
     OneSidedTarget::start(("pilaf", cpus), (ends, space), lossless, move |now| {
         server.port.progress(now);
         server.pass();
@@ -79,24 +76,6 @@ fn server<D: Device>(
         server.store_mut().put(key, value).map(drop)
     })?;
     Ok(server)
-}
-
-/// Connects a client: what a session's set-up does between two processes.
-fn join<D: Device>(
-    server: &mut ServerEnd<D>,
-    client: D,
-    options: &ClientOptions,
-) -> Result<ClientEnd<D>, EndpointError> {
-    let pd = server.device.create_pd_for(&mut server.port, &pd_room())?;
-    let ticket = server.device.export_pd(&mut server.port, pd)?;
-    let (id, grant) = server.admit(pd)?;
-    let mut port = ClientEnd::open_port(&client).map_err(SetupError::from)?;
-    let pd = client
-        .import_pd(&mut port, ticket)
-        .map_err(SetupError::from)?;
-    let (end, accept) = ClientEnd::open(client, (port, pd), grant, options)?;
-    server.connect(id, &accept)?;
-    Ok(end)
 }
 
 impl<D: Device> Lines for ClientEnd<D> {
@@ -139,7 +118,7 @@ impl<D: Device> OneSided for ClientEnd<D> {
         self.client.read_counters()
     }
 
-    fn is_lost(&self) -> bool {
-        self.client.failed().is_some()
+    fn failure(&mut self) -> Option<DriveError> {
+        self.client.failed().map(|_| DriveError::Closed)
     }
 }

@@ -8,6 +8,7 @@
 //! ```
 
 mod client;
+mod in_process;
 mod server;
 
 pub use client::{ClientEnd, ClientOptions};

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork};
 use herdwick_fabric::{Device, Port};
-use herdwick_pilaf::{
-    ClientEnd, ClientId, ClientOptions, Failure, ServerEnd, ServerOptions, pd_room,
-};
+use herdwick_pilaf::{ClientEnd, ClientId, ClientOptions, Failure, ServerEnd, ServerOptions};
 use herdwick_request::HashKey;
 use herdwick_shm::{PdSize, ShmDevice};
 
@@ -34,16 +32,7 @@ pub(crate) fn join<D: Device>(
     device: D,
     options: &ClientOptions,
 ) -> (ClientId, ClientEnd<D>) {
-    let pd = server
-        .device
-        .create_pd_for(&mut server.port, &pd_room())
-        .unwrap();
-    let ticket = server.device.export_pd(&mut server.port, pd).unwrap();
-    let (id, grant) = server.admit(pd).unwrap();
-    let mut port = ClientEnd::open_port(&device).unwrap();
-    let pd = device.import_pd(&mut port, ticket).unwrap();
-    let (end, accept) = ClientEnd::open(device, (port, pd), grant, options).unwrap();
-    server.connect(id, &accept).unwrap();
+    let (end, id) = server.join_in_process(device, options).unwrap();
     (id, end)
 }
 

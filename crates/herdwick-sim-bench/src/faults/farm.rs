@@ -90,9 +90,8 @@ impl Servers for FarmServers {
             ..ClientTerms::default()
         };
         let server = &mut self.server;
-        let (resources, grant) = server.end.grant(&self.device)?;
-        let (end, accept) = ClientEnd::open(device, &terms, grant)?;
-        let client = server.end.admit(&self.device, resources, &accept)?;
+        let devices = (&self.device, device);
+        let (end, client) = server.end.join_in_process(devices, &terms)?;
         let machine = FarmMachine {
             end,
             timeout: self.deadline,

@@ -7,11 +7,7 @@ use herdwick_pilaf::{ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOption
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice};
 
 use super::machine::{Ask, Asks, Machine, Servers, Told};
-use crate::{
-    keys::HASH_KEY,
-    pilaf::{self, PilafServer},
-    run::RunError,
-};
+use crate::{keys::HASH_KEY, pilaf::PilafServer, run::RunError};
 
 /// Buckets: more than a run fills.
 const BUCKETS: u64 = 1 << 14;
@@ -81,7 +77,7 @@ impl Servers for PilafServers {
         _: u16,
     ) -> Result<(Box<dyn Machine>, ClientId), RunError> {
         let server = &mut self.server.end;
-        let (end, client) = pilaf::join(server, device.clone(), &self.options)?;
+        let (end, client) = server.join_in_process(device.clone(), &self.options)?;
         let machine = PilafMachine {
             end,
             timeout: self.options.timeout,
