@@ -53,7 +53,7 @@ impl<D: Device> Hosts<D> {
     /// [`SetupError`].
     pub fn restart(&mut self, devices: (D, D), options: &ServerOptions) -> Result<(), SetupError> {
         for node in &mut self.nodes {
-            node.remove_all();
+            node.remove_all()?;
         }
         self.server = serve(&mut self.nodes, devices, (options, &self.secret))?;
         Ok(())
@@ -96,11 +96,15 @@ impl<D: Device> Hosts<D> {
     }
 
     /// Ends a client's session: at the data nodes first.
-    pub fn remove(&mut self, joined: &Joined) {
+    ///
+    /// # Errors
+    /// As [`NodeEnd::remove`]: the metadata server keeps the client.
+    pub fn remove(&mut self, joined: &Joined) -> Result<(), SetupError> {
         for (node, id) in self.nodes.iter_mut().zip(&joined.nodes) {
-            node.remove(*id);
+            node.remove(*id)?;
         }
         self.server.remove(joined.server);
+        Ok(())
     }
 }
 

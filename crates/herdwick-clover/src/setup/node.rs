@@ -115,6 +115,8 @@ struct NodeClient {
     writes: QpId,
     reads: QpId,
     region: RegionId,
+    /// How many of these were destroyed, in the order of [`NodeEnd::remove`].
+    removed: usize,
 }
 
 impl<D: Device> NodeEnd<D> {
@@ -197,6 +199,7 @@ impl<D: Device> NodeEnd<D> {
             writes,
             reads,
             region,
+            removed: 0,
         });
         Ok((id, grant))
     }
@@ -221,24 +224,43 @@ impl<D: Device> NodeEnd<D> {
     ///
     /// Over shared memory, where the client's CPU executes its writes, that holds for a process that has
     /// ended; one that was stopped in the middle of a store finishes it when it goes on.
-    pub fn remove(&mut self, id: NodeClientId) {
+    ///
+    /// # Errors
+    /// The provider's refusal: verbs of the client may reach the memory still. To be called again, before
+    /// the client is removed from the metadata server.
+    pub fn remove(&mut self, id: NodeClientId) -> Result<(), ControlError> {
         let Some(index) = self.clients.iter().position(|client| client.id == id) else {
-            return;
+            return Ok(());
         };
-        let client = self.clients.swap_remove(index);
-        let Self { device, port, .. } = self;
-        // What is left is destroyed with the domain.
-        let _ = device.destroy_qp(port, client.writes);
-        let _ = device.destroy_qp(port, client.reads);
-        let _ = device.free_region(port, client.region);
-        let _ = device.destroy_pd(port, client.pd);
+        let Self {
+            device,
+            port,
+            clients,
+            ..
+        } = self;
+        let client = &mut clients[index];
+        while client.removed < 4 {
+            match client.removed {
+                0 => device.destroy_qp(port, client.writes)?,
+                1 => device.destroy_qp(port, client.reads)?,
+                2 => device.free_region(port, client.region)?,
+                _ => device.destroy_pd(port, client.pd)?,
+            }
+            client.removed += 1;
+        }
+        clients.swap_remove(index);
+        Ok(())
     }
 
     /// Ends all sessions, before another metadata server begins.
-    pub fn remove_all(&mut self) {
+    ///
+    /// # Errors
+    /// As [`NodeEnd::remove`].
+    pub fn remove_all(&mut self) -> Result<(), ControlError> {
         while let Some(client) = self.clients.last() {
-            self.remove(client.id);
+            self.remove(client.id)?;
         }
+        Ok(())
     }
 
     /// Returns the number of clients, the metadata server included.

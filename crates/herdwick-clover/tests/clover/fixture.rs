@@ -245,7 +245,7 @@ impl<F: Fabric> World<F> {
     pub(crate) fn remove(&mut self, index: usize) -> Member<F::Device> {
         let member = self.clients.remove(index);
         for (node, id) in self.nodes.iter_mut().zip(&member.node_ids) {
-            node.remove(*id);
+            node.remove(*id).unwrap();
         }
         self.server.remove(member.id);
         member
@@ -254,7 +254,7 @@ impl<F: Fabric> World<F> {
     /// Another server takes over; all clients are gone.
     pub(crate) fn restart(&mut self) {
         for node in &mut self.nodes {
-            node.remove_all();
+            node.remove_all().unwrap();
         }
         self.clients.clear();
         let devices = (self.fabric.host(), self.fabric.guest());

@@ -38,7 +38,7 @@ fn blank(world: &World<SeededNetwork>) -> NodeEnd<SeededDevice> {
 fn restart(world: &mut World<SeededNetwork>) -> Result<usize, BadNodes> {
     world.clients.clear();
     for node in &mut world.nodes {
-        node.remove_all();
+        node.remove_all().unwrap();
     }
     let devices = (world.fabric.device(), world.fabric.device());
     world.server = serve(&mut world.nodes, devices, &world.server_options);
@@ -134,7 +134,7 @@ fn poke(world: &mut World<SeededNetwork>, node: usize, index: usize, word: u64) 
         port.progress(world.now);
     }
     assert_eq!(done[0].status, Status::Success);
-    world.nodes[node].remove(id);
+    world.nodes[node].remove(id).unwrap();
 }
 
 /// A first server that dies while it numbers the nodes leaves nothing that stops the next.
@@ -313,6 +313,30 @@ fn a_key_is_seen_when_all_nodes_have_it_and_not_before() {
         answers,
         [(0, 1, Kept::Done), (1, 2, new.clone()), (2, 3, new)]
     );
+}
+
+/// A node that cannot end a session says so, and keeps it.
+#[test]
+fn a_session_that_cannot_be_ended_is_kept() {
+    let mut world = world(1);
+    let device = world.fabric.device();
+    let mut port = device.open_port(&PortLimits::default()).unwrap();
+    let node = &mut world.nodes[0];
+    let room = NodeEnd::<SeededDevice>::pd_room();
+    let pd = node.device.create_pd_for(&mut node.port, &room).unwrap();
+    let ticket = node.device.export_pd(&mut node.port, pd).unwrap();
+    device.import_pd(&mut port, ticket).unwrap();
+    let (id, _) = node.admit(pd, Some(&SECRET)).unwrap();
+    let clients = node.clients();
+    // The provider refuses to destroy what it does not have.
+    node.device.destroy_pd(&mut node.port, pd).unwrap();
+    node.remove(id).unwrap_err();
+    assert_eq!(node.clients(), clients);
+    node.remove_all().unwrap_err();
+    // Others can be ended.
+    let other = world.clients[0].node_ids[0];
+    world.nodes[0].remove(other).unwrap();
+    assert_eq!(world.nodes[0].clients(), clients - 1);
 }
 
 #[test]
