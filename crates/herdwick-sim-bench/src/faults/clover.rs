@@ -8,6 +8,7 @@ use herdwick_clover::{
     layout::{CLASSES, Geometry},
 };
 use herdwick_fabric::Device;
+use herdwick_read::Answer;
 use herdwick_sim::{Cpu, PartyId, Process, Scheduler, SeededDevice, SeededNetwork, Step};
 
 use super::machine::{Ask, Asks, Machine, Servers, Told};
@@ -311,7 +312,12 @@ impl Machine for CloverMachine {
         self.polled = now;
         let ClientEnd { client, port, .. } = &mut self.end;
         client.poll(port, now, &mut |token, answer| {
-            sink(token, Told::of(answer));
+            // Entries that a client held wait for its lease to lapse.
+            let told = match answer {
+                Answer::Full => Told::Nothing,
+                answer => Told::of(answer),
+            };
+            sink(token, told);
         });
     }
 

@@ -341,12 +341,11 @@ fn explained(
         (_, Told::Unknown) => return Ok(Some((action, false))),
         (Action::Get { .. }, Told::Value(_)) => Action::Get { value: found },
         (Action::Get { .. }, Told::NotDone) => Action::Get { value: None },
-        (Action::Put { value, .. }, Told::Done | Told::DoneWith(_) | Told::NotDone) => {
-            Action::Put {
-                value,
-                done: Some(!matches!(told, Told::NotDone)),
-            }
-        }
+        // No store of a run can be full, so a PUT that is not done is a violation.
+        (Action::Put { value, .. }, Told::Done | Told::DoneWith(_)) => Action::Put {
+            value,
+            done: Some(true),
+        },
         (Action::Add { value, .. }, Told::Done | Told::DoneWith(_) | Told::NotDone) => {
             Action::Add {
                 value,

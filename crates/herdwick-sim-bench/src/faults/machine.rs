@@ -43,7 +43,8 @@ impl<'a> Told<'a> {
             Answer::Value(value) => Self::Value(value),
             Answer::Done => Self::Done,
             Answer::Missing => Self::NotDone,
-            Answer::Full | Answer::Contended => Self::Nothing,
+            Answer::Contended => Self::Nothing,
+            Answer::Full => Self::Odd("a store that is full"),
             Answer::Failed(_) => Self::Unknown,
             Answer::Refused => Self::Odd("a refusal"),
         }
