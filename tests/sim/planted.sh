@@ -24,7 +24,8 @@ for name in "$@"; do
     # What is the same keeps its time, and is not built again; what a patch changes is.
     git ls-files -z | tar --null --files-from=- -c | tar -x -C "$copy"
     sed -n 's,^+++ b/,,p' "$folder"/*.patch | sort -u | (cd "$copy" && xargs touch)
-    patch -s -p1 -d "$copy" <"$patch"
+    # As outside of any repository: the copy is in a folder that git ignores.
+    GIT_CEILING_DIRECTORIES=$(dirname "$copy") git -C "$copy" apply "$PWD/$patch"
     system=$(sed -n 's/^System: //p' "$patch")
     begun=$SECONDS
     if found=$(cd "$copy" && HERDWICK_PLANTED=$system timeout $limit cargo test -q -p herdwick-sim-bench \
