@@ -76,9 +76,9 @@ impl Draw {
     }
 }
 
-/// Checks the table, segment by segment, against the items that the index holds.
+/// Checks the table, segment by segment, and the counters against the items that the index holds.
 fn audit(store: &Store) {
-    let mut live = vec![0; store.segments.count()];
+    let (mut live, mut items) = (vec![0; store.segments.count()], 0);
     for bucket in 0..store.index.buckets() {
         for at in store.index.entries(bucket) {
             let key = store.items.key(at);
@@ -86,10 +86,14 @@ fn audit(store: &Store) {
             assert!(found.is_some(), "an entry of another key");
             let number = store.segments.number(at);
             live[number] += store.items.header(at).footprint();
+            items += 1;
         }
     }
     let heads = store.segments.heads.iter().map(|head| head.live);
     assert!(heads.eq(live.iter().copied()), "live bytes of segments");
+    let bytes = live.iter().sum::<usize>() as u64;
+    let counters = store.counters();
+    assert_eq!((counters.items, counters.bytes), (items, bytes));
     let (free, withheld) = store.segments.recount();
     assert_eq!(
         (store.segments.free, store.segments.withheld),
