@@ -2,10 +2,10 @@
 //! read is refused: without effect it would give figures for something else than was asked for.
 //! Circular import with `bench`, whose definition of the options the check reads.
 
-use clap::{ArgMatches, ValueEnum, parser::ValueSource};
+use clap::{ArgMatches, Args, Command, ValueEnum, parser::ValueSource};
 use herdwick_bench::Fabric;
 
-use super::{BenchArgs, System, failure::BenchFailure, verbs};
+use super::{BenchArgs, System, failure::BenchFailure, verbs::VerbArgs};
 
 /// Tells whether a system reads an option.
 type OptionReaders = fn(System) -> bool;
@@ -109,8 +109,10 @@ const OF_TCP: [&str; 4] = ["connections", "idle_connections", "pipeline", "multi
 pub(super) fn check(args: &BenchArgs, given: &ArgMatches) -> Result<(), BenchFailure> {
     let is_given = |id: &&str| given.value_source(id) == Some(ValueSource::CommandLine);
     let is_verbs: OptionReaders = |system| system == System::Verbs;
-    let of_verbs = verbs::OPTIONS.map(|id| (id, is_verbs));
-    let all = READERS.iter().chain(&OF_OWN_SERVER).chain(&of_verbs);
+    let verbs = VerbArgs::augment_args(Command::new("verbs"));
+    let ids = verbs.get_arguments().map(|it| it.get_id().as_str());
+    let of_verbs = ids.map(|id| (id, is_verbs));
+    let all = READERS.into_iter().chain(OF_OWN_SERVER).chain(of_verbs);
     for (id, reads) in all.filter(|(id, _)| is_given(id)) {
         if !args.systems.iter().any(|system| reads(*system)) {
             let readers = System::value_variants().iter().copied();

@@ -115,24 +115,6 @@ const ECHO_FIXES: [&str; 9] = [
     "region",
 ];
 
-/// Options that only `verbs` reads, by their identifiers.
-pub(super) const OPTIONS: [&str; 14] = [
-    "echo",
-    "level",
-    "accesses",
-    "prefetch",
-    "verb",
-    "transport",
-    "direction",
-    "all_to_all",
-    "payload",
-    "inline",
-    "signaled",
-    "postlist",
-    "queue_pairs",
-    "region",
-];
-
 impl VerbArgs {
     /// Returns the designs of an ECHO to be measured; `None`: verbs are.
     pub(super) fn designs(&self, windows: &[usize], clients: &[usize]) -> Option<DesignPlan> {
