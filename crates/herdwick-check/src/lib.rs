@@ -1,5 +1,5 @@
 //! Histories of a key-value store, and whether they are linearizable (Herlihy and Wing, 1990); and what
-//! tests and loads need besides: random numbers from a seed ([`Rng`]), and how long a test runs ([`length`]).
+//! tests and loads need besides: random numbers from a seed ([`Rng`]), and how long a test runs ([`length()`]).
 //!
 //! A test records each call on one key as an [`Operation`]: who called, when, when the answer came,
 //! and what it was. [`check`] searches an order of these operations in which each takes effect at
