@@ -3,7 +3,7 @@
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::process::CommandExt},
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -34,6 +34,9 @@ impl Guard {
         let mut command = Command::new(program);
         command.args(["bench-guard", &server.id().to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A terminal that closes sends SIGHUP to the benchmark's group: it ends the benchmark, but not a
+        // server, which reloads its settings on it.
+        command.process_group(0);
         let child = command.spawn();
         let mut guard = Self(child.map_err(|error| format!("no guard for it: {error}"))?);
         let mut line = String::new();

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -9,7 +10,7 @@ use std::{
 use crate::common::{Clock, Folder, Server};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
 };
 use serde_json::Value;
 
@@ -661,13 +662,15 @@ fn children(parent: u32) -> Vec<(Pid, String)> {
     children.collect()
 }
 
-/// Kills a benchmark that has started a server and its guard, and waits for both to end.
-fn kill_with_its_server(arguments: &str, is_server: impl Fn(&str) -> bool) {
+/// Ends a benchmark that has started a server and its guard by a signal to its process group, which
+/// is of its own, and waits for both to end.
+fn end_with_its_server(signal: Signal, arguments: &str, is_server: impl Fn(&str) -> bool) {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_herdwick"))
         .arg("bench")
         .args(arguments.split_whitespace())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
+        .process_group(0)
         .spawn()
         .unwrap();
     let clock = Clock::start();
@@ -687,7 +690,11 @@ fn kill_with_its_server(arguments: &str, is_server: impl Fn(&str) -> bool) {
         );
         clock.hurry("a server and its guard");
     };
-    bench.kill().unwrap();
+    // SIGKILL is for the benchmark alone: no process could end another after it.
+    match signal {
+        Signal::KILL => bench.kill().unwrap(),
+        signal => kill_process_group(Pid::from_child(&bench), signal).unwrap(),
+    }
     bench.wait().unwrap();
     for end in ends {
         let mut ended = [PollFd::new(&end, PollFlags::IN)];
@@ -703,12 +710,13 @@ const A_MINUTE: Timespec = Timespec {
 
 #[test]
 fn killed_benchmark_leaves_no_server() {
-    kill_with_its_server("herd --fabric tcp --keys 1000 --seconds 600", |command| {
-        command.contains("serve\0")
-    });
-    kill_with_its_server("cache --keys 2M", |command| {
-        command.starts_with("memcached\0")
-    });
+    for signal in [Signal::KILL, Signal::HUP] {
+        let herd = "herd --fabric tcp --keys 1000 --seconds 600";
+        end_with_its_server(signal, herd, |command| command.contains("serve\0"));
+        end_with_its_server(signal, "cache --keys 2M", |command| {
+            command.starts_with("memcached\0")
+        });
+    }
 }
 
 #[test]
