@@ -90,7 +90,7 @@ fn what_sasl_excludes_is_refused_with_what_to_do() {
         ("-S -B auto", "remove -B or -S"),
         ("-S -B ascii", "remove -B or -S"),
         ("-S -B binary -B ascii", "remove -B or -S"),
-        ("-S -U 1", "leave it out"),
+        ("-S -U 1", "remove -U"),
         ("-B binary", "-S"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_herdwick"));
