@@ -172,7 +172,7 @@ pub const SEED: u64 = 1;
 /// Approximate bytes of an item besides its key and value: the store's header and the item's share
 /// of the index.
 const ITEM_OVERHEAD: u64 = 48;
-/// Ample memory is 5/2 of the items, so that the log stays below half full and nothing is evicted
+/// Ample memory is 5/2 of the items, so that the store stays below half full and nothing is evicted
 /// by chance.
 const AMPLE: u64 = 5;
 const AMPLE_OF: u64 = 2;

@@ -153,7 +153,8 @@ pub(crate) struct BenchArgs {
     /// Memory of its own server or store, MiB [default: ample for the keys].
     #[arg(long, value_name = "MB")]
     memory: Option<u64>,
-    /// What places the items in its own server or store: see serve --store.
+    /// What places the items in its own server or store: see serve --store. HERD as in the paper
+    /// (--herd paper) has a log in any case.
     #[arg(long, value_name = "KIND", default_value = "segments")]
     store: StoreChoice,
     /// With cache: run these traces through this store, memcached, and models of LRU, S3-FIFO,

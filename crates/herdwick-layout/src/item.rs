@@ -1,4 +1,4 @@
-//! The layout of an item in the log: a 32-byte header with a checksum, then key and value.
+//! The layout of an item in the store: a 32-byte header with a checksum, then key and value.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -9,7 +9,7 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-/// The first 32 bytes of an item in the log; key and value follow, then padding to 8 bytes.
+/// The first 32 bytes of an item in the store; key and value follow, then padding to 8 bytes.
 ///
 /// Only items in a log that outlives the process have a checksum. It covers `version..` to the end
 /// of the value, and its seed covers the other fields except the bookkeeping of reads
@@ -178,7 +178,7 @@ impl Header {
         self.key_len as usize + self.value_len()
     }
 
-    /// Returns the bytes in the log, header and padding included.
+    /// Returns the bytes in the store, header and padding included.
     #[inline]
     #[must_use]
     pub fn footprint(&self) -> usize {
@@ -186,7 +186,7 @@ impl Header {
     }
 }
 
-/// Returns the bytes that an item takes in the log, header and padding included.
+/// Returns the bytes that an item takes in the store, header and padding included.
 #[must_use]
 #[inline]
 pub fn footprint(key_len: usize, value_len: usize) -> usize {
@@ -315,9 +315,9 @@ pub fn amend(item: &mut [u8], change: impl FnOnce(&mut Header)) {
 /// The result of [`examine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A valid item, with its bytes in the log.
+    /// A valid item, with its bytes in the store.
     Item(usize),
-    /// A dead item (deleted, replaced or reserved), with its bytes in the log.
+    /// A dead item (deleted, replaced or reserved), with its bytes in the store.
     Dead(usize),
     /// Neither; its length is unknown.
     Damaged,

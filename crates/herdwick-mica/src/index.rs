@@ -1,5 +1,5 @@
 //! The index: a lossy partial-key cuckoo hash table of 64-byte buckets, from a key's hash to the
-//! offset of its item in the log. Two buckets a key; every operation is bounded.
+//! offset of its item. Two buckets a key; every operation is bounded.
 
 use std::io;
 

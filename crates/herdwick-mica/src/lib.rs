@@ -30,35 +30,43 @@
 //!
 //! # Memory
 //! A ninth of [`StoreConfig::memory_bytes`] is index; the rest is segments and their table, or log
-//! and one word for each 8 KiB of it that holds the offset of an item's beginning. The only other memory holds reserved values
-//! that have to wait outside the log while it laps, and it is freed at the end of the request. An
-//! item takes 32 bytes of header, its key and its value, rounded up to 8. With 16-byte keys and
-//! 32-byte values the index is four fifths full when the log is full. Items of less than 64 bytes
-//! run out of slots before they run out of log; larger items leave slots unused.
+//! and one word for each 8 KiB of it that holds the offset of an item's beginning. With a log,
+//! other memory holds reserved values that have to wait outside the log while it laps, and it is
+//! freed at the end of the request. An item takes 32 bytes of header, its key and its value,
+//! rounded up to 8. With 16-byte keys and 32-byte values the index is four fifths full when memory
+//! is full. Items of less than 64 bytes run out of slots before they run out of memory; larger
+//! items leave slots unused.
 //!
 //! # Index
 //! Partial-key cuckoo hashing on 64-byte buckets of 8 slots, any number of them. An entry's other
-//! bucket follows from its bucket and its tag, so a neighbour is moved without touching the log. An
+//! bucket follows from its bucket and its tag, so a neighbour is moved without touching its item. An
 //! insertion tries both buckets, then tries to move each of the 16 neighbours to its other bucket,
 //! then replaces the oldest neighbour. Its work is bounded whatever the keys are.
 //!
 //! # Segments
-//! Memory is cut into segments of 4 KiB to 1 MiB, about 256 of them or more. New items are appended to
-//! the open segment of their kind: those that will expire at about the same time share one, and so do
-//! copies. A segment is free when its last item is dead. While few are free, requests *clean* one ahead
-//! of need, a part each, in proportion to what they store: its items are copied, or evicted, and
-//! their index entries follow.
+//! Memory is cut into segments of 4 KiB to 1 MiB, 128 to 256 of them, more where they would be
+//! larger than 1 MiB, and fewer (24 at least) where smaller than 4 KiB. New items are appended to
+//! the open segment of their kind: those that will expire at about the same time share one, and so
+//! do copies. A segment is free when its last item is dead. While few are free, requests *clean*
+//! one ahead of need, a part each, in proportion to what they store: its items are copied, or
+//! evicted, and their index entries follow.
 //!
-//! - While live items fill less than 17 twentieths of the segments, none is evicted: the segment with the
-//!   fewest live bytes is cleaned, and all its items are copied.
+//! - While live items fill less than 17 twentieths of the segments, none is evicted, unless
+//!   cleaning gains no room: the segment with the fewest live bytes is cleaned, and all its items
+//!   are copied.
 //! - Above that the segment with the fewest uses, for each byte and for each byte stored since, is
 //!   cleaned. Of its items those with more uses than is usual are copied, at most three bytes for each
 //!   byte stored. So a large value has to be used as often as the small ones whose room it takes.
 //! - A segment whose items have all expired or were flushed comes first.
 //! - An item of many segments lies in adjacent ones. Where enough are free but apart, the runs between
 //!   them are moved, or a window of segments is cleared.
-//! - A file holds three words of each segment, its first item, its end and its age, by which one walk
-//!   over the segments rebuilds the index.
+//! - A reservation ([`Store::stage`]) is an item without an index entry; its segment is cleaned
+//!   only for a run. A store that evicts nothing copies all live items, and refuses a put with
+//!   which they would take more than 17 twentieths, or that leaves no free segments to copy the
+//!   largest item.
+//! - A file holds three words of each segment, its first item, its end and its age, and one for
+//!   each 4 KiB of it with the offset of an item's beginning, by which one walk over the segments
+//!   rebuilds the index.
 //!
 //! # Log
 //! New items are appended at the young end (the tail) and the oldest are released at the old end
@@ -89,8 +97,9 @@
 //! Deadlines and flushes are enforced lazily, by the request or the walk that reaches the item. A
 //! flush ends a generation, and each item carries the generation that stored it; so items stored
 //! before and after a flush are distinguished without a clock finer than seconds. The generation
-//! number wraps after 65,536 flushes. Then every item that lies before the current tail is flushed
-//! by its position. A flush takes the same few stores however many items there are.
+//! number wraps after 65,536 flushes. Then every item before the current tail, or in a segment
+//! opened before, is flushed by its position. A flush takes the same few stores however many items
+//! there are.
 #![forbid(unsafe_code)]
 
 mod config;

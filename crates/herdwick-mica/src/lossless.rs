@@ -19,7 +19,8 @@ const DIGITS: usize = 20;
 
 impl Store {
     /// Turns eviction off. A request that would make live items take more than three quarters of
-    /// the log, or whose part of the index is full, then fails with [`Status::OutOfMemory`].
+    /// the log or 17 twentieths of the segments, or whose part of the index is full, then fails
+    /// with [`Status::OutOfMemory`].
     pub fn evict_nothing(&mut self) {
         self.lossless = true;
     }

@@ -1,4 +1,4 @@
-//! Recovery: a store with its log in a file finds every intact item again after a restart or a
+//! Recovery: a store in a file finds every intact item again after a restart or a
 //! kill, and none that was deleted, replaced, flushed or expired.
 
 use std::fs::File;

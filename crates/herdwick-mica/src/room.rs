@@ -1,4 +1,4 @@
-//! Stores at the young end of the log: in place where the size is unchanged, else in new room, with
+//! Stores of new values: in place where the size is unchanged, else in new room, with
 //! index and counters kept in step.
 
 use herdwick_layout::{
@@ -177,8 +177,9 @@ impl Store {
         at
     }
 
-    /// Removes an item from the index and the counters, and marks it dead in the log. Its room is
-    /// reclaimed when the head reaches it. Returns its place, now free.
+    /// Removes an item from the index and the counters, and marks it dead where it lies. Its room
+    /// is reclaimed when the head reaches it, or its segment is cleaned or empty. Returns its
+    /// place, now free.
     pub(crate) fn unlink(&mut self, hit: Hit) -> Place {
         self.index.remove(hit.place);
         let len = self.items.header(hit.at).footprint();

@@ -1,4 +1,4 @@
-//! The division of a store's memory into index, superblock and log.
+//! The division of a store's memory into index, and segments with their table, or superblock and log.
 
 use std::io;
 

@@ -1,11 +1,12 @@
-//! Staged puts: a large value is written to its final place in the log as it arrives.
+//! Staged puts: a large value is written to its final place in the store as it arrives.
 //!
-//! A reservation is an item in the log without an index entry. A bit of its header marks it, and
-//! its checksum covers header and key only: a walk of the log, after a kill too, finds a dead item
-//! of known length. At the old end it is carried over to the young end, with the part of the value
-//! that has arrived. Where a copy is not safe, because released bytes are still to be read, it
-//! waits outside the log until the request is done. [`Store::take_in`] bounds the bytes that one
-//! request may move; a reservation in the way beyond that is dropped, and its put refused.
+//! A reservation is an item without an index entry. A bit of its header marks it, and its checksum
+//! covers header and key only: a walk over the store, after a kill too, finds a dead item of known
+//! length. In segments it is moved when its segment has to be cleared. At the old end of a log it
+//! is carried over to the young end, with the part of the value that has arrived. Where a copy is
+//! not safe, because released bytes are still to be read, it waits outside the log until the
+//! request is done. [`Store::take_in`] bounds the bytes that one request may move; a reservation in
+//! the way beyond that is dropped, and its put refused.
 
 use herdwick_layout::{
     bucket::Offset,

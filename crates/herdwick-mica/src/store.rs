@@ -26,7 +26,7 @@ use crate::{
 const CHUNK: usize = 32;
 const _: () = assert!(CHUNK <= u32::BITS as usize, "a bit each");
 
-/// One partition: a lossy index over a circular log, with one owner.
+/// One partition: a lossy index over segments or a circular log, with one owner.
 pub struct Store {
     pub(crate) index: Index,
     pub(crate) items: Items,
@@ -226,8 +226,8 @@ impl Store {
         self.index.slots()
     }
 
-    /// Returns the seconds since the last access to the oldest item in the log; 0 if the log is
-    /// empty.
+    /// Returns the seconds since the last access to the oldest item of a log, or to the first one
+    /// of the oldest segment, which may be gone; 0 if the store is empty.
     #[must_use]
     pub fn age(&self, now: Second) -> u32 {
         let oldest = match self.log.next(&self.items, self.log.head()) {

@@ -160,7 +160,7 @@ pub enum Status {
 /// The attributes of an item in a reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
-    /// The value, in the log: valid until the sink returns.
+    /// The value, in the store: valid until the sink returns.
     pub value: &'a [u8],
     /// The client's flags.
     pub flags: u32,
@@ -221,7 +221,7 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Receives the replies of a batch, in the order of its requests. Values are borrowed from the log:
+/// Receives the replies of a batch, in the order of its requests. Values are borrowed from the store:
 /// copy what must outlive the call.
 pub trait Sink {
     /// Receives the reply to `batch[index]`.

@@ -115,8 +115,8 @@ pub(crate) struct ServeArgs {
     /// Largest item, in bytes, or with a unit, such as 512k or 2m
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub(super) item_bytes_max: usize,
-    /// Evict nothing: when items take 85 % of their memory, refuse to store what there is no room
-    /// for
+    /// Evict nothing: when items take 85 % of their memory (75 % with --store log), or it lacks
+    /// room for the largest, refuse to store what there is no room for
     #[arg(short = 'M', long = "disable-evictions")]
     pub(super) no_evictions: bool,
     /// What places the items in memory and evicts: segments (those with the fewest uses a byte go),

@@ -197,9 +197,9 @@ fn trace_file_is_replayed_on_every_cache() {
         .collect();
     let models = ["lru", "s3-fifo", "sieve", "belady"];
     let expected = [
-        &["memcached", "herdwick", "segments"][..],
+        &["memcached", "segments", "log"][..],
         &models,
-        &["herdwick", "segments"],
+        &["segments", "log"],
         &models,
     ]
     .concat();

@@ -18,8 +18,9 @@
 //! | `bystander` | clients that only read, how long they wait, and whose fault that is |
 //! | `holdings` | memory, descriptors and mappings of the server |
 //!
-//! It lasts for `HERDWICK_SOAK_SECONDS` (12; CI: 72), of which each part takes its share, and the
-//! time until the remains of dead clients are gone. The clients' choices follow from
+//! It is ignored unless asked for (`--ignored soak_`), and lasts for `HERDWICK_SOAK_SECONDS` (12;
+//! CI: 72), of which each part takes its share, and the time until the remains of dead clients are
+//! gone. The clients' choices follow from
 //! `HERDWICK_SOAK_SEED`; their timing depends on the scheduler.
 
 #[path = "../common/mod.rs"]

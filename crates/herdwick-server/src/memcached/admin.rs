@@ -134,8 +134,8 @@ fn detail(mut words: Keys<'_>, offers: &Offers) -> Admin {
 
 /// memcached's number of slab classes ...
 const CLASSES_MAX: u32 = 64;
-/// ... of which the log is shown as this one.
-const LOG_CLASS: u32 = 1;
+/// ... of which the store is shown as this one.
+const STORE_CLASS: u32 = 1;
 
 fn cachedump(mut words: Keys<'_>, offers: &Offers) -> Admin {
     if !offers.dump {
@@ -146,7 +146,7 @@ fn cachedump(mut words: Keys<'_>, offers: &Offers) -> Admin {
     };
     match (unsigned(class), unsigned(limit)) {
         (Some(CLASSES_MAX..), Some(_)) => Admin::Say(b"CLIENT_ERROR Illegal slab id\r\n"),
-        (Some(LOG_CLASS), Some(limit)) => Admin::Dump(Dump::of_items(limit)),
+        (Some(STORE_CLASS), Some(limit)) => Admin::Dump(Dump::of_items(limit)),
         (Some(_), Some(_)) => Admin::Say(text::END),
         _ => FORMAT,
     }
@@ -188,19 +188,19 @@ fn crawler(words: &[&[u8]], offers: &Offers, crawls: bool) -> Admin {
     Admin::Crawler(order)
 }
 
-/// Parses the classes of a dump or a crawl, as memcached does. Classes beside the log are empty.
+/// Parses the classes of a dump or a crawl, as memcached does. Classes beside the store are empty.
 fn walk(what: &[u8], classes: &[u8]) -> Admin {
     let all = matches!(classes, b"all" | b"hash");
-    let (mut has_any, mut has_log) = (all, all);
+    let (mut has_any, mut has_store) = (all, all);
     let ids = classes.split(|&byte| byte == b',');
     for class in ids.filter(|class| !class.is_empty() && !all) {
         let Some(id @ 1..CLASSES_MAX) = unsigned(class) else {
             return Admin::Say(b"BADCLASS invalid class id\r\n");
         };
         has_any = true;
-        has_log |= id == LOG_CLASS;
+        has_store |= id == STORE_CLASS;
     }
-    let dump = |format| match has_log {
+    let dump = |format| match has_store {
         true => Admin::Dump(Dump::new(format)),
         false => Admin::Dump(Dump::empty(format)),
     };
@@ -208,7 +208,7 @@ fn walk(what: &[u8], classes: &[u8]) -> Admin {
         _ if !has_any => Admin::Say(b"NOTSTARTED no items to crawl\r\n"),
         b"metadump" => dump(DumpFormat::Metadump),
         b"mgdump" => dump(DumpFormat::Mgdump),
-        _ if has_log => Admin::Crawler(CrawlerOrder::Crawl),
+        _ if has_store => Admin::Crawler(CrawlerOrder::Crawl),
         _ => Admin::Say(text::OK),
     }
 }

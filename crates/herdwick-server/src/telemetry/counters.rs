@@ -33,7 +33,7 @@ pub(crate) struct Snapshot {
     pub(crate) store: Counters,
     /// Slots of the store's index.
     pub(crate) slots: u64,
-    /// Age of the oldest item, in seconds since its last use.
+    /// As [`Store::age`](herdwick_mica::Store::age), in seconds.
     pub(crate) age: u32,
     /// The counters of the worker's fronts.
     pub(crate) transports: Vec<TransportCount>,

@@ -124,7 +124,7 @@ fn stat(server: &Server, name: &str) -> u64 {
 }
 
 /// `lru_crawler crawl` removes what has expired, in every partition, and nothing else. Without it
-/// these items stay until the log comes around.
+/// these items stay until their segment is cleaned.
 #[test]
 fn a_crawl_removes_expired_items() {
     let server = offering(Offers {

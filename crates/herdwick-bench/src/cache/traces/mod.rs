@@ -206,10 +206,7 @@ impl Bench<'_> {
                 cell.room = cell.room.max(held);
             }
             let room = cell.room;
-            for (name, kind) in [
-                ("herdwick", StoreKind::Log),
-                ("segments", StoreKind::Segments),
-            ] {
+            for (name, kind) in [("segments", StoreKind::Segments), ("log", StoreKind::Log)] {
                 let (own, resident) = store::LocalStore::new(room, kind)?;
                 self.run(&cell, name, own, watch, resident)?;
             }

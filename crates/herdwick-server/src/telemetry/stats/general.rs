@@ -227,7 +227,7 @@ counted! {
 
     /// Items evicted because both their buckets of the index were full.
     Counter index_evictions = { v.sum.store.index_evictions } => "herdwick_index_evictions_total";
-    /// Items written again, though not in use, since none had to be evicted.
+    /// Items written again, in use or not, since none had to be evicted, or none may be (-M).
     Counter items_kept = { v.sum.store.kept } => "herdwick_items_kept_total";
     /// Requests with a hash that does not belong to the key, or with a key of invalid length.
     Counter bad_keys = { v.sum.store.bad_keys };

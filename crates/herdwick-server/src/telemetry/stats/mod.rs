@@ -57,14 +57,14 @@ fn by_what(transports: &[TransportCount]) -> Vec<(&'static str, u64)> {
     sums
 }
 
-/// `stats items`. The log is a single class, and memcached lists no class without items.
+/// `stats items`. The store is a single class, and memcached lists no class without items.
 pub(crate) fn items(view: &StatsView<'_>, out: &mut Stats<'_>) {
     if view.sum.store.items > 0 {
         out.table(ITEMS, ITEMS_PREFIX, |read| read(view));
     }
 }
 
-/// `stats slabs`. The log is a single class of 8-byte chunks.
+/// `stats slabs`. The store is a single class of 8-byte chunks.
 pub(crate) fn slabs(view: &StatsView<'_>, out: &mut Stats<'_>) {
     out.table(SLAB, SLAB_PREFIX, |read| read(view));
     out.table(SLABS, "", |read| read(view));
