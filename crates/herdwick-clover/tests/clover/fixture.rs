@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use herdwick_clover::{
-    Answer, ClientEnd, ClientId, ClientOptions, Failure, Grants, NodeClientId, NodeEnd,
+    Answer, ClientEnd, ClientId, ClientOptions, Failure, Grants, NodeAccept, NodeClientId, NodeEnd,
     NodeOptions, Secret, ServerEnd, ServerOptions,
     layout::{CLASSES, Geometry},
 };
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork};
-use herdwick_fabric::{Device, PdId, Port};
+use herdwick_fabric::{
+    Completion, CqSpec, Device, Payload, PdId, Port, PortLimits, QpSpec, SendOp, SendWr, Status,
+    Transport,
+};
 use herdwick_request::HashKey;
 use herdwick_roce_udp::{RoceDevice, RoceOptions};
 use herdwick_shm::{PdSize, ShmDevice};
@@ -128,6 +131,69 @@ pub(crate) fn enter<D: Device>(
     let (id, grant) = node.admit(pd, secret).unwrap();
     let pd = device.import_pd(port, ticket).unwrap();
     (id, pd, grant)
+}
+
+/// A client of a data node that posts a WRITE of its own.
+pub(crate) struct Poker<D: Device> {
+    pub(crate) id: NodeClientId,
+    pub(crate) pd: PdId,
+    pub(crate) device: D,
+    pub(crate) port: D::Port,
+    /// How its WRITE ended.
+    pub(crate) status: Status,
+}
+
+/// Overwrites a word of a node's memory, given by its number, as a client with or without the secret.
+pub(crate) fn poke(
+    world: &mut World<SeededNetwork>,
+    (node, secret): (usize, Option<&Secret>),
+    (index, word): (usize, u64),
+) -> Poker<SeededDevice> {
+    let device = world.fabric.device();
+    let mut port = device.open_port(&PortLimits::default()).unwrap();
+    let (id, pd, grant) = enter(&mut world.nodes[node], (&device, &mut port), secret);
+    let cq = device.create_cq(&mut port, &CqSpec { depth: 4 }).unwrap();
+    let spec = QpSpec {
+        pd,
+        transport: Transport::Rc,
+        send_cq: cq,
+        recv_cq: cq,
+        send_depth: 2,
+        recv_depth: 0,
+    };
+    let qp = device.create_qp(&mut port, &spec).unwrap();
+    device.connect(&mut port, qp, &grant.writes).unwrap();
+    let writes = device.endpoint(&port, qp).unwrap();
+    let accept = NodeAccept {
+        writes,
+        reads: None,
+    };
+    world.nodes[node].connect(id, &accept).unwrap();
+    let op = SendOp::Write {
+        payload: Payload::Words(&[word]),
+        to: grant.memory.offset(index as u64 * 8),
+        imm: None,
+    };
+    let wr = SendWr {
+        wr_id: 1,
+        op,
+        signaled: true,
+        solicited: false,
+        fence: false,
+    };
+    port.post_send(qp, &[wr]).unwrap();
+    let mut done = [Completion::BLANK; 1];
+    while port.poll(cq, &mut done) == 0 {
+        world.pass();
+        port.progress(world.now);
+    }
+    Poker {
+        id,
+        pd,
+        device,
+        port,
+        status: done[0].status,
+    }
 }
 
 /// Connects a client of `device`; with no secret it may only read.

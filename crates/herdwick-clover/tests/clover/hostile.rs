@@ -14,7 +14,7 @@ use herdwick_fabric::{
     RecvWr, RegionId, RegionSpec, Scope, SendOp, SendWr, Status, Transport,
 };
 
-use crate::fixture::{Kept, SECRET, World, enter, geometry, join, key};
+use crate::fixture::{Kept, SECRET, World, geometry, join, key, poke};
 
 /// A client that makes its messages itself.
 struct Raw {
@@ -420,7 +420,7 @@ fn without_the_secret_a_client_reads_and_nothing_else() {
     let refused = world.clients[1].end.client.put(&key(1), b"x", 0, now);
     assert_eq!(refused, Err(Refused::ReadOnly));
     // A wrong secret is refused.
-    let (node, device) = (&mut world.nodes[0], world.fabric.device());
+    let node = &mut world.nodes[0];
     let room = NodeEnd::<SeededDevice>::pd_room();
     let pd = node.device.create_pd_for(&mut node.port, &room).unwrap();
     let wrong = node.admit(pd, Some(&Secret([8; 16]))).unwrap_err();
@@ -429,52 +429,16 @@ fn without_the_secret_a_client_reads_and_nothing_else() {
         "{wrong}"
     );
     // And the node refuses a WRITE, whatever the client's machine thinks.
-    let mut port = device.open_port(&PortLimits::default()).unwrap();
-    let (id, pd, grant) = enter(node, (&device, &mut port), None);
-    let cq = device.create_cq(&mut port, &CqSpec { depth: 4 }).unwrap();
-    let spec = QpSpec {
-        pd,
-        transport: Transport::Rc,
-        send_cq: cq,
-        recv_cq: cq,
-        send_depth: 2,
-        recv_depth: 0,
-    };
-    let qp = device.create_qp(&mut port, &spec).unwrap();
-    device.connect(&mut port, qp, &grant.writes).unwrap();
-    let writes = device.endpoint(&port, qp).unwrap();
-    node.connect(
-        id,
-        &herdwick_clover::NodeAccept {
-            writes,
-            reads: None,
-        },
-    )
-    .unwrap();
-    let op = SendOp::Write {
-        payload: Payload::Words(&[u64::MAX]),
-        to: grant.memory.offset(128),
-        imm: None,
-    };
-    let wr = SendWr {
-        wr_id: 1,
-        op,
-        signaled: true,
-        solicited: false,
-        fence: false,
-    };
-    port.post_send(qp, &[wr]).unwrap();
-    let mut done = [Completion::BLANK; 1];
-    while port.poll(cq, &mut done) == 0 {
-        world.pass();
-        port.progress(world.now);
-    }
-    assert_eq!(done[0].status, Status::RemoteAccess);
+    let mut poker = poke(&mut world, (0, None), (16, u64::MAX));
+    assert_eq!(poker.status, Status::RemoteAccess);
     let spec = RegionSpec {
         len: 8,
         access: Access::LOCAL,
         scope: Scope::Pd,
     };
-    assert!(device.allocate_region(&mut port, pd, &spec).is_ok());
+    let room = poker
+        .device
+        .allocate_region(&mut poker.port, poker.pd, &spec);
+    assert!(room.is_ok());
     assert_eq!(world.get(0, &key(1)), Kept::Value(b"kept".to_vec()));
 }

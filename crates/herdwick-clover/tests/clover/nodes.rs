@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use herdwick_clover::{
-    ClientEnd, ClientOptions, Failure, Grants, NodeAccept, NodeEnd, NodeOptions, OptionsError,
-    ServerEnd, SetupError,
+    ClientEnd, ClientOptions, Failure, Grants, NodeEnd, NodeOptions, OptionsError, ServerEnd,
+    SetupError,
     layout::{BadNodes, Geometry, Link, MEMBER_WORD, Next, Place, STORE_WORD},
 };
 use herdwick_conformance::seeded::{SeededDevice, SeededNetwork};
-use herdwick_fabric::{
-    Completion, CqSpec, Device, Payload, Port, PortLimits, QpSpec, SendOp, SendWr, Status,
-    Transport,
-};
+use herdwick_fabric::{Device, PortLimits, Status};
 
-use crate::fixture::{Kept, SECRET, World, enter, geometry, key, serve};
+use crate::fixture::{self, Kept, SECRET, World, enter, geometry, key, serve};
 
 const GEOMETRY: fn() -> Geometry = || geometry(64, 60, 100);
 
@@ -95,46 +92,9 @@ fn nodes_of_another_store_or_in_another_order_are_refused() {
 
 /// Overwrites a word of a node's memory, as a client that may write.
 fn poke(world: &mut World<SeededNetwork>, node: usize, index: usize, word: u64) {
-    let device = world.fabric.device();
-    let mut port = device.open_port(&PortLimits::default()).unwrap();
-    let (id, pd, grant) = enter(&mut world.nodes[node], (&device, &mut port), Some(&SECRET));
-    let cq = device.create_cq(&mut port, &CqSpec { depth: 4 }).unwrap();
-    let spec = QpSpec {
-        pd,
-        transport: Transport::Rc,
-        send_cq: cq,
-        recv_cq: cq,
-        send_depth: 2,
-        recv_depth: 0,
-    };
-    let qp = device.create_qp(&mut port, &spec).unwrap();
-    device.connect(&mut port, qp, &grant.writes).unwrap();
-    let writes = device.endpoint(&port, qp).unwrap();
-    let accept = NodeAccept {
-        writes,
-        reads: None,
-    };
-    world.nodes[node].connect(id, &accept).unwrap();
-    let op = SendOp::Write {
-        payload: Payload::Words(&[word]),
-        to: grant.memory.offset(index as u64 * 8),
-        imm: None,
-    };
-    let wr = SendWr {
-        wr_id: 1,
-        op,
-        signaled: true,
-        solicited: false,
-        fence: false,
-    };
-    port.post_send(qp, &[wr]).unwrap();
-    let mut done = [Completion::BLANK; 1];
-    while port.poll(cq, &mut done) == 0 {
-        world.pass();
-        port.progress(world.now);
-    }
-    assert_eq!(done[0].status, Status::Success);
-    world.nodes[node].remove(id).unwrap();
+    let poker = fixture::poke(world, (node, Some(&SECRET)), (index, word));
+    assert_eq!(poker.status, Status::Success);
+    world.nodes[node].remove(poker.id).unwrap();
 }
 
 /// A first server that dies while it numbers the nodes leaves nothing that stops the next.
