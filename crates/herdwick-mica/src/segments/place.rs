@@ -181,9 +181,10 @@ impl Store {
         if self.segments.free < spare + span {
             return false;
         }
-        if span > 1 {
-            self.finish_cleaning(Survivors::All);
+        if span == 1 {
+            return true;
         }
-        span == 1 || self.free_run(span).is_some()
+        self.finish_cleaning(Survivors::All);
+        self.free_run(span).is_some()
     }
 }
