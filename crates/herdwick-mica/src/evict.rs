@@ -288,13 +288,11 @@ impl Store {
 mod tests {
     use std::{
         collections::HashMap,
-        fs::File,
         os::unix::fs::FileExt,
-        path::PathBuf,
         sync::{Arc, Mutex},
     };
 
-    use crate::{Store, StoreConfig, StoreKind};
+    use crate::{Store, StoreConfig, StoreKind, test_file::nameless_file};
     use herdwick_layout::item::{HEADER, checksum};
     use herdwick_request::{Clock, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second};
 
@@ -536,17 +534,6 @@ mod tests {
         assert!(store.counters().refreshed > 10);
     }
 
-    /// Returns an unlinked file of `len` zeros, which is freed when it is closed.
-    fn nameless_file(name: &str, len: u64) -> File {
-        let path = PathBuf::from(format!("/tmp/herdwick-evict-{}-{name}", std::process::id()));
-        let mut options = File::options();
-        let file = options.read(true).write(true).create_new(true).open(&path);
-        std::fs::remove_file(path).unwrap();
-        let file = file.unwrap();
-        file.set_len(len).unwrap();
-        file
-    }
-
     /// In a store that evicts nothing, untouched items are copied along the log lap after lap:
     /// after a kill at any step of that, recovery finds each of them.
     #[test]
@@ -558,7 +545,7 @@ mod tests {
             kind: StoreKind::Log,
         };
         let len = Store::file_bytes(&config).unwrap();
-        let (file, image) = (nameless_file("log", len), nameless_file("image", len));
+        let (file, image) = (nameless_file(len), nameless_file(len));
         let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
         store.evict_nothing();
         let quiet = |n: usize| format!("quiet {n}").into_bytes();

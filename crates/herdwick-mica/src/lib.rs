@@ -126,6 +126,10 @@ mod staged;
 mod store;
 mod superblock;
 
+#[cfg(test)]
+#[path = "../tests/common/file.rs"]
+mod test_file;
+
 pub use config::{StoreConfig, StoreError, StoreKind};
 pub use counters::Counters;
 pub use evicted::Evicted;

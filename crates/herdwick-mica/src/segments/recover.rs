@@ -121,7 +121,7 @@ mod tests {
         sync::{Arc, Mutex},
     };
 
-    use crate::{Store, StoreConfig, StoreKind};
+    use crate::{Store, StoreConfig, StoreKind, test_file::nameless_file};
     use herdwick_layout::bucket::Offset;
     use herdwick_request::{
         Arith, Clock, Delete, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second, Status,
@@ -152,17 +152,6 @@ mod tests {
         answer.unwrap()
     }
 
-    /// Returns an unlinked file of `len` zeros, which is freed when it is closed.
-    fn nameless_file(name: &str, len: u64) -> File {
-        let path = format!("/tmp/herdwick-segments-{}-{name}", std::process::id());
-        let mut options = File::options();
-        let file = options.read(true).write(true).create_new(true).open(&path);
-        std::fs::remove_file(path).unwrap();
-        let file = file.unwrap();
-        file.set_len(len).unwrap();
-        file
-    }
-
     type Model = HashMap<Vec<u8>, Vec<u8>>;
 
     /// A store in a file, of which each image that a kill may leave is kept.
@@ -175,9 +164,9 @@ mod tests {
     }
 
     impl Watched {
-        fn new(name: &str, lossless: bool) -> Self {
+        fn new(lossless: bool) -> Self {
             let len = Store::file_bytes(&CONFIG).unwrap();
-            let file = nameless_file(name, len);
+            let file = nameless_file(len);
             let (mut store, _) = Store::in_file(&CONFIG, &file, 0, false).unwrap();
             if lossless {
                 store.evict_nothing();
@@ -196,7 +185,7 @@ mod tests {
                 store,
                 model: Model::new(),
                 images,
-                image: nameless_file(&format!("{name}-image"), len),
+                image: nameless_file(len),
                 kills: 0,
             }
         }
@@ -283,7 +272,7 @@ mod tests {
 
     /// Requests of each kind, on items of up to five segments; a third of the keys is left alone.
     fn kill_at_every_step(lossless: bool) -> Watched {
-        let mut watched = Watched::new(if lossless { "lossless" } else { "cache" }, lossless);
+        let mut watched = Watched::new(lossless);
         let value = vec![b'v'; 20 << 10];
         let mut random = 7u64;
         let mut draw = |below: usize| {
@@ -379,7 +368,7 @@ mod tests {
             ..CONFIG
         };
         let len = Store::file_bytes(&config).unwrap();
-        let (file, image) = (nameless_file("copied", len), nameless_file("image", len));
+        let (file, image) = (nameless_file(len), nameless_file(len));
         let mut bytes = vec![0; len as usize];
         let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
         let (value, mut deleted) = ([b'v'; 300], 0);

@@ -1,13 +1,11 @@
 //! Tests of what one request may cost in a store of many segments, and of stores whose limits changed.
 
-use std::fs::File;
-
 use herdwick_request::{
     Clock, Delete, Execute, Get, HashKey, Op, Put, Reply, Request, Second, Status,
 };
 
 use super::Segments;
-use crate::{Store, StoreConfig, StoreKind};
+use crate::{Store, StoreConfig, StoreKind, test_file::nameless_file};
 
 const HASH_KEY: HashKey = HashKey([5, 6]);
 
@@ -274,24 +272,13 @@ fn lifting_a_limit_takes_bounded_steps() {
     audit(&store);
 }
 
-/// Returns an unlinked file of `len` zeros, which is freed when it is closed.
-fn nameless_file(name: &str, len: u64) -> File {
-    let path = std::env::temp_dir().join(format!("herdwick-tests-{}-{name}", std::process::id()));
-    let mut options = File::options();
-    let file = options.read(true).write(true).create_new(true).open(&path);
-    std::fs::remove_file(path).unwrap();
-    let file = file.unwrap();
-    file.set_len(len).unwrap();
-    file
-}
-
 /// The file of a full cache is opened by a store that evicts nothing, of which most small items are
 /// deleted then. What is left of the memory is found, although few segments are free and values of
 /// many segments lie between the small ones.
 #[test]
 fn full_cache_goes_on_as_a_store_that_evicts_nothing() {
     let config = config(1 << 20, 52 << 10);
-    let file = nameless_file("full", Store::file_bytes(&config).unwrap());
+    let file = nameless_file(Store::file_bytes(&config).unwrap());
     let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
     let mut draw = Draw(7);
     // Three values of many segments at a time lie in one run; of these, the first is used.
@@ -355,7 +342,7 @@ fn full_cache_goes_on_as_a_store_that_evicts_nothing() {
 #[test]
 fn items_beyond_a_lowered_size_are_invalidated_or_refused() {
     let before = config(1 << 20, 64 << 10);
-    let file = nameless_file("lowered", Store::file_bytes(&before).unwrap());
+    let file = nameless_file(Store::file_bytes(&before).unwrap());
     let (mut store, _) = Store::in_file(&before, &file, 0, false).unwrap();
     for n in 0..200 {
         let len = if n % 4 == 0 { 60_000 } else { 1_500 };
@@ -388,7 +375,7 @@ fn items_beyond_a_lowered_size_are_invalidated_or_refused() {
 #[test]
 fn full_index_is_recovered_whole() {
     let config = config(1 << 20, 4 << 10);
-    let file = nameless_file("index", Store::file_bytes(&config).unwrap());
+    let file = nameless_file(Store::file_bytes(&config).unwrap());
     let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
     store.evict_nothing();
     let (mut kept, mut refused) = (Vec::new(), 0);

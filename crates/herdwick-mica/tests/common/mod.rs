@@ -1,30 +1,11 @@
 //! Helpers that the store's tests share.
 
-use std::{
-    fs::File,
-    path::Path,
-    sync::atomic::{AtomicU32, Ordering},
-};
+mod file;
 
 use herdwick_request::{Deadline, HashKey, Reply, Second, Status};
 
-/// Returns an unlinked file of `len` zeros, which is freed when it is closed.
-#[allow(dead_code, reason = "not every test has a log that lasts")]
-pub(crate) fn nameless_file(len: u64) -> File {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("log-{}-{number}", std::process::id());
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path)
-        .unwrap();
-    std::fs::remove_file(path).unwrap();
-    file.set_len(len).unwrap();
-    file
-}
+#[allow(unused_imports, reason = "not every test has a store that lasts")]
+pub(crate) use file::nameless_file;
 
 /// The hash key of every test.
 pub(crate) const HASH_KEY: HashKey = HashKey([1, 2]);
