@@ -662,6 +662,15 @@ fn children(parent: u32) -> Vec<(Pid, String)> {
     children.collect()
 }
 
+/// Returns whether a process has a handler for SIGHUP: before that, the signal ends it.
+fn catches_hangup(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    let status = status.unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & 1 << (Signal::HUP.as_raw() - 1) != 0)
+}
+
 /// Kills a benchmark that has started a server and its guard, and waits for both to end. If its
 /// terminal `hangs_up`, its process group gets SIGHUP before.
 fn kill_with_its_server(hangs_up: bool, arguments: &str, is_server: impl Fn(&str) -> bool) {
@@ -678,11 +687,16 @@ fn kill_with_its_server(hangs_up: bool, arguments: &str, is_server: impl Fn(&str
         let children = children(bench.id());
         let find = |is: &dyn Fn(&str) -> bool| {
             let found = children.iter().find(|(_, command)| is(command));
-            pidfd_open(found?.0, PidfdFlags::empty()).ok()
+            found.map(|(pid, _)| *pid)
         };
         let guard = |command: &str| command.contains("bench-guard");
-        if let (Some(server), Some(guard)) = (find(&is_server), find(&guard)) {
-            break [server, guard];
+        if let (Some(server), Some(guard)) = (find(&is_server), find(&guard))
+            && (!hangs_up || catches_hangup(server))
+        {
+            let ends = [server, guard].map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+            if let [Ok(server), Ok(guard)] = ends {
+                break [server, guard];
+            }
         }
         assert!(
             bench.try_wait().unwrap().is_none(),
