@@ -202,6 +202,27 @@ fn parts(line: &str) -> Vec<String> {
     parts
 }
 
+/// What `cargo test` ignores for the time that it takes, CI runs by the beginning of its name.
+#[test]
+fn ci_runs_the_tests_that_are_ignored_for_their_time() {
+    let commands = fs::read_to_string(root().join(".ci/run")).unwrap();
+    let (_, rest) = commands.split_once("run_tests \"--ignored").unwrap();
+    let filters: Vec<_> = rest.split('"').next().unwrap().split_whitespace().collect();
+    let mut found = 0;
+    for (path, text) in all() {
+        for test in text.split("; CI runs it\"]\n").skip(1) {
+            let name = test.split("fn ").nth(1).unwrap().split('(').next().unwrap();
+            found += 1;
+            assert!(
+                filters.iter().any(|filter| name.starts_with(filter)),
+                "{} has {name}, which .ci/run does not run",
+                path.display()
+            );
+        }
+    }
+    assert!(found > 10, "{found} ignored tests");
+}
+
 #[test]
 fn retired_names_are_not_used() {
     for (path, text) in all() {

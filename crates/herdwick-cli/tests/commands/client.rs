@@ -5,6 +5,7 @@ use std::{
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
+    thread,
 };
 
 /// A process that is killed on drop.
@@ -37,7 +38,7 @@ impl Memcached {
             path,
         };
         while herdwick::Client::connect(&server.address()).is_err() {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         Some(server)
     }
@@ -169,7 +170,10 @@ fn values_go_in_and_come_out(address: &str, transport: &str) {
     let mut stats = Command::new(env!("CARGO_BIN_EXE_herdwick"));
     stats.args(["stats", "--server", address]).stdout(writer);
     let closed = stats.output().unwrap();
-    assert!(closed.status.success() && closed.stderr.is_empty());
+    assert!(
+        closed.status.success() && closed.stderr.is_empty(),
+        "{closed:?}"
+    );
     let items = out
         .lines()
         .find(|line| line.starts_with("curr_items"))
@@ -213,7 +217,7 @@ fn what_is_no_address_is_named_with_what_is_one() {
 fn a_server_that_does_not_answer_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    for arguments in [&["get", "k"][..], &["stats"], &["top", "--json"]] {
+    let named = |arguments: &[&str]| {
         let (code, _, err) = herdwick(&[arguments, &["--server", &address]].concat(), b"");
         assert!(
             err.starts_with(&format!("herdwick: {address}: no answer within "))
@@ -221,7 +225,12 @@ fn a_server_that_does_not_answer_is_named() {
             "{err}"
         );
         assert_eq!(code, 3);
-    }
+    };
+    thread::scope(|scope| {
+        for arguments in [&["get", "k"][..], &["stats"], &["top", "--json"]] {
+            scope.spawn(move || named(arguments));
+        }
+    });
 }
 
 #[test]

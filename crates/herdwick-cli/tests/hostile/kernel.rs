@@ -141,6 +141,7 @@ fn burdens_of_nobody(server: &Server, count: usize) -> Vec<TcpListener> {
 /// A user who sends more than may wait to be closed is refused as long as it does; others are not,
 /// and all of it is closed in the end, though its owner never lets go.
 #[test]
+#[ignore = "fifteen seconds: the server closes 300 sockets, one after the other; CI runs it"]
 fn descriptors_of_one_user_do_not_block_other_users_and_are_closed() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root may connect as another user");

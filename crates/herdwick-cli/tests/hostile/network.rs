@@ -371,6 +371,7 @@ fn one_host_cannot_take_all_lease_memory() {
 }
 
 #[test]
+#[ignore = "ten seconds: a lease lasts as long without a heartbeat; CI runs it"]
 fn leases_of_one_address_are_limited_and_end_without_heartbeats() {
     let mut siege = Siege::new();
     let address = siege.server.address.clone();

@@ -70,7 +70,7 @@ fn share(sixths: u32) -> Duration {
 }
 
 #[test]
-#[ignore = "a soak: CI runs it"]
+#[ignore = "a soak; CI runs it"]
 fn soak_clients_of_every_transport_leave_nothing_behind() {
     let _alone = alone();
     let part = Part {
@@ -85,7 +85,7 @@ fn soak_clients_of_every_transport_leave_nothing_behind() {
 }
 
 #[test]
-#[ignore = "a soak: CI runs it"]
+#[ignore = "a soak; CI runs it"]
 fn soak_over_tls_with_little_memory() {
     let _alone = alone();
     let part = Part {
@@ -100,7 +100,7 @@ fn soak_over_tls_with_little_memory() {
 }
 
 #[test]
-#[ignore = "a soak: CI runs it"]
+#[ignore = "a soak; CI runs it"]
 fn soak_over_a_unix_socket() {
     let _alone = alone();
     let part = Part {
@@ -115,7 +115,7 @@ fn soak_over_a_unix_socket() {
 }
 
 #[test]
-#[ignore = "a soak: CI runs it"]
+#[ignore = "a soak; CI runs it"]
 fn every_call_ends_when_the_server_is_killed() {
     let _alone = alone();
     bereaved::kill_servers(seed());

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use herdwick_check::{Rng, count};
+use herdwick_check::{Rng, count, length};
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
     Completion, CqSpec, Device, Payload, Port, PortLimits, QpSpec, SendOp, SendWr, Status,
@@ -423,7 +423,10 @@ fn beside_writers(fabric: Fabric, gets: u64) {
 
 #[test]
 fn readers_beside_writers_over_shared_memory() {
-    beside_writers(Fabric::Shm, count("HERDWICK_FARM_OPERATIONS", 60_000));
+    beside_writers(
+        Fabric::Shm,
+        count("HERDWICK_FARM_OPERATIONS", length(15_000, 60_000)),
+    );
 }
 
 #[test]

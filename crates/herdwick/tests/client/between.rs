@@ -167,6 +167,7 @@ fn idled(options: Options) -> (Server, Client) {
 }
 
 #[test]
+#[ignore = "eight seconds: the server closes idle connections by the clock; CI runs it"]
 fn text_connection_closed_while_idle_is_reopened() {
     let (server, mut client) = idled(patient());
     assert_eq!(transport(&client), "shm");

@@ -329,7 +329,10 @@ mod tests {
     fn store_with_enough_memory_matches_the_model_that_never_evicts() {
         for row in &TRACES {
             let trace = CacheTrace::of_row(row, true).unwrap();
-            let requests = &trace.requests[..trace.requests.len().min(40_000)];
+            let requests = &trace.requests[..trace
+                .requests
+                .len()
+                .min(herdwick_check::length(8_000, 40_000))];
             let (mut own, _) =
                 store::LocalStore::new(trace.data * 3 + (64 << 20), StoreKind::Log).unwrap();
             let mut model = Model::new(Lru::default(), u64::MAX / 2);
