@@ -64,7 +64,7 @@ counters! {
         /// Replies that the port accepted and then completed with an error.
         replies_failed,
         /// New requests that the sweep found ahead of a missing one.
-        overtaking,
+        out_of_order_requests,
     }
 }
 

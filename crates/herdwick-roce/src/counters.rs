@@ -53,7 +53,7 @@ counted_reasons! {
         /// A region that was deregistered in the meantime.
         Gone = "roce_region_gone",
         /// A response that matches no outstanding request.
-        Answer = "roce_stray_answer",
+        Answer = "roce_unmatched_responses",
         /// The tag of a keyed packet is wrong.
         Tag = "roce_bad_tag",
         /// A keyed packet whose counter was used before or is too old.
@@ -62,8 +62,8 @@ counted_reasons! {
         Unkeyed = "roce_unkeyed",
         /// More READs at once than are served, or a repeated one too old to serve again.
         TooManyReads = "roce_too_many_reads",
-        /// A congestion notification although no sent packet was markable.
-        Unasked = "roce_unasked_congestion",
+        /// A congestion notification (CNP) although no sent packet was markable.
+        UnexpectedCnp = "roce_unexpected_cnps",
         /// From a source with too many refused packets in this pass; dropped unseen.
         TooManyRefused = "roce_too_many_refused",
     }
@@ -77,13 +77,13 @@ counters! {
         /// ACK timeouts.
         timeouts = "roce_timeouts",
         /// Sequence NAKs that arrived, and gaps found in responses.
-        gaps_told = "roce_gaps_told",
+        sequence_naks = "roce_sequence_naks",
         /// RNR NAKs that arrived.
-        not_ready_told = "roce_not_ready_told",
+        rnr_naks = "roce_rnr_naks",
         /// Requests that arrived again, and were answered without being executed again.
         duplicates = "roce_duplicates",
-        /// Congestion notifications that arrived.
-        congestion = "roce_congestion",
+        /// Congestion notifications (CNPs) that arrived.
+        cnps = "roce_cnps",
         /// Times that the wire had no room.
         no_room = "roce_no_room",
     }
@@ -111,7 +111,7 @@ impl Drop {
             | Self::Tag
             | Self::Replay
             | Self::Unkeyed
-            | Self::Unasked => true,
+            | Self::UnexpectedCnp => true,
             Self::UnknownQp
             | Self::NotReady
             | Self::Source

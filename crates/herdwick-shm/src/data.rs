@@ -90,7 +90,7 @@ impl Port for ShmPort {
     fn drops(&self) -> Vec<(&'static str, u64)> {
         let mut drops = self.drops.clone();
         // The rest was counted on other threads.
-        drops.add(DropReason::NotGivenBack, self.kept.load(Ordering::Relaxed));
+        drops.add(DropReason::Unreleased, self.kept.load(Ordering::Relaxed));
         drops.iter().collect()
     }
 }

@@ -368,7 +368,7 @@ impl Device for ShmDevice {
     fn destroy_pd(&self, port: &mut ShmPort, pd: PdId) -> Result<(), ControlError> {
         let files = control::destroy_pd(port, pd)?;
         if files.is_some_and(|files| files.discard().is_err()) {
-            port.drops.count(DropReason::NotGivenBack);
+            port.drops.count(DropReason::Unreleased);
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ counted_reasons! {
         /// An impossible value in a peer's ring counters.
         BadCounter = "drop_ring_counter",
         /// Memory of an ended domain that the system kept, for as long as its client holds it.
-        NotGivenBack = "memory_not_given_back",
+        Unreleased = "memory_unreleased",
     }
 }
 

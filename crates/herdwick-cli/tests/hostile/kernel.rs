@@ -215,8 +215,8 @@ fn keep_files(server: &Server, leases: usize) {
         let bytes: i64 = kept.iter().map(held).sum();
         assert!(clock.now() < TIMEOUT, "{bytes} bytes are still held");
     }
-    assert_eq!(server.stat(&mut client, "memory_not_given_back"), 0);
-    assert_eq!(server.stat(&mut client, "leases_not_taken_back"), 0);
+    assert_eq!(server.stat(&mut client, "memory_unreleased"), 0);
+    assert_eq!(server.stat(&mut client, "leases_unreleased"), 0);
 }
 
 #[test]

@@ -379,7 +379,7 @@ fn r11_requests_in_all_slots_in_any_order_execute_once() {
                 .eq(first + 1..=first + u64::from(window))
         );
     }
-    assert!(siege.stat("overtaking") > 0);
+    assert!(siege.stat("out_of_order_requests") > 0);
     let number = siege.get(b"key").unwrap();
     assert_eq!(number, (LAPS * window).to_string().into_bytes());
     siege.survives();

@@ -142,7 +142,7 @@ impl Intake<'_> {
         }
         let found = self.check(client, index, slot);
         if found == Found::New {
-            self.counters.overtaking += 1;
+            self.counters.out_of_order_requests += 1;
             client.overtaken_by(slot);
         }
         if found == Found::Nothing {

@@ -501,7 +501,7 @@ fn r11_missing_request_stalls_only_its_slot() {
     }
     assert_eq!(siege.replies().len(), WINDOW - 1);
     // The sweep found one of them; the cursor followed it and found the others.
-    assert_eq!(siege.counters().overtaking, 1);
+    assert_eq!(siege.counters().out_of_order_requests, 1);
     siege.submit(&request(b"key", add_one()), 0);
     assert_eq!(siege.replies(), [(0, ReplyStatus::Done)]);
     siege.survives();

@@ -222,7 +222,7 @@ fn requests_held_back_for_long_leave_no_slot_unwritten() {
             });
         assert_eq!(polled, answers);
     }
-    assert_eq!(fixture.workers[0].side.counters().overtaking, 0);
+    assert_eq!(fixture.workers[0].side.counters().out_of_order_requests, 0);
 }
 
 /// A request that was held back is sent by the poll that takes the answer it waited for.

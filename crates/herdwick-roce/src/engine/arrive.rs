@@ -156,9 +156,9 @@ impl Engine {
             .open(qp, source, &bytes[..bytes.len() - ICRC_BYTES])?;
         if bth.opcode() == CONGESTION {
             if !self.shared.config.ecn {
-                return Err(Drop::Unasked);
+                return Err(Drop::UnexpectedCnp);
             }
-            self.shared.counters.connections.congestion += 1;
+            self.shared.counters.connections.cnps += 1;
             qp.slow_down(&mut self.shared);
             return Ok(());
         }

@@ -52,7 +52,7 @@ fn cnps_reduce_the_rate_and_it_recovers() {
             2 * marked > 3 * free,
             "{transport:?}: {marked} after {free}"
         );
-        assert!(world.sides[A].engine.counters().connections.congestion > 0);
+        assert!(world.sides[A].engine.counters().connections.cnps > 0);
         world.run(60_000);
         let after = passes(&mut world, transport, |_, _| {});
         assert!(after <= free + 2, "{transport:?}: {after}, not {free}");
@@ -68,8 +68,8 @@ fn cnps_are_dropped_without_ecn() {
     let marked = passes(&mut world, Transport::Uc, |_, _| {});
     assert_eq!(marked, free);
     let counters = world.sides[A].engine.counters();
-    assert_eq!(counters.connections.congestion, 0);
-    assert!(counters.dropped(Drop::Unasked) > 0);
+    assert_eq!(counters.connections.cnps, 0);
+    assert!(counters.dropped(Drop::UnexpectedCnp) > 0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ herdwick_fabric::counters! {
         /// RDMA devices lost.
         devices_lost,
         /// Leases whose memory a device would not release.
-        leases_not_taken_back,
+        leases_unreleased,
     }
 }
 

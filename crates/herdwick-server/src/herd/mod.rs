@@ -383,7 +383,7 @@ impl<D: Device> Front for HerdFront<D> {
         let mut all = self.losses.with(standing.unwrap_or_default());
         let own = FrontCounters {
             devices_lost: self.losses.count,
-            leases_not_taken_back: self.unrevoked.load(Ordering::Relaxed),
+            leases_unreleased: self.unrevoked.load(Ordering::Relaxed),
         };
         all.extend(own.iter());
         all

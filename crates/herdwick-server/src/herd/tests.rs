@@ -65,6 +65,6 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
         assert!(matches!(answer, (0, LeaseAnswer::Revoked(_))), "{answer:?}");
     }
     let counts = front.counts();
-    assert!(counts.contains(&("leases_not_taken_back", 0)), "{counts:?}");
+    assert!(counts.contains(&("leases_unreleased", 0)), "{counts:?}");
     assert!(front.held.is_empty());
 }

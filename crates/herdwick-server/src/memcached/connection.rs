@@ -238,7 +238,7 @@ impl Connection {
             ErrorKind::Interrupted => Flow::Moved,
             // A reply over UDP beyond its maximum length.
             ErrorKind::FileTooLarge => {
-                counters.udp_withheld += 1;
+                counters.udp_amplification_refused += 1;
                 Flow::Broken
             }
             kind => {

@@ -395,7 +395,7 @@ fn m44_udp_replies_are_limited_to_three_times_the_request() {
     for request in ["get a\r\n", "stats\r\n", "get a\r\nget a\r\n", "mg a v\r\n"] {
         assert_eq!(asker.ask([2, 0, 1, 0], request.as_bytes()), []);
     }
-    assert_eq!(stat(&server, "udp_withheld"), 4);
+    assert_eq!(stat(&server, "udp_amplification_refused"), 4);
     // The bound is three times the request: one byte less is too little.
     let reply = "VALUE a 0 1000\r\n".len() + 1000 + "\r\nEND\r\n".len() + 8;
     let room = reply.div_ceil(3) - 8;
@@ -456,7 +456,7 @@ fn udp_replies_to_trusted_networks_are_bounded() {
     asker.send([1, 0, 1, 0], request.as_bytes());
     asker.send([LAST, 0, 1, 0], b"mn\r\n");
     assert_eq!(asker.receive().header[0], LAST);
-    while stat(&server, "udp_withheld") == 0 {
+    while stat(&server, "udp_amplification_refused") == 0 {
         std::thread::yield_now();
     }
 }

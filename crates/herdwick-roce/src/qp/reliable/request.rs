@@ -264,7 +264,7 @@ impl Qp {
     /// Handles a missing packet or response: moves back to the oldest. It does so once until
     /// progress is made, however many responses report the gap.
     pub(super) fn recover(&mut self, shared: &mut Shared) {
-        shared.counters.connections.gaps_told += 1;
+        shared.counters.connections.sequence_naks += 1;
         if !self.requester.recovering && !self.requester.resting {
             self.slow_down(shared);
             self.requester.read_less();
@@ -284,7 +284,7 @@ impl Qp {
 
     /// Handles an RNR NAK of the oldest packet: waits, then sends it again.
     pub(super) fn rest(&mut self, shared: &mut Shared, timer: u8) {
-        shared.counters.connections.not_ready_told += 1;
+        shared.counters.connections.rnr_naks += 1;
         if self.requester.resting {
             return;
         }

@@ -136,7 +136,7 @@ impl Acceptor {
                 if context.limits.enter_briefly() {
                     self.deal(Stream::Datagram(Box::new(exchange)));
                 } else {
-                    context.udp.crowded.fetch_add(1, Relaxed);
+                    context.udp.over_limit.fetch_add(1, Relaxed);
                 }
             });
         }

@@ -46,9 +46,9 @@ pub(crate) struct HandshakeCounters {
     /// Failed: errors, refused clients, disconnects.
     pub(crate) failed: AtomicU64,
     /// Timed out.
-    pub(crate) late: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
     /// Aborted as the largest, when all handshakes together held too many bytes.
-    pub(crate) crowded: AtomicU64,
+    pub(crate) over_memory: AtomicU64,
     /// Completed with a new session rather than a resumed one.
     pub(crate) new_sessions: AtomicU64,
 }
@@ -56,7 +56,12 @@ pub(crate) struct HandshakeCounters {
 impl HandshakeCounters {
     /// Zeroes them.
     pub(crate) fn reset(&self) {
-        for counter in [&self.failed, &self.late, &self.crowded, &self.new_sessions] {
+        for counter in [
+            &self.failed,
+            &self.timeouts,
+            &self.over_memory,
+            &self.new_sessions,
+        ] {
             counter.store(0, Relaxed);
         }
     }

@@ -140,7 +140,7 @@ impl Handshakes {
             for place in 0..self.places.len() {
                 let late = matches!(&self.places[place], Some(one) if one.deadline <= now);
                 if late && self.take_out(place, registry).is_some() {
-                    counters.late.fetch_add(1, Relaxed);
+                    counters.timeouts.fetch_add(1, Relaxed);
                     given_up += 1;
                 }
             }
@@ -151,7 +151,7 @@ impl Handshakes {
                 break;
             };
             self.take_out(largest, registry);
-            counters.crowded.fetch_add(1, Relaxed);
+            counters.over_memory.fetch_add(1, Relaxed);
             given_up += 1;
         }
         given_up
@@ -260,7 +260,7 @@ mod tests {
         assert!(fixture.handshakes.tick().is_some());
         assert_eq!(fixture.give_up(15), 1);
         assert!(fixture.handshakes.tick().is_none());
-        assert_eq!(fixture.certificates.counters.late.load(Relaxed), 3);
+        assert_eq!(fixture.certificates.counters.timeouts.load(Relaxed), 3);
         assert_eq!(fixture.handshakes.came, 0);
     }
 
@@ -286,7 +286,7 @@ mod tests {
         assert!(fixture.handshakes.came > BYTES_MAX);
         let given_up = fixture.give_up(1);
         assert!(given_up > 0 && fixture.handshakes.came <= BYTES_MAX);
-        let crowded = fixture.certificates.counters.crowded.load(Relaxed);
+        let crowded = fixture.certificates.counters.over_memory.load(Relaxed);
         assert_eq!(crowded, given_up as u64);
     }
 

@@ -20,14 +20,14 @@ pub(crate) struct Refused {
     /// Refused because they are too short, a part of a longer request, or a reply.
     pub(crate) malformed: AtomicU64,
     /// Refused because too many requests were being answered.
-    pub(crate) crowded: AtomicU64,
+    pub(crate) over_limit: AtomicU64,
 }
 
 impl Refused {
     /// Zeroes the counts.
     pub(crate) fn reset(&self) {
         self.malformed.store(0, Relaxed);
-        self.crowded.store(0, Relaxed);
+        self.over_limit.store(0, Relaxed);
     }
 }
 

@@ -79,7 +79,7 @@ impl UdpListener {
                 Err(_) => continue,
             };
             if Arc::strong_count(&self.socket) > EXCHANGES_MAX {
-                refused.crowded.fetch_add(1, Relaxed);
+                refused.over_limit.fetch_add(1, Relaxed);
                 continue;
             }
             let bound = if from.ip().is_loopback()

@@ -181,9 +181,9 @@ counted! {
     /// TLS handshakes that failed: errors, refused clients, disconnects.
     Counter ssl_handshake_errors = { v.tls().map(|tls| &tls.counters.failed) };
     /// TLS handshakes that timed out.
-    Counter ssl_handshakes_late = { v.tls().map(|tls| &tls.counters.late) };
+    Counter ssl_handshake_timeouts = { v.tls().map(|tls| &tls.counters.timeouts) };
     /// TLS handshakes ended as the largest, when all together held too many bytes.
-    Counter ssl_handshakes_crowded = { v.tls().map(|tls| &tls.counters.crowded) };
+    Counter ssl_handshakes_over_memory = { v.tls().map(|tls| &tls.counters.over_memory) };
     /// Connections closed: an invalid TLS record. `closed_errors` counts them too.
     Counter ssl_proto_errors = fields.ssl_proto_errors if { v.tls().is_some() };
     /// Time since the certificates were read.
@@ -267,9 +267,9 @@ counted! {
     Counter udp_malformed = { &v.context.udp.malformed }
         in DROPS(fabric = "udp", reason = "malformed");
     /// Datagrams dropped because too many requests were being answered.
-    Counter udp_crowded = { &v.context.udp.crowded } in DROPS(fabric = "udp", reason = "crowded");
+    Counter udp_over_limit = { &v.context.udp.over_limit } in DROPS(fabric = "udp", reason = "over_limit");
     /// UDP replies not sent because they exceed the amplification limit.
-    Counter udp_withheld = fields.udp_withheld in DROPS(fabric = "udp", reason = "withheld");
+    Counter udp_amplification_refused = fields.udp_amplification_refused in DROPS(fabric = "udp", reason = "amplification_refused");
     /// UDP replies that the kernel refused.
     Counter udp_unsent = fields.udp_unsent in DROPS(fabric = "udp", reason = "unsent");
     /// Bytes of keys and values in requests over shared memory and RDMA.
