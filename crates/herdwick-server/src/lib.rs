@@ -11,22 +11,22 @@
 //! | folder or file | what is in it |
 //! |---|---|
 //! | `server` | the start and the end of a server |
-//! | `settings` | the configuration, errors of a start, values that may change at run time, the connection limit |
+//! | `settings` | the configuration, why a start failed, values that may change at run time, the connection count and limit, LRU crawler settings and progress |
 //! | `context` | what all workers share: settings, limits, users, certificates, counters that belong to no worker |
-//! | `listeners` | opens the listeners and the metrics address, and reads users and certificates, before the stores |
+//! | `listeners` | opens the listeners and the metrics address, and reads users and certificates, before the stores are opened, so that a failed start leaves the memory file as it was |
 //! | `file_lock` | `flock` on a file that two servers must not share |
-//! | `telemetry` | counters, `stats`, the page for Prometheus, hot keys, counts by prefix, `watch` |
-//! | `runtime` | a worker's loop, sleep and shutdown; partitions and their locks; forwarding to other workers; upload permits; LRU crawler and key dumps; clocks and CPUs |
-//! | `net` | sockets: listeners, and one byte stream over TCP, TLS and unix sockets |
-//! | `net/accept` | the thread that accepts connections and receives datagrams, the thread for TLS handshakes |
-//! | `net/auth` | users; SASL PLAIN and SCRAM-SHA-256 |
+//! | `telemetry` | counters and the tables that declare them, `stats`, the page for Prometheus, hot keys, counts by prefix, `watch` |
+//! | `runtime` | a worker's loop, sleep and shutdown; partitions and their locks; forwarding to other workers and the encoding of a batch's replies; upload permits; LRU crawler and key dumps; clocks and CPUs |
+//! | `net` | sockets: listeners, and one byte stream over TCP, TLS, a unix socket or one UDP request |
+//! | `net/accept` | the thread that accepts connections, polls the UDP sockets (`net/udp`) and deals both to the workers round-robin; the thread for TLS handshakes |
+//! | `net/auth` | users and passwords (`-Y`, MEMCACHED_SASL_PWDB); SASL PLAIN and SCRAM-SHA-256; the commands are in `memcached/gate` and `memcached/sasl` |
 //! | `net/tls` | certificates and their reload, handshakes, the encrypted stream |
-//! | `net/udp` | memcached over UDP, with a limit on amplification |
-//! | `net/unix` | unix listeners and streams; descriptors that a client sends (`SCM_RIGHTS`) cannot block a thread |
+//! | `net/udp` | the UDP sockets: memcached's frame header, one request a datagram, a reply of at most three times the request for untrusted sources |
+//! | `net/unix` | unix listeners and streams; descriptors that a client sends (`SCM_RIGHTS`) block no thread but those that close sockets |
 //! | `memcached` | connections of memcached's clients and their memory budget, operators' commands; the decoders are in `herdwick-memcache` |
-//! | `herd` | the HERD front end of a worker and the leases that it holds resources for; the fabrics offered |
+//! | `herd` | the HERD front end of a worker: serves requests, executes the lease manager's orders, reopens a lost device; the fabrics' devices, opened at the start |
 //! | `herd/lease` | hellos and leases: memory for clients on a fabric; in `manager`, the thread that grants and revokes leases |
-//! | `memory` | how `-m` is divided, and what a start builds in it: stores, lease service, HERD front ends; the memory file (`-e`) |
+//! | `memory` | divides `-m`; opens the stores and the memory file (`-e`); creates the lease service and the HERD front ends |
 #![forbid(unsafe_code)]
 
 mod context;

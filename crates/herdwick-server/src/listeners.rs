@@ -1,4 +1,5 @@
-//! Opens the listeners and the metrics address, and reads users and certificates, before the stores.
+//! Opens the listeners and the metrics address, and reads users and certificates, before the stores are
+//! opened: a start that fails here leaves the memory file as it was.
 
 use crate::{
     context::Credentials,

@@ -1,4 +1,5 @@
-//! Counts fabric requests as memcached counts them, while a worker's partition executes them.
+//! Counts fabric requests as memcached counts them, while a worker's partition executes them; and the
+//! counters of lost devices and unreleased leases.
 
 use herdwick_request::{Clock, Execute, Op, Reply, Request, Sink, Status};
 
@@ -8,7 +9,7 @@ use crate::{
 };
 
 herdwick_fabric::counters! {
-    /// Counters of a front, which outlive its device.
+    /// Counters of a front end, which outlive its device.
     pub(crate) struct FrontCounters {
         /// RDMA devices lost.
         devices_lost,

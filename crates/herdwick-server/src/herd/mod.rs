@@ -1,5 +1,6 @@
 //! The HERD front end of a worker (HERD, SIGCOMM 2014): takes requests from slots or from a UD receive
-//! queue, and sends replies, over any provider.
+//! queue, and sends replies, over any provider; executes the lease manager's orders; reopens a lost
+//! device.
 
 mod counted;
 pub(crate) mod fabrics;

@@ -237,7 +237,7 @@ fn slabs(words: &[&[u8]]) -> Admin {
     }
 }
 
-/// Answers `lru`. There is one list, traversed by CLOCK, so `flat` is `OK`.
+/// Answers `lru`. There is no segmented LRU, so `flat` is `OK`.
 fn lru(words: &[&[u8]]) -> Admin {
     match words {
         [b"mode", b"flat", ..] => Admin::Say(b"OK\r\n"),

@@ -265,7 +265,7 @@ impl Connection {
         self.readable && !self.closing
     }
 
-    /// Returns whether it waits for room, in the budget or in a log.
+    /// Returns whether it waits for room, in the budget or in a store.
     pub(crate) fn waits(&self) -> bool {
         self.room == Room::Waiting
             || self

@@ -1,6 +1,7 @@
 //! memcached's text authentication, where users have passwords. The first command has to be a `set`
 //! of any key with the value `user password`; before that nothing else is accepted, the hello and
-//! the binary protocol included.
+//! the binary protocol included. A claim is accepted without: its token proves that its client was
+//! admitted before.
 
 use herdwick_memcache::{Keys, text};
 

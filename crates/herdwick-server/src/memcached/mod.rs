@@ -1,5 +1,5 @@
-//! The front for memcached's clients: one worker's connections over TCP, TLS, unix sockets and UDP,
-//! served in turns. Connections are known by their place in a table, plus a generation.
+//! The front end for memcached's clients: one worker's connections over TCP, TLS, unix sockets and UDP,
+//! served in turns. A connection is identified by its index in a table and a generation number.
 
 mod activity;
 mod admin;
@@ -279,7 +279,7 @@ impl MemcachedFront {
         pass.counters.held_bytes = self.service.budget.held() as u64;
     }
 
-    /// Resumes the connections that have waited for room, in the budget or in a log, and have it
+    /// Resumes the connections that have waited for room, in the budget or in a store, and have it
     /// now.
     #[cold]
     fn let_go_on(&mut self, pass: &mut Pass<'_>) {

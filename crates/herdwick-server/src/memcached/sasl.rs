@@ -1,6 +1,7 @@
 //! Authentication by SASL in the binary protocol (memcached's `-S`). Until it has succeeded, a
 //! connection may send no packet but those of SASL and `version`: any other is answered by an error,
-//! quiet ones too, and the connection closed.
+//! quiet ones too, and the connection closed. A claim is accepted without: its token proves that its
+//! client was admitted before.
 
 use herdwick_memcache::{
     Admits, Command, Decoded, Decoder, Refused,

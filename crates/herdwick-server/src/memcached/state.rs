@@ -40,7 +40,7 @@ pub(crate) struct Service {
     next_ease: Duration,
     /// The memory that connections hold and may hold.
     pub(super) budget: Budget,
-    /// The permits by which uploads are admitted to logs.
+    /// The permits by which uploads are admitted to stores.
     pub(super) permits: WorkerPermits,
     /// Uploads that are still to be aborted at their owners.
     pub(super) left: Vec<AbortedUpload>,

@@ -1,6 +1,7 @@
 //! Fits a configuration into its memory (`-m`). This server starts wherever memcached starts: what
 //! does not fit is reduced, first workers, then fabrics, then the largest item, so that the
-//! properties a memcached client can see are kept longest.
+//! properties a memcached client can see are kept longest. More workers than a lease can name start
+//! without fabrics.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Memory: how `-m` is divided, what a start builds in it, and the memory file (`-e`).
+//! Memory: how `-m` is divided; the stores, lease service and HERD front ends that are created in it; and
+//! the memory file (`-e`).
 
 pub(crate) mod file;
 pub(crate) mod fit;

@@ -1,4 +1,5 @@
-//! What a start finds in the file of items: why it is cold, or what it recovers.
+//! The result of opening the memory file (`-e`): the recovered items (warm), or why there are none
+//! (cold).
 
 use std::{
     fmt,

@@ -1,5 +1,5 @@
 //! Disk space of the memory file: free space, zeroing without deallocation, and the name `.old` for a
-//! file of somebody else that is in its place.
+//! file of another owner that is in its place.
 
 use std::{
     fs::File,

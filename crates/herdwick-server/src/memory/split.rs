@@ -1,5 +1,5 @@
-//! Splits the memory limit (`-m`) into partitions for items and memory for leases, and opens the
-//! partitions.
+//! Divides the memory limit (`-m`) between partitions and leases; opens the partitions and the lease
+//! socket; creates the lease service and the HERD front ends.
 
 use std::{io, path::Path, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Queues between workers. Requests for another worker's partition are sent to its owner in
-//! forwarded batches, and the same batches return with the replies.
+//! Queues between workers, and from the metrics thread to them. Requests for another worker's partition
+//! are sent to its owner in forwarded batches, and the same batches return with the replies.
 
 use std::io;
 

@@ -1,5 +1,6 @@
-//! Forwarded batches: requests for another worker's partition, and their replies on the way back. A
-//! batch is allocated once and reused; its size is bounded ([`BATCH_BYTES`], [`BATCH_REQUESTS`]).
+//! Forwarded batches: requests, steps of uploads, or one order (flush, stats, dump) for another worker,
+//! and the replies on the way back. A batch is allocated once and reused; its size is bounded
+//! ([`BATCH_BYTES`], [`BATCH_REQUESTS`]).
 
 use std::{ops::Range, os::fd::RawFd};
 

@@ -1,5 +1,5 @@
-//! What threads run on: a worker's loop and its partition, the queues and batches between workers,
-//! sleeping and waking, clocks, CPUs, the shutdown.
+//! A worker's loop, sleep and shutdown; partitions and their locks; forwarding to other workers and the
+//! encoding of a batch's replies; upload permits; LRU crawler and key dumps; clocks and CPUs.
 
 pub(crate) mod crawl;
 pub(crate) mod cross_core;

@@ -1,12 +1,13 @@
-//! The locks of the partitions. A worker executes requests in its own partition, and those of its
-//! connections that are for another worker's partition there too, if that is free at once.
+//! The locks of the partitions. A worker executes requests in its own partition. It executes its
+//! connections' requests for another worker's partition in that partition, if its lock is free.
 //!
 //! The owner locks its partition for each batch; while it serves requests that it finds by polling
 //! memory, or if it is the only worker, it holds the lock across passes. Other workers never wait for
-//! it: they try at most three times for each batch, and forward the requests if they do not get it. So the owner alone may wait: for at most one
-//! run of each other worker, because they do not try a lock that is reserved. A run locks all its
-//! partitions first, and unlocks each when it has executed its requests there: the owner waits for
-//! those, and for those in the partitions that the run comes to before.
+//! it: they try at most three times for each partition of a run, and forward the requests if they do not
+//! get it. So the owner alone may wait: for at most one run, or one read of an upload, of each other
+//! worker, because they do not try a lock that is reserved. A run locks all its partitions first, and
+//! unlocks each when it has executed its requests there: the owner waits for those, and for those in the
+//! partitions that the run executes before.
 
 use herdwick_mem::sync::{AtomicBool, CachePadded, Mutex, MutexGuard, Ordering, spin_loop};
 use std::{

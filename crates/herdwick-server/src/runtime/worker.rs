@@ -131,7 +131,8 @@ impl Worker {
             if awake && !passes.is_multiple_of(WHOLE_EVERY) {
                 continue;
             }
-            // What came since the last whole pass rings nobody: the sleep follows a whole one.
+            // Work that arrived since the last whole pass may not have signalled the wakeup descriptor,
+            // so the worker sleeps only after a whole pass.
             if awake
                 || !whole
                 || found != WorkFound::Nothing

@@ -4,8 +4,9 @@
 //! private directory, or by a connection to the memcached port that begins with a claim. It
 //! verifies claims ([`herdwick_herd::hello`]), has every worker allocate memory for the client, and
 //! passes the file descriptors, if there are any. The socket is the lease: when it closes, or no
-//! heartbeat arrives in time, the workers take the memory back at the end of a pass. The lease
-//! manager names no provider; what a worker grants is an opaque ticket.
+//! heartbeat arrives in time, each worker stops serving the lease at the start of its next whole pass, and
+//! reports when the memory is released. The lease manager names no provider; what a worker grants is an
+//! opaque ticket.
 
 mod client;
 mod connection_slot;

@@ -1,9 +1,9 @@
 //! Unix sockets. Clients are not trusted: the server reads and closes without blocking on descriptors
 //! that they send.
 //!
-//! A unix socket carries descriptors as well as bytes. The server's protocols use none; but reading
-//! such bytes, or closing the socket that holds them, also drops the descriptors, and dropping the
-//! last one of a TCP socket that lingers, or of a FUSE file, blocks for as long as its owner likes.
+//! A unix socket carries descriptors as well as bytes. No client has to send any; but reading such bytes,
+//! or closing the socket that holds them, also drops the descriptors, and dropping the last one of a TCP
+//! socket that lingers, or of a FUSE file, blocks for as long as its owner likes.
 //! So bytes are peeked at before they are read. If they carry descriptors, the connection ends, and
 //! its socket is closed by a thread that does nothing else ([`closers`]).
 

@@ -1,8 +1,9 @@
-//! The lease manager: a thread that accepts lease sockets, has the workers grant, connect and
-//! revoke, and ends leases whose clients disconnect or send no heartbeat.
+//! The lease manager: a thread that accepts connections to the lease socket, takes over those from the
+//! memcached port that began with a claim, has the workers grant, connect and revoke, and ends leases
+//! whose clients disconnect or send no heartbeat.
 //!
-//! Circular import with `new_sockets`: that part of the lease manager holds its new sockets, and is written as
-//! methods of it.
+//! Circular import with `new_sockets`: that part of the lease manager holds its new sockets, and is
+//! written as methods of it.
 
 mod claims;
 mod new_sockets;
