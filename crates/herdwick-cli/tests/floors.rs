@@ -184,7 +184,7 @@ fn sources(folder: &Path, into: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(folder).expect("is readable") {
         let path = entry.expect("is an entry").path();
         let stem = path.file_stem().expect("has a name");
-        if stem == "tests" || stem == "schedules" {
+        if stem == "tests" || stem == "random_schedules" || stem == "schedules" {
             continue;
         }
         if path.is_dir() {

@@ -70,7 +70,7 @@ fn files_of(folder: &Path, module: &[String], into: &mut Files) {
         let path = entry.expect("is an entry").path();
         let stem = path.file_stem().expect("has a name");
         let stem = stem.to_string_lossy().into_owned();
-        if ["tests", "models", "schedules", "bin"].contains(&stem.as_str()) {
+        if ["tests", "models", "schedules", "random_schedules", "bin"].contains(&stem.as_str()) {
             continue;
         }
         let mut own = module.to_vec();

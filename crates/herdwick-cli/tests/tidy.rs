@@ -44,7 +44,7 @@ fn shipped() -> Vec<(PathBuf, String)> {
     };
     let tests = |path: &PathBuf| {
         path.file_stem()
-            .is_some_and(|stem| stem == "tests" || stem == "models")
+            .is_some_and(|stem| stem == "tests" || stem == "models" || stem == "random_schedules")
             || path.iter().any(|part| part == "schedules")
     };
     files

@@ -65,7 +65,7 @@ fn read(folder: &Path, into: &mut Declared) {
     for entry in fs::read_dir(folder).expect("is readable") {
         let path = entry.expect("is an entry").path();
         let stem = path.file_stem().expect("has a name").to_string_lossy();
-        if ["tests", "models", "schedules"].contains(&&*stem) {
+        if ["tests", "models", "schedules", "random_schedules"].contains(&&*stem) {
             continue;
         }
         if path.is_dir() {

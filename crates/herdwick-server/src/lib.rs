@@ -46,7 +46,7 @@ pub use herdwick_herd::RequestPath;
 pub use herdwick_mica::StoreKind;
 pub use herdwick_providers::ListenOptions;
 pub use memory::{
-    fit::Reduced,
+    reduce::Reduced,
     restart::{Cold, Restart},
 };
 pub use server::{Server, spawn};

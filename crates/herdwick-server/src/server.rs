@@ -22,14 +22,14 @@ use mio::{Events, Poll, Waker};
 use crate::{
     context::Context,
     herd::{
-        fabrics::{FabricStatus, Transports},
+        fabrics::{FabricStatus, OpenFabrics},
         lease::{Closing, HelloResponder, LeaseService, WorkerEnd},
     },
     listeners::Listeners,
     memcached::{MemcachedFront, Owners},
     memory::{
         file::MemoryFile,
-        fit::{self, Reduced},
+        reduce::{self, Reduced},
         restart::Restart,
         split::{LeaseBounds, Stores, lease_socket, stores},
     },
@@ -45,8 +45,8 @@ use crate::{
         parking::WakeupFd,
         partition_lock::Partitions,
         pin::{allowed_cpus, on_cpu},
+        shutdown::Shutdown,
         spin::AdaptiveSpin,
-        stopping::Stopping,
         time::ServerClock,
         upload_permits::Permits,
         worker::{EVENTS, Worker, WorkerState},
@@ -59,7 +59,7 @@ use crate::{
     },
     telemetry::{
         counters::WorkerCounters,
-        metrics::Gauges,
+        metrics::MetricsListener,
         stats::PollCounters,
         watch::{Asking, EventWriter, Journal},
     },
@@ -77,7 +77,7 @@ pub struct Server {
     fabrics: Vec<(Fabric, FabricStatus)>,
     workers: usize,
     timer: ServerClock,
-    stopping: Arc<Stopping>,
+    shutdown: Arc<Shutdown>,
     acceptor: Arc<Waker>,
     /// Wakes the thread for TLS handshakes, if there is one.
     handshakes: Option<Arc<Waker>>,
@@ -92,9 +92,9 @@ pub struct Server {
 /// [`StartError`]: nothing is left running.
 pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
-    let (workers, reduced) = fit::settle(&mut config, cpus.len())?;
+    let (workers, reduced) = reduce::settle(&mut config, cpus.len())?;
     let pinned = config.pin.cpus(&cpus, workers)?;
-    let transports = Transports::open(&mut config, workers)?;
+    let fabrics = OpenFabrics::open(&mut config, workers)?;
     let mut left_out = Vec::new();
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
@@ -103,13 +103,13 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut stores = stores(&config, workers)?;
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;
-    let mut service = leases.service(&transports, &wakeups, socket)?;
+    let mut service = leases.service(&fabrics, &wakeups, socket)?;
     let observer = gauges.as_ref().map(|gauges| &gauges.wakeup);
     let (cross_cores, observing) = CrossCore::connect(&wakeups, observer);
-    let host = host(&config, (workers, stores.hash_key), service.as_mut(), timer);
+    let hello = hello(&config, (workers, stores.hash_key), service.as_mut(), timer);
     let clock = timer.clock(timer.now());
     let limits = (workers, stores.memory_limit(&config));
-    let context = Context::new(&config, limits, &opened, admitted, host.counters(), clock);
+    let context = Context::new(&config, limits, &opened, admitted, hello.counters(), clock);
     let context = Arc::new(context);
     let (accept_poll, acceptor) = poll_with_waker()?;
 
@@ -121,10 +121,10 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         left_out,
         reduced,
         lasting: stores.lasting.take(),
-        fabrics: transports.statuses().to_vec(),
+        fabrics: fabrics.statuses().to_vec(),
         workers,
         timer,
-        stopping: Arc::new(Stopping::new(wakeups.clone())),
+        shutdown: Arc::new(Shutdown::new(wakeups.clone())),
         acceptor: Arc::new(acceptor),
         handshakes: None,
         manager: None,
@@ -135,9 +135,9 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let ends = server.open_manager(service, timer)?;
     let inputs = WorkerInputs {
         config: &config,
-        transports: &transports,
+        fabrics: &fabrics,
         context: &context,
-        host: &host,
+        hello: &hello,
         pinned: pinned.as_deref(),
         spare_cpus: cpus.len() > workers,
         wakeups: &wakeups,
@@ -154,7 +154,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         waiting: VecDeque::new(),
         context,
         timer,
-        stopping: Arc::clone(&server.stopping),
+        shutdown: Arc::clone(&server.shutdown),
         next: 0,
     };
     server.start_acceptor(acceptor)?;
@@ -169,7 +169,7 @@ fn poll_with_waker() -> Result<(Poll, Waker), StartError> {
 }
 
 /// Creates what answers hellos.
-fn host(
+fn hello(
     config: &Config,
     (workers, hash_key): (usize, HashKey),
     service: Option<&mut LeaseService>,
@@ -204,9 +204,9 @@ fn polls(workers: usize) -> Result<(Vec<Poll>, Vec<WakeupFd>), StartError> {
 /// What the workers are started with.
 struct WorkerInputs<'a> {
     config: &'a Config,
-    transports: &'a Transports,
+    fabrics: &'a OpenFabrics,
     context: &'a Arc<Context>,
-    host: &'a Arc<HelloResponder>,
+    hello: &'a Arc<HelloResponder>,
     /// The CPU of each worker, if workers are pinned.
     pinned: Option<&'a [usize]>,
     /// Whether there are more CPUs than workers.
@@ -321,12 +321,15 @@ impl Server {
     }
 
     /// Starts serving metrics, if they are configured.
-    fn open_metrics(&mut self, parts: Option<(Gauges, CrossCore)>) -> Result<(), StartError> {
+    fn open_metrics(
+        &mut self,
+        parts: Option<(MetricsListener, CrossCore)>,
+    ) -> Result<(), StartError> {
         let Some((gauges, cross_core)) = parts else {
             return Ok(());
         };
         self.metrics = Some(gauges.place());
-        let reporter = gauges.reporter(cross_core, &self.context, self.timer, &self.stopping);
+        let reporter = gauges.reporter(cross_core, &self.context, self.timer, &self.shutdown);
         self.start("metrics".into(), move || reporter.run())
     }
 
@@ -335,7 +338,7 @@ impl Server {
         if self.context.certificates.is_none() {
             return Ok(None);
         }
-        let rest = (&self.context, self.timer, &self.stopping);
+        let rest = (&self.context, self.timer, &self.shutdown);
         let (thread, queue, waker) = accept::handshakes(most, &self.acceptor, rest)?;
         self.handshakes = Some(waker);
         self.start("tls".into(), move || thread.run())?;
@@ -396,14 +399,14 @@ impl Server {
             };
             let mut fronts: Vec<Box<dyn Front + Send>> = vec![Box::new(MemcachedFront::new(
                 Arc::clone(inputs.context),
-                Arc::clone(inputs.host),
+                Arc::clone(inputs.hello),
                 owners,
                 taken,
                 writer.clone(),
                 Arc::clone(&permits),
             ))];
             for end in ends.next().into_iter().flatten() {
-                fronts.push(leases.front((index, self.workers), inputs.transports, end)?);
+                fronts.push(leases.front((index, self.workers), inputs.fabrics, end)?);
             }
             for (number, front) in fronts.iter_mut().enumerate() {
                 front
@@ -421,7 +424,7 @@ impl Server {
                 wakeup: inputs.wakeups[index].clone(),
                 timer: inputs.timer,
                 spin: AdaptiveSpin::new(inputs.config.spin, inputs.spare_cpus),
-                stopping: Arc::clone(&self.stopping),
+                shutdown: Arc::clone(&self.shutdown),
                 counters: WorkerCounters::default(),
                 polling: PollCounters::default(),
                 index,
@@ -466,7 +469,7 @@ impl Server {
     }
 
     fn stop(&mut self) {
-        self.stopping.ask();
+        self.shutdown.ask();
         // Fails only while a wake is pending already.
         let _ = self.acceptor.wake();
         let _ = self.handshakes.as_ref().map(|thread| thread.wake());

@@ -40,12 +40,12 @@ pub enum FabricStatus {
 
 /// The devices that the server uses.
 #[derive(Clone)]
-pub(crate) struct Transports {
+pub(crate) struct OpenFabrics {
     devices: Vec<(Offered, AnyDevice)>,
     statuses: Vec<(Fabric, FabricStatus)>,
 }
 
-impl Transports {
+impl OpenFabrics {
     /// Opens the devices that `config` names, for `workers` workers. A device that is optional and
     /// cannot be used is removed from `config`.
     pub(crate) fn open(config: &mut Config, workers: usize) -> Result<Self, StartError> {

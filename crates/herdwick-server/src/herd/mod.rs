@@ -232,7 +232,7 @@ impl<D: Device> HerdFront<D> {
         };
         if !self.losses.ending && !server.is_lost(&self.device) {
             self.losses.seen = self.device.health(&server.port).failures;
-            for id in self.held.unheard(&self.device, server) {
+            for id in self.held.failed(&self.device, server) {
                 self.tell(LeaseAnswer::Lost(id));
             }
             return;

@@ -58,17 +58,17 @@ impl HeldLeases {
     }
 
     /// Returns the connected leases from which no more requests can arrive.
-    pub(super) fn unheard<D: Device>(
+    pub(super) fn failed<D: Device>(
         &self,
         device: &D,
         server: &ServerEnd<D::Port>,
     ) -> impl Iterator<Item = LeaseId> {
         let serves = |lease: &HeldLease| lease.admitted.is_some();
-        let unheard =
+        let failed =
             move |lease: &HeldLease| serves(lease) && !server.hears(device, &lease.resources);
         let leases = self.leases.iter();
         leases
-            .filter(move |(_, lease)| unheard(lease))
+            .filter(move |(_, lease)| failed(lease))
             .map(|(id, _)| *id)
     }
 

@@ -98,7 +98,7 @@ impl Admin {
     }
 
     /// Applies `noreply`: suppresses a fixed reply.
-    pub(super) fn unheard(self) -> Self {
+    pub(super) fn quiet(self) -> Self {
         match self {
             Self::Say(_) => Self::Say(b""),
             other => other,

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 
 use herdwick_memcache::{GET_LINE_BYTES_MAX, LINE_BYTES_MAX};
 
-use crate::runtime::protocol::OUTPUT_BYTES;
+use crate::runtime::reply_encoding::OUTPUT_BYTES;
 
 /// Values beyond this size in bytes are uploads: an input buffer does not hold them at once.
 pub(super) const UPLOAD_BYTES_MIN: usize = 16 << 10;

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     net::{auth::SaslExchange, stream::Stream},
-    runtime::{dump::Dump, forward::ReplyTicket, upload_permits::Permit},
+    runtime::{dump::Dump, forward::ReplyTo, upload_permits::Permit},
     settings::config::Protocol,
     telemetry::counters::WorkerCounters,
 };
@@ -158,8 +158,8 @@ impl Connection {
     }
 
     /// Returns the ticket by which other workers return its replies; its own place is `place`.
-    pub(crate) fn ticket(&self, place: u32) -> ReplyTicket {
-        ReplyTicket {
+    pub(crate) fn ticket(&self, place: u32) -> ReplyTo {
+        ReplyTo {
             connection: place,
             generation: self.generation,
             caller: self.stream.number(),

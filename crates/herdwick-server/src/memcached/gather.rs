@@ -11,7 +11,7 @@ use super::{
     run::{Cursor, Progress},
 };
 use crate::{
-    runtime::protocol::{Encoder, OUTPUT_BYTES},
+    runtime::reply_encoding::{Encoder, OUTPUT_BYTES},
     runtime::{
         dump::Dump,
         forward::{ForwardBatch, Order},

@@ -3,16 +3,16 @@
 
 mod activity;
 mod admin;
+mod binary_commands;
 mod budget;
 mod buffer;
+mod commands;
 mod connection;
 mod gate;
 mod gather;
-mod immediate;
 mod listing;
 mod locked_partitions;
 mod owners;
-mod packets;
 mod run;
 mod sasl;
 mod service;
@@ -41,7 +41,7 @@ pub(crate) use owners::Owners;
 
 use crate::{
     context::Context,
-    herd::lease::{ConnectionSlot, HelloResponder, LeaseArrival},
+    herd::lease::{CountedConnection, HelloResponder, LeaseArrival},
     memcached::{
         activity::ActivityTimer,
         budget::CHECK,
@@ -53,9 +53,9 @@ use crate::{
     },
     net::{stream::Stream, udp::Sent},
     runtime::{
-        forward::{ForwardBatch, ReplyTicket},
+        forward::{ForwardBatch, ReplyTo},
         front::{Activity, Front, Pass, Tokens},
-        protocol::RUN_REQUESTS,
+        reply_encoding::RUN_REQUESTS,
         upload_permits::Permits,
     },
     telemetry::{
@@ -94,7 +94,7 @@ pub(crate) struct MemcachedFront {
 impl MemcachedFront {
     pub(crate) fn new(
         context: Arc<Context>,
-        host: Arc<HelloResponder>,
+        hello: Arc<HelloResponder>,
         owners: Owners,
         intake: Consumer<Stream>,
         writer: Sender<Asking>,
@@ -107,7 +107,7 @@ impl MemcachedFront {
             vacant: Vec::new(),
             queue: VecDeque::new(),
             starved: Vec::new(),
-            service: Service::new(context, host, owners, permits),
+            service: Service::new(context, hello, owners, permits),
             tokens: Tokens::of_front(0),
             generation: 0,
             rounds,
@@ -234,14 +234,14 @@ impl MemcachedFront {
     }
 
     /// Passes a connection that began with a claim to the lease manager. It stays counted until its
-    /// [`ConnectionSlot`] is dropped.
+    /// [`CountedConnection`] is dropped.
     fn pass_on(&mut self, place: u32, pass: &mut Pass<'_>) {
         if let Some(Connection { stream, input, .. }) = self.take_out(place, pass) {
             let context = &self.service.context;
-            self.service.host.pass_on(LeaseArrival {
+            self.service.hello.pass_on(LeaseArrival {
                 stream,
                 input: input.data().to_vec(),
-                slot: ConnectionSlot(Arc::clone(context)),
+                slot: CountedConnection(Arc::clone(context)),
             });
         }
     }
@@ -349,7 +349,7 @@ impl MemcachedFront {
     }
 
     /// Moves the text of a batch to the one connection that waits for it; returns whether it did.
-    fn adopt(&mut self, ticket: ReplyTicket, text: &mut Vec<u8>) -> bool {
+    fn adopt(&mut self, ticket: ReplyTo, text: &mut Vec<u8>) -> bool {
         let connection = waiting(&mut self.connections, ticket);
         match connection.and_then(|connection| connection.gather.as_mut()) {
             Some(Gather {
@@ -362,7 +362,7 @@ impl MemcachedFront {
 
     /// Takes one more reply for the connection of `ticket`, if it is still open; completes its
     /// round with the last reply.
-    fn arrive(&mut self, ticket: ReplyTicket, take: impl FnOnce(&mut Purpose)) {
+    fn arrive(&mut self, ticket: ReplyTo, take: impl FnOnce(&mut Purpose)) {
         let Some(connection) = waiting(&mut self.connections, ticket) else {
             return;
         };
@@ -382,7 +382,7 @@ impl MemcachedFront {
 }
 
 /// Returns the connection of `ticket`, if it is still open.
-fn waiting(connections: &mut [Option<Connection>], ticket: ReplyTicket) -> Option<&mut Connection> {
+fn waiting(connections: &mut [Option<Connection>], ticket: ReplyTo) -> Option<&mut Connection> {
     connections[ticket.connection as usize]
         .as_mut()
         .filter(|connection| connection.generation == ticket.generation)

@@ -8,7 +8,7 @@ use herdwick_memcache::{
 use herdwick_request::{Get, Op, Request};
 
 use super::{owners::Owners, upload_state::Upload};
-use crate::runtime::protocol::{PerRequest, RUN_REQUESTS};
+use crate::runtime::reply_encoding::{PerRequest, RUN_REQUESTS};
 
 /// A position in a connection's input, from which decoding continues.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,9 +6,9 @@ use std::os::fd::RawFd;
 use herdwick_memcache::{meta::KeyRoom, text};
 
 use super::{
+    commands,
     connection::{Connection, Room},
     gather::{Gather, OrderedReplies, Purpose},
-    immediate,
     locked_partitions::{self, HeldPartitions},
     run::{Progress, Run, Stop},
     state::{Round, Service},
@@ -16,11 +16,11 @@ use super::{
     upload_state::Upload,
 };
 use crate::{
-    runtime::protocol::{BatchEncoder, Large, OUTPUT_BYTES, PerRequest, ReplyMark},
+    runtime::reply_encoding::{BatchEncoder, Large, OUTPUT_BYTES, PerRequest, ReplyMark},
     runtime::{
         cross_core::CrossCore,
         dump::Dump,
-        forward::{Order, ReplyTicket},
+        forward::{Order, ReplyTo},
         front::Pass,
         partition_lock::Guard,
     },
@@ -35,7 +35,7 @@ enum RunOutcome {
         used: usize,
     },
     /// A command that is not a request to one partition.
-    Immediate(immediate::Begun, Progress),
+    Command(commands::Begun, Progress),
     /// Requests were sent to other workers; `None` if no forwarded batch was free.
     Scattered(Option<Gather>),
     /// No forwarded batch was free to resume the replies that are held.
@@ -55,7 +55,7 @@ impl Service {
     pub(crate) fn round(
         &mut self,
         connection: &mut Connection,
-        ticket: ReplyTicket,
+        ticket: ReplyTo,
         pass: &mut Pass<'_>,
     ) -> Round {
         if connection.watches.is_some() || !connection.swallow() || !connection.has_work() {
@@ -83,7 +83,7 @@ impl Service {
         &mut self,
         room: &KeyRoom,
         connection: &mut Connection,
-        ticket: ReplyTicket,
+        ticket: ReplyTo,
         pass: &mut Pass<'_>,
     ) -> Round {
         match self.begin(room, connection, ticket, pass) {
@@ -92,7 +92,7 @@ impl Service {
                 connection.pass(Progress::past(used));
                 Round::Upload
             }
-            RunOutcome::Immediate(begun, after) => immediate::end(connection, begun, after),
+            RunOutcome::Command(begun, after) => commands::end(connection, begun, after),
             RunOutcome::Scattered(gather) => self.await_replies(connection, gather),
             RunOutcome::Starved { held } => {
                 connection.behind = Some(held);
@@ -123,7 +123,7 @@ impl Service {
         &mut self,
         room: &KeyRoom,
         connection: &mut Connection,
-        ticket: ReplyTicket,
+        ticket: ReplyTo,
         pass: &mut Pass<'_>,
     ) -> RunOutcome {
         let mut run = Run::default();
@@ -136,8 +136,8 @@ impl Service {
             return RunOutcome::Upload { upload, used };
         }
         if run.requests.is_empty() {
-            let begun = immediate::begin(self, &mut connection.output, stop, ticket, pass);
-            return RunOutcome::Immediate(begun, after);
+            let begun = commands::begin(self, &mut connection.output, stop, ticket, pass);
+            return RunOutcome::Command(begun, after);
         }
         run.large = self.budget.allows(connection);
         run.plenty = self.budget.is_plentiful();
@@ -169,7 +169,7 @@ impl Service {
         &mut self,
         run: &Run<'_>,
         after: Progress,
-        ticket: ReplyTicket,
+        ticket: ReplyTo,
         pass: &mut Pass<'_>,
     ) -> Option<Gather> {
         let start = pass.start;
@@ -199,7 +199,7 @@ impl Service {
         mut held: Box<OrderedReplies>,
         run: &Run<'_>,
         after: Progress,
-        ticket: ReplyTicket,
+        ticket: ReplyTo,
         pass: &mut Pass<'_>,
     ) -> Result<Gather, Box<OrderedReplies>> {
         let count = held.len().min(run.requests.len());
@@ -340,12 +340,7 @@ impl Service {
 }
 
 /// Sends the next step of a dump to its worker.
-fn go_on(
-    connection: &mut Connection,
-    dump: Dump,
-    ticket: ReplyTicket,
-    pass: &mut Pass<'_>,
-) -> Round {
+fn go_on(connection: &mut Connection, dump: Dump, ticket: ReplyTo, pass: &mut Pass<'_>) -> Round {
     if pass
         .cross_core
         .order(dump.worker, Order::Dump(dump), ticket)
@@ -364,7 +359,7 @@ fn go_on(
 fn send_away(
     run: &Run<'_>,
     wanted: impl Fn(usize) -> bool,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     cross_core: &mut CrossCore,
     counters: &mut WorkerCounters,
 ) -> (usize, usize) {
@@ -375,7 +370,7 @@ fn send_away(
         }
         let owner = usize::from(run.owners[slot]);
         // A run has fewer than 2^32 requests.
-        let ticket = ReplyTicket {
+        let ticket = ReplyTo {
             slot: slot as u32,
             ..ticket
         };
@@ -397,7 +392,7 @@ fn execute(
     out: &mut Vec<u8>,
     marks: &mut Vec<u32>,
     own: usize,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Option<(Option<usize>, bool)> {
     let (owner, start) = (run.owners[0], pass.start);

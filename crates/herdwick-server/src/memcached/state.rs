@@ -17,7 +17,7 @@ use crate::{
     herd::lease::HelloResponder,
     runtime::{
         partition::Uploader,
-        protocol::RUN_REQUESTS,
+        reply_encoding::RUN_REQUESTS,
         upload_permits::{Permit, Permits, WorkerPermits},
     },
 };
@@ -30,7 +30,7 @@ pub(crate) struct Service {
     pub(crate) pool: Pool,
     pub(crate) context: Arc<Context>,
     /// Answers hellos, and takes claims.
-    pub(super) host: Arc<HelloResponder>,
+    pub(super) hello: Arc<HelloResponder>,
     pub(crate) owners: Owners,
     pub(super) room: KeyRoom,
     pub(super) marks: Vec<u32>,
@@ -84,7 +84,7 @@ pub(super) struct AbortedUpload {
 impl Service {
     pub(crate) fn new(
         context: Arc<Context>,
-        host: Arc<HelloResponder>,
+        hello: Arc<HelloResponder>,
         owners: Owners,
         permits: Arc<Permits>,
     ) -> Self {
@@ -96,7 +96,7 @@ impl Service {
             left: Vec::new(),
             pool: Pool::new(pool_bytes(workers)),
             context,
-            host,
+            hello,
             owners,
             room: KeyRoom::new(RUN_REQUESTS),
             marks: Vec::with_capacity(RUN_REQUESTS),

@@ -8,7 +8,7 @@ use herdwick_request::Clock;
 use super::gather::Topic;
 use crate::{
     context::Context,
-    runtime::protocol::Encoder,
+    runtime::reply_encoding::Encoder,
     telemetry::{
         counters::{Snapshot, StatsView},
         hot::KEYS_MAX,

@@ -73,7 +73,7 @@ impl Fixture {
         };
         let permits = Permits::new(4, WORKERS);
         Self {
-            front: MemcachedFront::new(context(), host(), owners, taken, writer, permits),
+            front: MemcachedFront::new(context(), hello(), owners, taken, writer, permits),
             intake,
             partitions: Partitions::new(stores, journals.collect(), 0),
             cross_cores: cross_cores.try_into().ok().unwrap(),
@@ -141,7 +141,7 @@ fn context() -> Arc<Context> {
     Arc::new(context)
 }
 
-fn host() -> Arc<HelloResponder> {
+fn hello() -> Arc<HelloResponder> {
     let offer = Offer {
         workers: WORKERS,
         hash_key: HASH_KEY,

@@ -6,7 +6,7 @@ use super::{
     state::{Round, Service},
     upload::{self, Went},
 };
-use crate::runtime::{forward::ReplyTicket, front::Pass};
+use crate::runtime::{forward::ReplyTo, front::Pass};
 
 /// The result of a turn: the state of the stream, and whether the connection waits for a forwarded
 /// batch.
@@ -28,7 +28,7 @@ impl Turn {
 pub(super) fn serve(
     service: &mut Service,
     connection: &mut Connection,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     rounds: usize,
     pass: &mut Pass<'_>,
 ) -> Turn {
@@ -58,7 +58,7 @@ pub(super) fn serve(
             return Turn::flows(flow);
         }
     }
-    if service.host.takes_claims()
+    if service.hello.takes_claims()
         && let Some(whole) = connection.begins_with_claim()
     {
         connection.claims = whole;

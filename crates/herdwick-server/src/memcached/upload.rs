@@ -17,10 +17,10 @@ use super::{
     state::{AbortedUpload, Service},
     upload_state::{Upload, UploadPlace},
 };
-use crate::runtime::protocol::{BatchEncoder, Large};
+use crate::runtime::reply_encoding::{BatchEncoder, Large};
 use crate::runtime::{
     cross_core::{Exhausted, PIECE_BYTES_MIN},
-    forward::ReplyTicket,
+    forward::ReplyTo,
     front::Pass,
     partition_lock::Guard,
     upload_steps::UploadStep,
@@ -52,7 +52,7 @@ impl From<Exhausted> for Went {
 pub(super) fn go_on(
     service: &mut Service,
     connection: &mut Connection,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Went {
     let Some(mut upload) = connection.upload.take() else {
@@ -72,7 +72,7 @@ fn advance(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Went {
     if upload.queued {
@@ -105,7 +105,7 @@ fn advance(
 fn begin(
     service: &mut Service,
     upload: &mut Upload,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
     if upload.place != UploadPlace::Nowhere {
@@ -147,7 +147,7 @@ struct LockedReservation<'a> {
 fn in_place<'a>(
     own: usize,
     upload: &mut Upload,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &'a mut Pass<'_>,
 ) -> Result<Option<LockedReservation<'a>>, Exhausted> {
     let UploadPlace::InPlace(staged) = upload.place else {
@@ -174,7 +174,7 @@ fn feed(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
     let own = service.owners.own;
@@ -206,7 +206,7 @@ fn read(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
     let own = service.owners.own;
@@ -250,7 +250,7 @@ fn refuse(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Went {
     pass.counters.refused_lines += 1;
@@ -268,7 +268,7 @@ fn finish(
     service: &mut Service,
     connection: &mut Connection,
     upload: &mut Upload,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Result<Went, Exhausted> {
     let after = Progress::past(upload.ending().len());
@@ -289,7 +289,7 @@ fn execute(
     connection: &mut Connection,
     upload: &Upload,
     mut locked: LockedReservation<'_>,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
 ) {
     let (request, answer) = upload.request(locked.staged);
     let clock = locked.partition.clock();
@@ -319,7 +319,7 @@ fn forward(
     service: &mut Service,
     connection: &mut Connection,
     upload: &Upload,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Result<Went, Exhausted> {
     let (request, answer) = upload.request(Staged::unknown(upload.value_len));
@@ -343,7 +343,7 @@ pub(super) fn over(service: &mut Service, upload: &mut Upload) {
 pub(super) fn abort(
     service: &mut Service,
     upload: &mut Upload,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) {
     let (owner, own) = (upload.owner, service.owners.own);

@@ -23,8 +23,8 @@ use zerocopy::{
 };
 
 use super::{
+    disk_space::{PIECE, beside, free_bytes, zero},
     restart::Cold,
-    room::{PIECE, beside, free_bytes, zero},
 };
 use crate::{file_lock::open_locked, settings::file_error::MemoryFileError};
 

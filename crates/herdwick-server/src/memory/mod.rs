@@ -1,8 +1,8 @@
 //! Memory: how `-m` is divided; the stores, lease service and HERD front ends that are created in it; and
 //! the memory file (`-e`).
 
+mod disk_space;
 pub(crate) mod file;
-pub(crate) mod fit;
+pub(crate) mod reduce;
 pub(crate) mod restart;
-mod room;
 pub(crate) mod split;

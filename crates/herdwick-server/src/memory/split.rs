@@ -11,7 +11,7 @@ use herdwick_request::{HashKey, Second};
 use crate::{
     herd::{
         HerdConfig,
-        fabrics::{self, REPLY_BYTES_MAX, Transports},
+        fabrics::{self, OpenFabrics, REPLY_BYTES_MAX},
         lease::{LeaseConfig, LeaseListener, LeaseService, Offered, WorkerEnd},
     },
     memory::{
@@ -76,7 +76,7 @@ impl LeaseBounds {
 
     pub(crate) fn service(
         &self,
-        transports: &Transports,
+        transports: &OpenFabrics,
         wakeups: &[WakeupFd],
         socket: Option<LeaseListener>,
     ) -> Result<Option<LeaseService>, StartError> {
@@ -100,7 +100,7 @@ impl LeaseBounds {
     pub(crate) fn front(
         &self,
         (worker, workers): (usize, usize),
-        transports: &Transports,
+        transports: &OpenFabrics,
         (fabric, end): (Fabric, WorkerEnd),
     ) -> Result<Box<dyn Front + Send>, StartError> {
         let config = HerdConfig {

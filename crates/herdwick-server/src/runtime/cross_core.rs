@@ -9,7 +9,7 @@ use herdwick_request::Request;
 
 use crate::{
     runtime::{
-        forward::{ForwardBatch, Order, ReplyTicket},
+        forward::{ForwardBatch, Order, ReplyTo},
         parking::WakeupFd,
         partition::{Partition, Uploader},
         upload_steps::UploadStep,
@@ -98,7 +98,7 @@ impl CrossCore {
         peer: usize,
         request: &Request<'_>,
         answer: &Answer<'_>,
-        ticket: ReplyTicket,
+        ticket: ReplyTo,
         large: bool,
     ) -> Result<(), Exhausted> {
         let open = self.links[peer].open(|open| open.has_room(request))?;
@@ -152,11 +152,7 @@ impl CrossCore {
     ///
     /// # Errors
     /// All forwarded batches to one of them are in flight; nothing was sent.
-    pub(crate) fn broadcast(
-        &mut self,
-        order: Order,
-        ticket: ReplyTicket,
-    ) -> Result<usize, Exhausted> {
+    pub(crate) fn broadcast(&mut self, order: Order, ticket: ReplyTo) -> Result<usize, Exhausted> {
         let workers = &mut self.links[..self.workers];
         if workers.iter().any(|link| link.free.is_empty()) {
             return Err(Exhausted);
@@ -179,7 +175,7 @@ impl CrossCore {
         &mut self,
         peer: usize,
         order: Order,
-        ticket: ReplyTicket,
+        ticket: ReplyTo,
     ) -> Result<(), Exhausted> {
         let link = &mut self.links[peer];
         let mut batch = link.free.pop().ok_or(Exhausted)?;

@@ -8,7 +8,7 @@ use herdwick_memcache::Answer;
 use herdwick_request::{KeyHash, Op, Put, Request, Second, Staged};
 
 use crate::{
-    runtime::protocol::{BatchEncoder, Large, PerRequest, RUN_REQUESTS, ReplyMark},
+    runtime::reply_encoding::{BatchEncoder, Large, PerRequest, RUN_REQUESTS, ReplyMark},
     runtime::{
         dump::Dump,
         partition::{NOBODY, Partition, Uploader},
@@ -42,7 +42,7 @@ pub(crate) struct ForwardBatch {
     /// The [`ReplyMark`] of each reply.
     marks: Vec<u32>,
     /// The waiting connection of each reply; a barrier has one ticket.
-    pub(crate) tickets: Vec<ReplyTicket>,
+    pub(crate) tickets: Vec<ReplyTo>,
     /// The answer to [`Order::Count`].
     pub(crate) snapshot: Option<Box<Snapshot>>,
     /// The answer to [`Order::Prefixes`].
@@ -76,7 +76,7 @@ pub(crate) enum Order {
 
 /// The connection and position that a reply belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReplyTicket {
+pub(crate) struct ReplyTo {
     /// The connection's index at its worker.
     pub(crate) connection: u32,
     /// Distinguishes connections that have used the same index.
@@ -87,7 +87,7 @@ pub(crate) struct ReplyTicket {
     pub(crate) slot: u32,
 }
 
-impl ReplyTicket {
+impl ReplyTo {
     /// Identifies the connection, at `worker`, to the owner of the partition it uploads to.
     pub(crate) fn uploader(self, worker: usize) -> Uploader {
         Uploader {
@@ -173,7 +173,7 @@ impl ForwardBatch {
         &mut self,
         request: &Request<'_>,
         answer: &Answer<'_>,
-        ticket: ReplyTicket,
+        ticket: ReplyTo,
         large: bool,
     ) {
         let value = value_of(&request.op);
@@ -237,9 +237,7 @@ impl ForwardBatch {
 
     /// Returns the replies in order: the ticket, and the reply's range in [`text`](Self::text), or
     /// `Err(large)` if the reply was deferred; `large`: for being large.
-    pub(crate) fn replies(
-        &self,
-    ) -> impl Iterator<Item = (ReplyTicket, Result<Range<usize>, bool>)> {
+    pub(crate) fn replies(&self) -> impl Iterator<Item = (ReplyTo, Result<Range<usize>, bool>)> {
         let mut from = 0;
         let replies = self.tickets.iter().zip(&self.marks);
         replies.map(move |(&ticket, &mark)| match ReplyMark::of(mark) {
@@ -263,7 +261,7 @@ impl ForwardBatch {
 
     /// Returns the text of a batch that one large value has filled, if all of it belongs to one
     /// connection. The connection takes the buffer over instead of copying it.
-    pub(crate) fn large_text(&mut self) -> Option<(ReplyTicket, &mut Vec<u8>)> {
+    pub(crate) fn large_text(&mut self) -> Option<(ReplyTo, &mut Vec<u8>)> {
         if self.replies.len() <= BATCH_BYTES {
             return None;
         }

@@ -34,7 +34,7 @@ impl Flag {
 
     /// Returns whether the producer must wake the sleeper. Called after publishing work; only one
     /// producer wakes each sleep.
-    pub(crate) fn claim(&self) -> bool {
+    pub(crate) fn take_wakeup(&self) -> bool {
         fence(Ordering::SeqCst);
         self.raised.load(Ordering::Relaxed) && self.raised.swap(false, Ordering::Relaxed)
     }
@@ -61,7 +61,7 @@ impl WakeupFd {
 
     /// Wakes the worker if it sleeps or is about to.
     pub(crate) fn ring(&self) {
-        if self.flag.claim() {
+        if self.flag.take_wakeup() {
             // An eventfd write fails only when 2^64 - 2 wakeups are pending, and then one is.
             let _ = self.waker.wake();
         }
@@ -86,7 +86,7 @@ mod models {
                 let (flag, work, rung) = (flag.clone(), work.clone(), rung.clone());
                 loom::thread::spawn(move || {
                     work.store(1, Ordering::Release);
-                    if flag.claim() {
+                    if flag.take_wakeup() {
                         rung.store(true, Ordering::Relaxed);
                     }
                 })

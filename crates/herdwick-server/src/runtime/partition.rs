@@ -126,7 +126,7 @@ impl Partition {
         self.clock
     }
 
-    /// Starts or stops counting by prefix. Stopping keeps the counts.
+    /// Starts or stops counting by prefix. Shutdown keeps the counts.
     pub(crate) fn detail(&mut self, on: bool) {
         if on && self.prefixes.is_none() {
             self.prefixes = Some(self.laid_by.take().unwrap_or_default());

@@ -402,7 +402,7 @@ mod models {
                         return;
                     }
                     queue.store(1, Ordering::Release);
-                    if flag.claim() {
+                    if flag.take_wakeup() {
                         rung.store(true, Ordering::Relaxed);
                     }
                 })

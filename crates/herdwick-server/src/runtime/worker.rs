@@ -16,8 +16,8 @@ use crate::{
         partition::{Partition, PassStart},
         partition_lock::{Own, Partitions},
         readiness,
+        shutdown::Shutdown,
         spin::AdaptiveSpin,
-        stopping::Stopping,
         time::ServerClock,
         upload_permits::Permits,
     },
@@ -54,7 +54,7 @@ pub(crate) struct Worker {
     pub(crate) timer: ServerClock,
     /// How long to poll for work before a sleep.
     pub(crate) spin: AdaptiveSpin,
-    pub(crate) stopping: Arc<Stopping>,
+    pub(crate) shutdown: Arc<Shutdown>,
     pub(crate) counters: WorkerCounters,
     pub(crate) polling: PollCounters,
     /// This worker's index.
@@ -113,7 +113,7 @@ impl Worker {
             if found != WorkFound::Nothing {
                 last_work = now;
             }
-            if self.stopping.is_set() && self.has_stopped(now) {
+            if self.shutdown.is_set() && self.has_stopped(now) {
                 return;
             }
             worked = found == WorkFound::InMemory;
@@ -222,7 +222,7 @@ impl Worker {
                 break;
             };
             found = WorkFound::ByEvents;
-            self.obey(peer, &mut batch, now, &mut partition);
+            self.execute_order(peer, &mut batch, now, &mut partition);
             // The order may have changed it.
             start.clock = self.timer.clock(now);
             self.cross_core.give_back(peer, batch);
@@ -241,7 +241,7 @@ impl Worker {
     }
 
     /// Carries out the order of a forwarded batch from worker `peer`.
-    fn obey(
+    fn execute_order(
         &mut self,
         peer: usize,
         batch: &mut ForwardBatch,
@@ -333,7 +333,7 @@ impl Worker {
         // flag and rings (see `parking`).
         self.wakeup.flag().raise();
         let mut may_sleep = self.cross_core.is_quiet()
-            && !(self.stopping.is_set() && self.state.drain_end.is_none());
+            && !(self.shutdown.is_set() && self.state.drain_end.is_none());
         for front in &mut self.fronts {
             may_sleep &= front.arm();
         }
@@ -359,8 +359,8 @@ impl Worker {
         });
         if !self.state.drained && self.fronts.iter().all(|front| front.is_drained()) {
             self.state.drained = true;
-            self.stopping.one_drained();
+            self.shutdown.one_drained();
         }
-        self.stopping.all_drained() || now >= end
+        self.shutdown.all_drained() || now >= end
     }
 }

@@ -9,16 +9,16 @@ use herdwick_herd::{
 };
 use herdwick_providers::Fabric;
 
-use super::{ConnectionSlot, Terms, shares::Owner};
+use super::{CountedConnection, Terms, quota::Holder};
 use crate::net::stream::Stream;
 
 pub(super) struct Client {
     /// `None` once the lease ends; the record stays until every worker has revoked.
     pub(super) stream: Option<Stream>,
     /// Released with the stream.
-    slot: Option<ConnectionSlot>,
+    slot: Option<CountedConnection>,
     /// The owner that the lease counts against.
-    pub(super) owner: Owner,
+    pub(super) owner: Holder,
     pub(super) shake: ServerHandshake,
     /// Set by the claim.
     pub(super) terms: Option<Terms>,
@@ -46,8 +46,8 @@ pub(super) struct Grants {
 impl Client {
     pub(super) fn new(
         stream: Stream,
-        slot: Option<ConnectionSlot>,
-        owner: Owner,
+        slot: Option<CountedConnection>,
+        owner: Holder,
         now: Duration,
     ) -> Self {
         Self {

@@ -8,16 +8,16 @@
 //! reports when the memory is released. The lease manager names no provider; what a worker grants is an
 //! opaque ticket.
 
+mod claimed_connection;
 mod client;
-mod connection_slot;
 mod manager;
 mod orders;
+mod quota;
 mod service;
-mod shares;
 mod socket;
 mod tokens;
 
-pub(crate) use connection_slot::{ConnectionSlot, LeaseArrival};
+pub(crate) use claimed_connection::{CountedConnection, LeaseArrival};
 pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
 pub(crate) use orders::{LeaseAnswer, LeaseId, LeaseKind, LeaseOrder, Terms, WorkerEnd};
 pub(crate) use service::{Closing, HelloResponder, LeaseService, Offered};

@@ -105,7 +105,7 @@ impl LeaseService {
                 ends.push((*fabric, end));
             }
         }
-        let transports = LeaseChannels {
+        let channels = LeaseChannels {
             listener: socket.as_mut().and_then(LeaseListener::take_listener),
             arrivals: arrived,
             tokens: Arc::clone(&tokens),
@@ -113,7 +113,7 @@ impl LeaseService {
             answers,
             random,
         };
-        let manager = LeaseManager::new(poll, config, transports)?;
+        let manager = LeaseManager::new(poll, config, channels)?;
         let offers = LeaseOffers {
             tokens,
             counters: manager.counters(),
@@ -183,7 +183,7 @@ impl HelloResponder {
     }
 
     /// Returns the answer line, with its end; `None`: `line` is no hello.
-    pub(crate) fn greet(&self, line: &[u8]) -> Option<String> {
+    pub(crate) fn answer_hello(&self, line: &[u8]) -> Option<String> {
         let hello = match Hello::parse(line) {
             Ok(hello) => hello,
             // An unknown version is answered with this server's version and no fabric; the client

@@ -67,7 +67,7 @@ impl LeaseListener {
     pub(crate) fn bind(parent: &Path, mode: Option<u32>) -> io::Result<Self> {
         check_lease_directory(parent)?;
         sweep(parent);
-        let (directory, lock) = claim(parent)?;
+        let (directory, lock) = create_directory(parent)?;
         let path = directory.join(SOCKET);
         let mut socket = Self {
             directory,
@@ -108,7 +108,7 @@ impl Drop for LeaseListener {
 
 /// Creates a directory and locks it. Before it is locked, a server that sweeps takes it for a
 /// killed server's and may remove it; then another one is created.
-fn claim(parent: &Path) -> io::Result<(PathBuf, OwnedFd)> {
+fn create_directory(parent: &Path) -> io::Result<(PathBuf, OwnedFd)> {
     let mut refused = io::ErrorKind::ResourceBusy.into();
     for _ in 0..TRIES {
         let mut salt = [0; 8];

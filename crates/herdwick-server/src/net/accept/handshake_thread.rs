@@ -10,7 +10,7 @@ use super::polling::{EVENTS, RETRY, WAKE};
 use crate::{
     context::Context,
     net::tls::{Certificates, HandshakeProgress, Handshakes, TlsStream},
-    runtime::{readiness, stopping::Stopping, time::ServerClock},
+    runtime::{readiness, shutdown::Shutdown, time::ServerClock},
     settings::error::{StartError, refused},
 };
 
@@ -73,14 +73,14 @@ pub(crate) struct HandshakeThread {
     handshakes: Handshakes,
     context: Arc<Context>,
     timer: ServerClock,
-    stopping: Arc<Stopping>,
+    shutdown: Arc<Shutdown>,
 }
 
 /// Creates the thread's state, the acceptor's end of it, and its waker.
 pub(crate) fn handshakes(
     connections_max: usize,
     acceptor: &Arc<Waker>,
-    (context, timer, stopping): (&Arc<Context>, ServerClock, &Arc<Stopping>),
+    (context, timer, shutdown): (&Arc<Context>, ServerClock, &Arc<Shutdown>),
 ) -> Result<(HandshakeThread, HandshakeQueue, Arc<Waker>), StartError> {
     let poll = Poll::new().map_err(refused("a poll"))?;
     let waker = Waker::new(poll.registry(), WAKE).map_err(refused("a waker"))?;
@@ -103,7 +103,7 @@ pub(crate) fn handshakes(
         handshakes: Handshakes::new(0),
         context: Arc::clone(context),
         timer,
-        stopping: Arc::clone(stopping),
+        shutdown: Arc::clone(shutdown),
     };
     Ok((handshake_thread, handshake_queue, waker))
 }
@@ -116,7 +116,7 @@ impl HandshakeThread {
             return;
         };
         let mut events = Events::with_capacity(EVENTS);
-        while !self.stopping.is_set() {
+        while !self.shutdown.is_set() {
             // A signal returns no events, so the queue and the deadlines are checked either way.
             let timeout = self.timeout();
             readiness::wait(&mut self.poll, &mut events, timeout);

@@ -25,7 +25,7 @@ use polling::{EVENTS, RETRY};
 use crate::{
     context::Context,
     net::{listen::StreamListener, stream::Stream, udp::UdpListener},
-    runtime::{parking::WakeupFd, readiness, stopping::Stopping, time::ServerClock},
+    runtime::{parking::WakeupFd, readiness, shutdown::Shutdown, time::ServerClock},
 };
 
 /// How long accepting pauses when the process has no descriptors left, or `-c` is reached.
@@ -45,7 +45,7 @@ pub(crate) struct Acceptor {
     pub(crate) waiting: VecDeque<(usize, Stream)>,
     pub(crate) context: Arc<Context>,
     pub(crate) timer: ServerClock,
-    pub(crate) stopping: Arc<Stopping>,
+    pub(crate) shutdown: Arc<Shutdown>,
     pub(crate) next: usize,
 }
 
@@ -81,12 +81,12 @@ impl Acceptor {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         let mut timeout = None;
-        while !self.stopping.is_set() {
+        while !self.shutdown.is_set() {
             // A signal returns no events, so all listeners are checked either way.
             readiness::wait(&mut self.poll, &mut events, timeout);
             let now = self.timer.now();
-            self.deal_waiting();
-            self.deal_greeted();
+            self.assign_waiting();
+            self.assign_after_handshake();
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));
             self.context.limits.rest(exhausted, now);
             let more = !self.take_in();
@@ -134,7 +134,7 @@ impl Acceptor {
         for socket in &mut udp {
             emptied &= socket.take_in(&context.udp, |exchange| {
                 if context.limits.enter_briefly() {
-                    self.deal(Stream::Datagram(Box::new(exchange)));
+                    self.assign(Stream::Datagram(Box::new(exchange)));
                 } else {
                     context.udp.over_limit.fetch_add(1, Relaxed);
                 }
@@ -147,7 +147,7 @@ impl Acceptor {
     fn admit(&mut self, arrival: Accepted, now: Duration) {
         let has_room = self.context.limits.enter();
         match arrival {
-            Accepted::Plain(stream) if has_room => self.deal(stream),
+            Accepted::Plain(stream) if has_room => self.assign(stream),
             Accepted::Plain(mut stream) => {
                 // Best effort: the connection ends either way.
                 let _ = stream.write(text::TOO_MANY_CONNECTIONS);
@@ -166,13 +166,13 @@ impl Acceptor {
     }
 
     /// Assigns the connections with a complete handshake.
-    fn deal_greeted(&mut self) {
+    fn assign_after_handshake(&mut self) {
         while let Some(stream) = self.handshake_queue.as_mut().and_then(HandshakeQueue::next) {
-            self.deal(Stream::Tls(stream));
+            self.assign(Stream::Tls(stream));
         }
     }
 
-    fn deal(&mut self, stream: Stream) {
+    fn assign(&mut self, stream: Stream) {
         let worker = self.next;
         self.next = (self.next + 1) % self.intakes.len();
         self.hand_over(worker, stream);
@@ -188,7 +188,7 @@ impl Acceptor {
     }
 
     /// Tries once more to queue the connections that found a queue full.
-    fn deal_waiting(&mut self) {
+    fn assign_waiting(&mut self) {
         for _ in 0..self.waiting.len() {
             if let Some((worker, stream)) = self.waiting.pop_front() {
                 self.hand_over(worker, stream);

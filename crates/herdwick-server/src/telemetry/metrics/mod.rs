@@ -4,8 +4,8 @@
 //! the page. All clients that wait meanwhile receive the same page. Without clients no worker has
 //! any work for metrics.
 
+mod http_client;
 mod page;
-mod visitor;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -19,28 +19,28 @@ use crate::{
     net::accept::WAKE,
     runtime::{
         cross_core::CrossCore,
-        forward::{Order, ReplyTicket},
+        forward::{Order, ReplyTo},
         parking::WakeupFd,
         partition::NOBODY,
         readiness,
-        stopping::Stopping,
+        shutdown::Shutdown,
         time::ServerClock,
     },
     settings::error::StartError,
     telemetry::counters::Snapshot,
 };
-use visitor::{Visitor, VisitorStep};
+use http_client::{HttpClient, HttpStep};
 
 /// Largest number of clients at a time. A further one replaces the oldest.
-const VISITORS_MAX: usize = 16;
+const CLIENTS_MAX: usize = 16;
 /// Time after which a client is disconnected.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which timeouts are checked while there are clients.
 const TICK: Duration = Duration::from_millis(500);
 /// The token of the listener; a client's token is its index.
-const LISTENER: Token = Token(VISITORS_MAX);
+const LISTENER: Token = Token(CLIENTS_MAX);
 /// The ticket of all orders: there is one round at a time.
-const TICKET: ReplyTicket = ReplyTicket {
+const TICKET: ReplyTo = ReplyTo {
     connection: 0,
     generation: 0,
     caller: NOBODY,
@@ -48,7 +48,7 @@ const TICKET: ReplyTicket = ReplyTicket {
 };
 
 /// The metrics listener before its thread starts.
-pub(crate) struct Gauges {
+pub(crate) struct MetricsListener {
     poll: Poll,
     listener: TcpListener,
     address: SocketAddr,
@@ -56,7 +56,7 @@ pub(crate) struct Gauges {
     pub(crate) wakeup: WakeupFd,
 }
 
-impl Gauges {
+impl MetricsListener {
     pub(crate) fn open(address: SocketAddr) -> Result<Self, StartError> {
         let open = || -> io::Result<Self> {
             let mut listener = TcpListener::bind(address)?;
@@ -85,7 +85,7 @@ impl Gauges {
         cross_core: CrossCore,
         context: &Arc<Context>,
         timer: ServerClock,
-        stopping: &Arc<Stopping>,
+        shutdown: &Arc<Shutdown>,
     ) -> Reporter {
         Reporter {
             poll: self.poll,
@@ -94,8 +94,8 @@ impl Gauges {
             cross_core,
             context: Arc::clone(context),
             timer,
-            stopping: Arc::clone(stopping),
-            visitors: Default::default(),
+            shutdown: Arc::clone(shutdown),
+            clients: Default::default(),
             round: None,
         }
     }
@@ -109,8 +109,8 @@ pub(crate) struct Reporter {
     cross_core: CrossCore,
     context: Arc<Context>,
     timer: ServerClock,
-    stopping: Arc<Stopping>,
-    visitors: [Option<Visitor>; VISITORS_MAX],
+    shutdown: Arc<Shutdown>,
+    clients: [Option<HttpClient>; CLIENTS_MAX],
     round: Option<SnapshotRound>,
 }
 
@@ -123,13 +123,13 @@ struct SnapshotRound {
 impl Reporter {
     /// Serves until the server stops.
     pub(crate) fn run(mut self) {
-        let mut events = Events::with_capacity(VISITORS_MAX + 2);
-        while !self.stopping.is_set() {
+        let mut events = Events::with_capacity(CLIENTS_MAX + 2);
+        while !self.shutdown.is_set() {
             self.sleep(&mut events);
             let now = self.timer.now();
             self.accept(now);
             self.collect();
-            for place in 0..VISITORS_MAX {
+            for place in 0..CLIENTS_MAX {
                 self.serve(place, now);
             }
             self.ask();
@@ -138,10 +138,10 @@ impl Reporter {
 
     fn sleep(&mut self, events: &mut Events) {
         self.wakeup.flag().raise();
-        let timeout = if !self.cross_core.is_quiet() || self.stopping.is_set() {
+        let timeout = if !self.cross_core.is_quiet() || self.shutdown.is_set() {
             Some(Duration::ZERO)
         } else {
-            self.visitors.iter().any(Option::is_some).then_some(TICK)
+            self.clients.iter().any(Option::is_some).then_some(TICK)
         };
         // A signal returns no events, so everything is checked either way.
         readiness::wait(&mut self.poll, events, timeout);
@@ -159,8 +159,8 @@ impl Reporter {
 
     /// Returns a free index, or that of the oldest client.
     fn place(&self) -> usize {
-        let came = |place: &usize| self.visitors[*place].as_ref().map(Visitor::came);
-        (0..VISITORS_MAX).min_by_key(came).unwrap_or(0)
+        let came = |place: &usize| self.clients[*place].as_ref().map(HttpClient::came);
+        (0..CLIENTS_MAX).min_by_key(came).unwrap_or(0)
     }
 
     fn admit(&mut self, mut stream: TcpStream, place: usize, now: Duration) {
@@ -170,22 +170,22 @@ impl Reporter {
             .registry()
             .register(&mut stream, Token(place), interest);
         // Closes the client that had this index; the new one too, if it cannot be registered.
-        self.visitors[place] = registered.ok().map(|()| Visitor::new(stream, now));
+        self.clients[place] = registered.ok().map(|()| HttpClient::new(stream, now));
     }
 
     fn serve(&mut self, place: usize, now: Duration) {
-        let Some(visitor) = &mut self.visitors[place] else {
+        let Some(client) = &mut self.clients[place] else {
             return;
         };
-        let late = now.saturating_sub(visitor.came()) > TIMEOUT;
-        if late || visitor.step() == VisitorStep::Gone {
-            self.visitors[place] = None;
+        let late = now.saturating_sub(client.came()) > TIMEOUT;
+        if late || client.step() == HttpStep::Gone {
+            self.clients[place] = None;
         }
     }
 
     /// Requests snapshots if a client waits for the page and no round is in progress.
     fn ask(&mut self) {
-        let wanted = self.visitors.iter().flatten().any(Visitor::waits);
+        let wanted = self.clients.iter().flatten().any(HttpClient::waits);
         if self.round.is_some() || !wanted {
             return;
         }
@@ -218,8 +218,8 @@ impl Reporter {
         };
         let clock = self.timer.clock(self.timer.now());
         let page = page::page(&self.context, clock, &round.parts);
-        for visitor in self.visitors.iter_mut().flatten() {
-            visitor.hand(&page);
+        for client in self.clients.iter_mut().flatten() {
+            client.hand(&page);
         }
     }
 }

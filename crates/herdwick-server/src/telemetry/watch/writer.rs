@@ -1,4 +1,4 @@
-//! The thread that formats journal events for watchers. Each watcher has a bounded buffer; events
+//! The thread that formats the events in the workers' queues (`Journal`) for watchers. Each watcher has a bounded buffer; events
 //! that do not fit are skipped and counted.
 
 use std::{
@@ -55,26 +55,26 @@ struct Watcher {
 
 /// The number of events found in a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Haul {
+enum EventsRead {
     Nothing,
     Some,
     /// The journal was full, and there may be more: the watchers are served in between.
     Full,
 }
 
-/// Returns how long to sleep after `haul`, given the previous sleep `tick`.
-fn next_tick(tick: Duration, haul: Haul) -> Duration {
-    match haul {
-        Haul::Nothing => (tick * 2).clamp(*TICK.start(), *TICK.end()),
-        Haul::Some => (tick / 2).clamp(*TICK.start(), *TICK.end()),
-        Haul::Full => Duration::ZERO,
+/// Returns how long to sleep after `read`, given the previous sleep `tick`.
+fn next_tick(tick: Duration, read: EventsRead) -> Duration {
+    match read {
+        EventsRead::Nothing => (tick * 2).clamp(*TICK.start(), *TICK.end()),
+        EventsRead::Some => (tick / 2).clamp(*TICK.start(), *TICK.end()),
+        EventsRead::Full => Duration::ZERO,
     }
 }
 
 impl EventWriter {
     pub(crate) fn run(mut self) {
         let mut watchers: Vec<Watcher> = Vec::new();
-        let (mut told, mut tick, mut last) = (0, *TICK.end(), self.timer.now());
+        let (mut formatted, mut tick, mut last) = (0, *TICK.end(), self.timer.now());
         loop {
             let arrival = if watchers.is_empty() {
                 self.arrivals
@@ -93,7 +93,7 @@ impl EventWriter {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            let haul = self.tell(&mut watchers, &mut told);
+            let read = self.format_events(&mut watchers, &mut formatted);
             // After a full journal there is no sleep, so the elapsed time is measured, not taken to
             // be the tick.
             let now = self.timer.now();
@@ -106,7 +106,7 @@ impl EventWriter {
                 stays
             });
             self.announce(&watchers);
-            tick = next_tick(tick, haul);
+            tick = next_tick(tick, read);
         }
     }
 
@@ -139,37 +139,37 @@ impl EventWriter {
     }
 
     /// Formats the journals' events, at most one journal's capacity of each.
-    fn tell(&mut self, watchers: &mut [Watcher], told: &mut u64) -> Haul {
-        let mut haul = Haul::Nothing;
+    fn format_events(&mut self, watchers: &mut [Watcher], formatted: &mut u64) -> EventsRead {
+        let mut read = EventsRead::Nothing;
         for journal in &mut self.journals {
             let mut count = 0;
             while count < EVENTS
                 && let Some(event) = journal.pop()
             {
                 count += 1;
-                *told += 1;
+                *formatted += 1;
                 let line = Line {
                     event: &event,
                     started_unix: self.timer.started_unix(),
-                    number: *told,
+                    number: *formatted,
                 };
                 let topic = event.what.topic();
                 for watcher in watchers.iter_mut().filter(|w| w.topics & topic != 0) {
-                    watcher.hear(&line, &self.shared);
+                    watcher.receive(&line, &self.shared);
                 }
             }
-            haul = haul.max(match count {
-                0 => Haul::Nothing,
-                EVENTS => Haul::Full,
-                _ => Haul::Some,
+            read = read.max(match count {
+                0 => EventsRead::Nothing,
+                EVENTS => EventsRead::Full,
+                _ => EventsRead::Some,
             });
         }
-        haul
+        read
     }
 }
 
 impl Watcher {
-    fn hear(&mut self, line: &Line<'_>, shared: &Shared) {
+    fn receive(&mut self, line: &Line<'_>, shared: &Shared) {
         if self.buffer.len() >= BUFFER_BYTES {
             self.skipped += 1;
             shared.skipped.fetch_add(1, Relaxed);
@@ -225,13 +225,13 @@ mod tests {
     fn busy_journals_are_polled_often_and_idle_ones_rarely() {
         let [mut tick, end] = [*TICK.end(); 2];
         for _ in 0..10 {
-            tick = next_tick(tick, Haul::Some);
+            tick = next_tick(tick, EventsRead::Some);
         }
         assert_eq!(tick, *TICK.start());
-        assert_eq!(next_tick(tick, Haul::Full), Duration::ZERO);
+        assert_eq!(next_tick(tick, EventsRead::Full), Duration::ZERO);
         tick = Duration::ZERO;
         for _ in 0..10 {
-            tick = next_tick(tick, Haul::Nothing);
+            tick = next_tick(tick, EventsRead::Nothing);
         }
         assert_eq!(tick, end);
     }

@@ -9,9 +9,9 @@ use herdwick_herd::{
 };
 
 use super::{
-    super::{LeaseId, LeaseKind, LeaseOrder, Terms, shares::Owner},
+    super::{LeaseId, LeaseKind, LeaseOrder, Terms, quota::Holder},
     LeaseManager,
-    unread::{UNREAD_HELD_MAX, is_unread},
+    unread_grants::{UNREAD_HELD_MAX, is_unread},
 };
 use crate::{net::stream::Stream, telemetry::leases::count};
 
@@ -62,7 +62,7 @@ impl LeaseManager {
 
     /// Returns how many leases of `owner` have an unread grant. A grant once seen to be read is not
     /// checked again.
-    fn leaves_unread(&mut self, owner: Owner) -> usize {
+    fn leaves_unread(&mut self, owner: Holder) -> usize {
         let clients = self.clients.values_mut();
         let granted = clients.filter(|client| client.owner == owner && client.may_be_unread);
         let unread = granted.filter_map(|client| {
@@ -89,7 +89,7 @@ impl LeaseManager {
     ///
     /// As memory gets scarce, windows shrink: each takes at most half of what is left, so that
     /// further clients find some too. Only the smallest window may take all of it.
-    fn room(&self, kind: LeaseKind, owner: Owner, asked: u32) -> Option<(Window, usize)> {
+    fn room(&self, kind: LeaseKind, owner: Holder, asked: u32) -> Option<(Window, usize)> {
         let left = self.shares.left(owner)?;
         let asked = (asked as usize).clamp(1, Window::MAX).next_power_of_two();
         let halves = (0..=asked.ilog2()).map(|halved| asked >> halved);

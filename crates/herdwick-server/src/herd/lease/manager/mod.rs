@@ -7,7 +7,7 @@
 
 mod claims;
 mod new_sockets;
-mod unread;
+mod unread_grants;
 
 use std::{
     collections::HashMap,
@@ -32,7 +32,7 @@ use mio::{Events, Interest, Poll, Token as Key};
 use super::{
     LeaseAnswer, LeaseArrival, LeaseId, LeaseKind, LeaseOrder, LeaseTokens,
     client::{Client, Grants},
-    shares::Shares,
+    quota::Shares,
     socket::send_frame,
 };
 use crate::{
@@ -41,7 +41,7 @@ use crate::{
     telemetry::leases::{LeaseCounters, count},
 };
 use new_sockets::NewSockets;
-use unread::Unread;
+use unread_grants::Unread;
 
 const LISTENER: Key = Key(0);
 /// The token of the waker that workers use.
@@ -110,9 +110,9 @@ impl LeaseManager {
     pub(crate) fn new(
         poll: Poll,
         config: LeaseConfig,
-        transports: LeaseChannels,
+        channels: LeaseChannels,
     ) -> io::Result<Self> {
-        let mut listener = transports.listener;
+        let mut listener = channels.listener;
         if let Some(listener) = &mut listener {
             poll.registry()
                 .register(listener, LISTENER, Interest::READABLE)?;
@@ -121,18 +121,18 @@ impl LeaseManager {
             poll,
             listener,
             new_sockets: NewSockets::default(),
-            arrivals: transports.arrivals,
+            arrivals: channels.arrivals,
             shares: Shares::new(config.leases_max, config.bytes_max),
             config,
-            tokens: transports.tokens,
+            tokens: channels.tokens,
             counters: Arc::default(),
-            workers: transports.links.iter().map(Vec::len).max().unwrap_or(0),
-            links: transports.links,
-            answers: transports.answers,
+            workers: channels.links.iter().map(Vec::len).max().unwrap_or(0),
+            links: channels.links,
+            answers: channels.answers,
             clients: HashMap::new(),
             next: FIRST_CLIENT,
             epoch: 0,
-            random: transports.random,
+            random: channels.random,
             unread: Unread::default(),
         })
     }
@@ -152,7 +152,7 @@ impl LeaseManager {
             let due = timeout.map(|timeout| now + timeout);
             readiness::wait(&mut self.poll, &mut events, timeout);
             now = timer.now();
-            self.excuse(now.saturating_sub(due.unwrap_or(now)));
+            self.extend_deadlines(now.saturating_sub(due.unwrap_or(now)));
             for event in &events {
                 match event.token() {
                     LISTENER => self.new_sockets.pending = true,
@@ -181,7 +181,7 @@ impl LeaseManager {
     /// Extends the clients' deadlines by `late` if the manager woke that much too late: its process
     /// or host was stopped, and the heartbeats of that time are not missing through the clients'
     /// fault.
-    fn excuse(&mut self, late: Duration) {
+    fn extend_deadlines(&mut self, late: Duration) {
         if late >= HEARTBEAT {
             let shakes = self.clients.values_mut().map(|client| &mut client.shake);
             shakes.for_each(|shake| shake.excuse(late));
@@ -204,14 +204,14 @@ impl LeaseManager {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return self.end(id),
             };
-            if !self.hear(id, &bytes[..read], now) {
+            if !self.handle_input(id, &bytes[..read], now) {
                 return;
             }
         }
     }
 
     /// Handles bytes from a client; `false`: the connection has ended.
-    fn hear(&mut self, id: LeaseId, bytes: &[u8], now: Duration) -> bool {
+    fn handle_input(&mut self, id: LeaseId, bytes: &[u8], now: Duration) -> bool {
         let Some(client) = self.clients.get_mut(&id) else {
             return false;
         };
@@ -240,7 +240,7 @@ impl LeaseManager {
         client.connecting = workers;
         // Nothing was sent since the grant, so what lies unread now is the grant; what lies unread
         // later is an answer, which carries no descriptors.
-        client.may_be_unread &= client.stream.as_ref().is_some_and(unread::is_unread);
+        client.may_be_unread &= client.stream.as_ref().is_some_and(unread_grants::is_unread);
         let fabric = client.fabric;
         self.order(fabric, |worker| {
             LeaseOrder::Connect(id, accept.workers[worker])
@@ -412,6 +412,6 @@ impl LeaseManager {
 }
 
 #[cfg(test)]
-mod schedules;
+mod random_schedules;
 #[cfg(test)]
 mod tests;

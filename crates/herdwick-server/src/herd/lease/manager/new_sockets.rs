@@ -11,7 +11,7 @@ use std::{cmp::Reverse, collections::HashMap, io::ErrorKind, time::Duration};
 use mio::Token as Key;
 
 use super::{
-    super::{ConnectionSlot, LeaseArrival, LeaseId, client::Client, shares::Owner},
+    super::{CountedConnection, LeaseArrival, LeaseId, client::Client, quota::Holder},
     LeaseManager,
 };
 use crate::{net::stream::Stream, telemetry::leases::count};
@@ -90,7 +90,7 @@ impl LeaseManager {
                 return;
             };
             if let Some(id) = self.admit(stream, Some(slot), now)
-                && self.hear(id, &input, now)
+                && self.handle_input(id, &input, now)
             {
                 // Data that arrived before the registration raised its event at the worker, not
                 // here.
@@ -103,7 +103,7 @@ impl LeaseManager {
     pub(super) fn admit(
         &mut self,
         mut stream: Stream,
-        slot: Option<ConnectionSlot>,
+        slot: Option<CountedConnection>,
         now: Duration,
     ) -> Option<LeaseId> {
         let id = LeaseId(self.next as u64);
@@ -125,16 +125,16 @@ impl LeaseManager {
     fn make_way(&mut self, now: Duration) {
         loop {
             let silent = self.clients.iter().filter(|(_, client)| client.is_silent());
-            let silent: Vec<(LeaseId, Owner)> =
+            let silent: Vec<(LeaseId, Holder)> =
                 silent.map(|(id, client)| (*id, client.owner)).collect();
             if silent.len() < UNCLAIMED_MAX {
                 return;
             }
-            let mut slots: HashMap<Owner, usize> = HashMap::new();
+            let mut slots: HashMap<Holder, usize> = HashMap::new();
             for (_, owner) in &silent {
                 *slots.entry(*owner).or_default() += 1;
             }
-            let longest = |(id, owner): &&(LeaseId, Owner)| (slots[owner], Reverse(id.0));
+            let longest = |(id, owner): &&(LeaseId, Holder)| (slots[owner], Reverse(id.0));
             let Some((id, _)) = silent.iter().max_by_key(longest) else {
                 return;
             };
@@ -149,12 +149,12 @@ impl LeaseManager {
 }
 
 /// Returns the owner that a connection counts against.
-fn owner(stream: &Stream) -> Owner {
+fn owner(stream: &Stream) -> Holder {
     match stream {
-        Stream::Unix(socket) => Owner::User(socket.user()),
+        Stream::Unix(socket) => Holder::User(socket.user()),
         _ => match stream.origin() {
-            (_, Some(from)) => Owner::at(from.ip()),
-            (_, None) => Owner::User(u32::MAX),
+            (_, Some(from)) => Holder::at(from.ip()),
+            (_, None) => Holder::User(u32::MAX),
         },
     }
 }

@@ -22,7 +22,7 @@ use mio::Waker;
 
 use super::{
     new_sockets::UNCLAIMED_MAX,
-    unread::{UNREAD_HELD_MAX, UNREAD_MAX},
+    unread_grants::{UNREAD_HELD_MAX, UNREAD_MAX},
     *,
 };
 use crate::{
@@ -90,7 +90,7 @@ impl Fixture {
             is_local: |fabric| fabric == LOCAL.fabric,
         };
         let (_door, arrivals) = mpsc::channel();
-        let transports = LeaseChannels {
+        let channels = LeaseChannels {
             listener: socket.take_listener(),
             arrivals,
             tokens: Arc::clone(&tokens),
@@ -98,7 +98,7 @@ impl Fixture {
             answers,
             random,
         };
-        let manager = LeaseManager::new(poll, config, transports).unwrap();
+        let manager = LeaseManager::new(poll, config, channels).unwrap();
         let (counters, stop) = (manager.counters(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let manager = std::thread::spawn(move || manager.run(ServerClock::start(), &stopped));
@@ -267,7 +267,7 @@ fn lease_does_not_time_out_while_the_manager_is_blocked() {
         lease_bytes: |_, _, _| 0,
         is_local: |_| true,
     };
-    let transports = LeaseChannels {
+    let channels = LeaseChannels {
         listener: None,
         arrivals: mpsc::channel().1,
         tokens: Arc::new(LeaseTokens::new(HashKey([1, 2]))),
@@ -275,7 +275,7 @@ fn lease_does_not_time_out_while_the_manager_is_blocked() {
         answers: mpsc::channel().1,
         random: |_| Ok(()),
     };
-    let mut manager = LeaseManager::new(Poll::new().unwrap(), config, transports).unwrap();
+    let mut manager = LeaseManager::new(Poll::new().unwrap(), config, channels).unwrap();
     let (here, _there) = mio::net::UnixStream::pair().unwrap();
     manager
         .admit(Stream::Unix(UnixSocket::new(here)), None, Duration::ZERO)
@@ -290,8 +290,8 @@ fn lease_does_not_time_out_while_the_manager_is_blocked() {
     // The sleep was to last one heartbeat, and lasted ten.
     assert_eq!(manager.timeout(Duration::ZERO), Some(HEARTBEAT));
     let (now, late) = (10 * HEARTBEAT, 9 * HEARTBEAT);
-    manager.excuse(HEARTBEAT / 2);
-    manager.excuse(late);
+    manager.extend_deadlines(HEARTBEAT / 2);
+    manager.extend_deadlines(late);
     manager.handle_timeouts(now);
     assert_eq!(manager.clients.len(), 1);
     manager.handle_timeouts(late + timeout);

@@ -72,7 +72,7 @@ impl World {
             lease_bytes: |_, window, workers| window.line_bytes() * workers,
             is_local: |_| true,
         };
-        let transports = LeaseChannels {
+        let channels = LeaseChannels {
             listener: None,
             arrivals: mpsc::channel().1,
             tokens: Arc::clone(&tokens),
@@ -80,7 +80,7 @@ impl World {
             answers,
             random: |bytes| Ok(getrandom::fill(bytes)?),
         };
-        let manager = LeaseManager::new(Poll::new().unwrap(), config, transports).unwrap();
+        let manager = LeaseManager::new(Poll::new().unwrap(), config, channels).unwrap();
         let used = tokens.issue(LOCAL, Duration::ZERO);
         tokens.redeem(used, Duration::ZERO).unwrap();
         Self {
@@ -214,8 +214,8 @@ impl World {
         assert_eq!(
             self.manager
                 .shares
-                .left(super::super::shares::Owner::User(u32::MAX - 1)),
-            Some(BYTES_MAX - BYTES_MAX / super::super::shares::KEPT)
+                .left(super::super::quota::Holder::User(u32::MAX - 1)),
+            Some(BYTES_MAX - BYTES_MAX / super::super::quota::KEPT)
         );
     }
 }

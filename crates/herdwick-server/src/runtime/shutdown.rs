@@ -7,14 +7,14 @@ use crate::runtime::parking::WakeupFd;
 
 /// The state of the shutdown, shared by all threads. Sequentially consistent throughout: it changes
 /// a few times in a process, so nothing weaker need be argued for.
-pub(crate) struct Stopping {
+pub(crate) struct Shutdown {
     asked: AtomicBool,
     /// Workers that have not finished their connections.
     left: AtomicUsize,
     wakeups: Vec<WakeupFd>,
 }
 
-impl Stopping {
+impl Shutdown {
     pub(crate) fn new(wakeups: Vec<WakeupFd>) -> Self {
         Self {
             asked: AtomicBool::new(false),

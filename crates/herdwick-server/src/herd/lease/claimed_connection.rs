@@ -10,13 +10,13 @@ pub(crate) struct LeaseArrival {
     pub(crate) stream: Stream,
     /// The bytes received so far.
     pub(crate) input: Vec<u8>,
-    pub(crate) slot: ConnectionSlot,
+    pub(crate) slot: CountedConnection,
 }
 
 /// One of the `-c` connections; released when dropped.
-pub(crate) struct ConnectionSlot(pub(crate) Arc<Context>);
+pub(crate) struct CountedConnection(pub(crate) Arc<Context>);
 
-impl Drop for ConnectionSlot {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.limits.leave();
     }

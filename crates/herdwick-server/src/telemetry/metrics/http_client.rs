@@ -16,7 +16,7 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 
 /// A client's connection.
-pub(super) struct Visitor {
+pub(super) struct HttpClient {
     stream: TcpStream,
     came: Duration,
     state: State,
@@ -41,7 +41,7 @@ enum State {
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum VisitorStep {
+pub(super) enum HttpStep {
     Stays,
     Gone,
 }
@@ -62,7 +62,7 @@ const METHOD: HttpResponse =
     HttpResponse::Fixed("405 Method Not Allowed", "GET and HEAD are served\n");
 const ELSEWHERE: HttpResponse = HttpResponse::Fixed("404 Not Found", "metrics are at /metrics\n");
 
-impl Visitor {
+impl HttpClient {
     pub(super) fn new(stream: TcpStream, came: Duration) -> Self {
         Self {
             stream,
@@ -91,36 +91,36 @@ impl Visitor {
     }
 
     /// Reads and writes as far as possible without blocking.
-    pub(super) fn step(&mut self) -> VisitorStep {
-        if matches!(self.state, State::Reading) && self.read() == VisitorStep::Gone {
-            return VisitorStep::Gone;
+    pub(super) fn step(&mut self) -> HttpStep {
+        if matches!(self.state, State::Reading) && self.read() == HttpStep::Gone {
+            return HttpStep::Gone;
         }
         match self.state {
-            State::Reading | State::Waiting { .. } => VisitorStep::Stays,
+            State::Reading | State::Waiting { .. } => HttpStep::Stays,
             State::Writing(_) => self.write(),
             State::Leaving => self.leave(),
         }
     }
 
-    fn read(&mut self) -> VisitorStep {
+    fn read(&mut self) -> HttpStep {
         let mut chunk = [0; 2048];
         loop {
             match self.stream.read(&mut chunk) {
-                Ok(0) => return VisitorStep::Gone,
+                Ok(0) => return HttpStep::Gone,
                 Ok(count) => self.bytes.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return VisitorStep::Stays,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return HttpStep::Stays,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => return VisitorStep::Gone,
+                Err(_) => return HttpStep::Gone,
             }
             match answer(&self.bytes) {
                 None => {}
                 Some(HttpResponse::Page { head }) => {
                     self.state = State::Waiting { head };
-                    return VisitorStep::Stays;
+                    return HttpStep::Stays;
                 }
                 Some(HttpResponse::Fixed(status, body)) => {
                     self.respond(status, "text/plain; charset=utf-8", body, body.len());
-                    return VisitorStep::Stays;
+                    return HttpStep::Stays;
                 }
             }
         }
@@ -135,7 +135,7 @@ impl Visitor {
         self.state = State::Writing(0);
     }
 
-    fn write(&mut self) -> VisitorStep {
+    fn write(&mut self) -> HttpStep {
         while let State::Writing(from) = self.state {
             match self.stream.write(&self.bytes[from..]) {
                 Ok(count) if from + count < self.bytes.len() => {
@@ -148,22 +148,22 @@ impl Visitor {
                     self.state = State::Leaving;
                     return self.leave();
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return VisitorStep::Stays,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return HttpStep::Stays,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return VisitorStep::Gone,
+                Err(_) => return HttpStep::Gone,
             }
         }
-        VisitorStep::Stays
+        HttpStep::Stays
     }
 
     /// Discards further input, a bounded amount in each step.
-    fn leave(&mut self) -> VisitorStep {
-        let mut unheard = [0; 4096];
-        match self.stream.read(&mut unheard) {
-            Ok(0) => VisitorStep::Gone,
-            Ok(_) => VisitorStep::Stays,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => VisitorStep::Stays,
-            Err(_) => VisitorStep::Gone,
+    fn leave(&mut self) -> HttpStep {
+        let mut discarded = [0; 4096];
+        match self.stream.read(&mut discarded) {
+            Ok(0) => HttpStep::Gone,
+            Ok(_) => HttpStep::Stays,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => HttpStep::Stays,
+            Err(_) => HttpStep::Gone,
         }
     }
 }

@@ -7,14 +7,14 @@ use std::{collections::HashMap, net::IpAddr};
 
 /// The party that a lease counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Owner {
+pub(super) enum Holder {
     /// A user of this host.
     User(u32),
     /// Another host; with IPv6, its whole /64.
     Host(IpAddr),
 }
 
-impl Owner {
+impl Holder {
     pub(super) fn at(address: IpAddr) -> Self {
         Self::Host(match address.to_canonical() {
             // A client on this host can use every loopback address.
@@ -40,7 +40,7 @@ pub(super) struct Shares {
     bytes_max: usize,
     leases_max: usize,
     all: LeaseShare,
-    owners: HashMap<Owner, LeaseShare>,
+    owners: HashMap<Holder, LeaseShare>,
 }
 
 /// Leases and their bytes.
@@ -66,13 +66,13 @@ impl Shares {
     }
 
     /// Returns how many more bytes `owner` may hold; `None`: it may have no further lease.
-    pub(super) fn left(&self, owner: Owner) -> Option<usize> {
+    pub(super) fn left(&self, owner: Holder) -> Option<usize> {
         let mine = self.owners.get(&owner).copied().unwrap_or_default();
         let leases = left(self.leases_max, self.all.leases, mine.leases);
         (leases > 0).then(|| left(self.bytes_max, self.all.bytes, mine.bytes))
     }
 
-    pub(super) fn take(&mut self, owner: Owner, bytes: usize) {
+    pub(super) fn take(&mut self, owner: Holder, bytes: usize) {
         let mine = self.owners.entry(owner).or_default();
         for held in [mine, &mut self.all] {
             held.leases += 1;
@@ -81,7 +81,7 @@ impl Shares {
     }
 
     /// Releases what [`take`](Self::take) took.
-    pub(super) fn give_back(&mut self, owner: Owner, bytes: usize) {
+    pub(super) fn give_back(&mut self, owner: Holder, bytes: usize) {
         if let Some(mine) = self.owners.get_mut(&owner) {
             for held in [&mut *mine, &mut self.all] {
                 held.leases -= 1;
@@ -110,8 +110,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALICE: Owner = Owner::User(1);
-    const BOB: Owner = Owner::User(2);
+    const ALICE: Holder = Holder::User(1);
+    const BOB: Holder = Holder::User(2);
 
     #[test]
     fn single_owner_gets_all_but_the_last_share() {
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(shares.left(BOB), Some(1000));
         shares.take(BOB, 400);
         assert_eq!(shares.left(BOB), Some(0));
-        assert_eq!(shares.left(Owner::User(3)), Some(600));
+        assert_eq!(shares.left(Holder::User(3)), Some(600));
         shares.give_back(ALICE, 6999);
         assert_eq!(shares.left(ALICE), Some(6599));
         let mut few = Shares::new(2, 8000);
@@ -150,19 +150,19 @@ mod tests {
         let mut shares = Shares::new(512, 8 << 20);
         let mut names = 0;
         for name in 0..8 {
-            let owner = Owner::User(name);
+            let owner = Holder::User(name);
             while let Some(bytes @ 4096..) = shares.left(owner) {
                 shares.take(owner, bytes.min(16 << 10));
                 names = name + 1;
             }
         }
         assert_eq!(names, 8, "each got something");
-        assert!(shares.left(Owner::User(99)).is_some_and(|left| left > 0));
+        assert!(shares.left(Holder::User(99)).is_some_and(|left| left > 0));
     }
 
     #[test]
     fn local_addresses_belong_to_one_owner() {
-        let at = |address: &str| Owner::at(address.parse().unwrap());
+        let at = |address: &str| Holder::at(address.parse().unwrap());
         assert_eq!(at("127.0.0.1"), at("127.9.8.7"));
         assert_eq!(at("127.0.0.1"), at("::1"));
         assert_eq!(at("127.0.0.1"), at("::ffff:127.0.0.2"));
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn hosts_of_one_ipv6_network_are_one_owner() {
-        let at = |address: &str| Owner::at(address.parse().unwrap());
+        let at = |address: &str| Holder::at(address.parse().unwrap());
         assert_eq!(at("2001:db8:1:2::3"), at("2001:db8:1:2:ffff::"));
         assert_ne!(at("2001:db8:1:2::3"), at("2001:db8:1:3::3"));
         assert_ne!(at("192.0.2.1"), at("192.0.2.2"));
@@ -186,7 +186,7 @@ mod tests {
             let mut shares = Shares::new(16, 8000);
             let mut held = Vec::new();
             for (user, bytes, takes) in steps {
-                let owner = Owner::User(user);
+                let owner = Holder::User(user);
                 if takes {
                     if shares.left(owner).is_some_and(|left| bytes <= left) {
                         shares.take(owner, bytes);

@@ -1,7 +1,7 @@
 //! Packets of the binary protocol that are not requests to one partition: answered at once, or
 //! broadcast to all workers.
 //!
-//! Circular import with `immediate`: a packet has the effect of the command of the same meaning, and is
+//! Circular import with `commands`: a packet has the effect of the command of the same meaning, and is
 //! begun from there, as every command is.
 
 use herdwick_memcache::{
@@ -11,16 +11,16 @@ use herdwick_memcache::{
 
 use super::{
     buffer::Output,
+    commands::{self, Begun},
     gather::Topic,
-    immediate::{self, Begun},
     state::Service,
     statistics,
 };
 use crate::{
     context::VERSION,
     net::auth::Auth,
-    runtime::protocol::Encoder,
-    runtime::{forward::ReplyTicket, front::Pass},
+    runtime::reply_encoding::Encoder,
+    runtime::{forward::ReplyTo, front::Pass},
 };
 
 /// Executes `packet`, or begins to. `used` bytes of input are its own, and `swallow` bytes after
@@ -30,7 +30,7 @@ pub(super) fn begin(
     output: &mut Output,
     packet: &Packet<'_>,
     (used, swallow): (usize, u64),
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let echo = packet.echo;
@@ -39,18 +39,18 @@ pub(super) fn begin(
     if let Verb::Flush { delay } = packet.verb
         && may_flush
     {
-        return immediate::flush_all(delay, encoder, used, ticket, pass);
+        return commands::flush_all(delay, encoder, used, ticket, pass);
     }
     if packet.verb == Verb::Stat
         && let Some(topic) = Topic::of(Keys::new(packet.key))
     {
-        return immediate::stats(topic, encoder, used, ticket, pass);
+        return commands::stats(topic, encoder, used, ticket, pass);
     }
     if packet.verb == Verb::Stat && service.context.settings.offers.dump {
         match packet.key {
-            b"detail on" => return immediate::detail(service, true, encoder, used, ticket, pass),
-            b"detail off" => return immediate::detail(service, false, encoder, used, ticket, pass),
-            b"detail dump" => return immediate::prefixes(encoder, used, ticket, pass),
+            b"detail on" => return commands::detail(service, true, encoder, used, ticket, pass),
+            b"detail off" => return commands::detail(service, false, encoder, used, ticket, pass),
+            b"detail dump" => return commands::prefixes(encoder, used, ticket, pass),
             _ => {}
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use herdwick_herd::hello::HEARTBEAT;
 use rustix::net::{Shutdown, shutdown};
 
-use super::super::shares::Owner;
+use super::super::quota::Holder;
 use crate::net::stream::Stream;
 
 /// Ended leases of one owner with unread grants, beyond which its claims are refused.
@@ -23,13 +23,13 @@ pub(super) const UNREAD_HELD_MAX: usize = 64;
 /// Sockets of leases that ended with their grants unread.
 #[derive(Default)]
 pub(super) struct Unread {
-    sockets: Vec<(Owner, Stream)>,
+    sockets: Vec<(Holder, Stream)>,
 }
 
 impl Unread {
     /// Keeps the socket of a lease that ended after its grant was sent, if anything is unread in
     /// it.
-    pub(super) fn keep(&mut self, owner: Owner, stream: Stream) {
+    pub(super) fn keep(&mut self, owner: Holder, stream: Stream) {
         if let Stream::Unix(socket) = &stream
             && is_unread(&stream)
         {
@@ -45,7 +45,7 @@ impl Unread {
     }
 
     /// Returns whether `owner` has too many unread grants for another one.
-    pub(super) fn is_full(&mut self, owner: Owner) -> bool {
+    pub(super) fn is_full(&mut self, owner: Holder) -> bool {
         self.sweep();
         let sockets = self.sockets.iter();
         sockets.filter(|(of, _)| *of == owner).count() >= UNREAD_MAX

@@ -1,7 +1,7 @@
 //! Commands that are not requests to one partition: they are answered at once, or broadcast to all
 //! workers.
 //!
-//! Circular import with `packets`: a packet has the effect of the command of the same meaning, and is begun
+//! Circular import with `binary_commands`: a packet has the effect of the command of the same meaning, and is begun
 //! from here, as every command is.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,10 +11,11 @@ use herdwick_request::Second;
 
 use super::{
     admin::{Admin, CRAWLER_DISABLED, CrawlerOrder},
+    binary_commands,
     buffer::Output,
     connection::Connection,
     gather::{Gather, Purpose, Topic},
-    listing, packets,
+    listing,
     run::{Progress, Stop},
     state::{Round, Service},
     statistics,
@@ -23,9 +24,9 @@ use crate::{
     context::{Context, VERSION},
     runtime::{
         dump::{Dump, DumpFormat},
-        forward::{Order, ReplyTicket},
+        forward::{Order, ReplyTo},
         front::Pass,
-        protocol::Encoder,
+        reply_encoding::Encoder,
     },
     settings::crawler::NotStarted,
 };
@@ -55,7 +56,7 @@ pub(super) fn begin(
     service: &mut Service,
     output: &mut Output,
     stop: Stop<'_>,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let (command, used, swallow) = match stop {
@@ -87,12 +88,12 @@ pub(super) fn begin(
             flush_all(flush.delay, Encoder::Text { noreply }, used, ticket, pass)
         }
         Command::Packet(packet) => {
-            packets::begin(service, output, &packet, (used, swallow), ticket, pass)
+            binary_commands::begin(service, output, &packet, (used, swallow), ticket, pass)
         }
         Command::Shutdown { known, noreply } => shutdown(service, output, known, noreply, used),
         Command::Unknown(line) if let Some(admin) = Admin::read(line, &service.context) => {
             let admin = if is_noreply(line) {
-                admin.unheard()
+                admin.quiet()
             } else {
                 admin
             };
@@ -121,7 +122,7 @@ fn administer(
     output: &mut Output,
     admin: Admin,
     used: usize,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let consent = Purpose::Consent {
@@ -191,7 +192,7 @@ pub(super) fn detail(
     on: bool,
     encoder: Encoder,
     used: usize,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let purpose = Purpose::Consent { encoder };
@@ -206,7 +207,7 @@ pub(super) fn detail(
 pub(super) fn prefixes(
     encoder: Encoder,
     used: usize,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let purpose = Purpose::Prefixes {
@@ -257,7 +258,7 @@ pub(super) fn stats(
     topic: Topic,
     encoder: Encoder,
     used: usize,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let order = if topic == Topic::Reset {
@@ -282,7 +283,7 @@ pub(super) fn flush_all(
     delay: u32,
     encoder: Encoder,
     used: usize,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let at = match delay {
@@ -302,7 +303,7 @@ fn broadcast(
     order: Order,
     purpose: Purpose,
     used: usize,
-    ticket: ReplyTicket,
+    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     match pass.cross_core.broadcast(order, ticket) {
@@ -341,7 +342,7 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
             &[]
         }
         Command::Unknown(line) => {
-            if let Some(reply) = service.host.greet(line) {
+            if let Some(reply) = service.hello.answer_hello(line) {
                 out.extend_from_slice(reply.as_bytes());
                 return;
             }
