@@ -155,7 +155,7 @@ impl Context {
         }
     }
 
-    /// Zeroes the counters that no worker counts alone, but those of unix sockets, fabrics and
+    /// Zeroes the counters that no worker counts alone, except those of unix sockets, fabrics and
     /// leases.
     pub(crate) fn reset_counters(&self) {
         self.limits.reset();

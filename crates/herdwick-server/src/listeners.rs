@@ -5,13 +5,13 @@ use crate::{
     context::Credentials,
     net::listen::{self, Opened},
     settings::{config::Config, error::StartError},
-    telemetry::metrics::MetricsListener,
+    telemetry::metrics::HttpListener,
 };
 
 /// Open listeners, and what clients are admitted by.
 pub(crate) struct Listeners {
     pub(crate) opened: Opened,
-    pub(crate) gauges: Option<MetricsListener>,
+    pub(crate) metrics: Option<HttpListener>,
     pub(crate) credentials: Credentials,
 }
 
@@ -28,7 +28,7 @@ impl Listeners {
         left_out.append(&mut opened.left_out);
         Ok(Self {
             opened,
-            gauges: config.metrics.map(MetricsListener::open).transpose()?,
+            metrics: config.metrics.map(HttpListener::open).transpose()?,
             credentials,
         })
     }

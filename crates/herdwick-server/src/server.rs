@@ -59,7 +59,7 @@ use crate::{
     },
     telemetry::{
         counters::WorkerCounters,
-        metrics::MetricsListener,
+        metrics::HttpListener,
         stats::PollCounters,
         watch::{Asking, EventWriter, Journal},
     },
@@ -99,12 +99,12 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
     let listeners = Listeners::open(&config, &mut left_out)?;
-    let (opened, gauges, admitted) = (listeners.opened, listeners.gauges, listeners.credentials);
+    let (opened, metrics, admitted) = (listeners.opened, listeners.metrics, listeners.credentials);
     let mut stores = stores(&config, workers)?;
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;
     let mut service = leases.service(&fabrics, &wakeups, socket)?;
-    let observer = gauges.as_ref().map(|gauges| &gauges.wakeup);
+    let observer = metrics.as_ref().map(|metrics| &metrics.wakeup);
     let (cross_cores, observing) = CrossCore::connect(&wakeups, observer);
     let hello = hello(&config, (workers, stores.hash_key), service.as_mut(), timer);
     let clock = timer.clock(timer.now());
@@ -131,7 +131,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
         metrics: None,
         threads: Vec::new(),
     };
-    server.open_metrics(gauges.zip(observing))?;
+    server.open_metrics(metrics.zip(observing))?;
     let ends = server.open_manager(service, timer)?;
     let inputs = WorkerInputs {
         config: &config,
@@ -321,15 +321,12 @@ impl Server {
     }
 
     /// Starts serving metrics, if they are configured.
-    fn open_metrics(
-        &mut self,
-        parts: Option<(MetricsListener, CrossCore)>,
-    ) -> Result<(), StartError> {
-        let Some((gauges, cross_core)) = parts else {
+    fn open_metrics(&mut self, parts: Option<(HttpListener, CrossCore)>) -> Result<(), StartError> {
+        let Some((listener, cross_core)) = parts else {
             return Ok(());
         };
-        self.metrics = Some(gauges.place());
-        let reporter = gauges.reporter(cross_core, &self.context, self.timer, &self.shutdown);
+        self.metrics = Some(listener.place());
+        let reporter = listener.reporter(cross_core, &self.context, self.timer, &self.shutdown);
         self.start("metrics".into(), move || reporter.run())
     }
 

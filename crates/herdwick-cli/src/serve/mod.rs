@@ -82,7 +82,7 @@ fn serve_with(args: &ServeArgs, flags: Option<&FlagSources>) -> Result<(), Serve
         return Ok(());
     }
     // Before the server starts, so that no signal is missed. In memcached SIGUSR1 ends the server
-    // and keeps the file of items; here every signal that ends it keeps the file.
+    // and keeps the memory file; here every signal that ends it keeps the file.
     let signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP]).map_err(ServeError::Signals)?;
     process::outlive_file_limit().map_err(ServeError::Signals)?;
     let mut config = config(args, signals.handle())?;

@@ -70,7 +70,7 @@ impl OpenFabrics {
                     .unwrap_or_else(|error| FabricStatus::Absent(error.reason))),
                 Wanted::Needed => transports.add(fabric, config, workers),
             }?;
-            // With a file of items the partitions must have the same size whether the device is
+            // With a memory file the partitions must have the same size whether the device is
             // present or not, so the memory for its leases stays set aside.
             if matches!(status, FabricStatus::Absent(_)) && config.memory_file.is_none() {
                 config.fabrics.remove(fabric);
@@ -127,7 +127,7 @@ impl OpenFabrics {
         offered.cloned().collect()
     }
 
-    /// Creates a HERD front over `fabric`.
+    /// Creates a HERD front end over `fabric`.
     pub(crate) fn front(
         &self,
         fabric: Fabric,
@@ -158,7 +158,7 @@ impl Visit for Trial<'_> {
     }
 }
 
-/// Makes a front, compiled for each provider.
+/// Makes a front end, compiled for each provider.
 struct MakeFront {
     fabric: Fabric,
     config: HerdConfig,

@@ -32,7 +32,7 @@ use crate::{
 use counted::{Counted, FrontCounters};
 use worker_leases::HeldLeases;
 
-/// The parameters of a front.
+/// The parameters of a front end.
 pub(crate) struct HerdConfig {
     /// The worker's index.
     pub(crate) worker: usize,
@@ -48,9 +48,9 @@ pub(crate) struct HerdConfig {
     pub(crate) end: WorkerEnd,
 }
 
-/// One worker's HERD front over one port of `D`.
+/// One worker's HERD front end over one port of `D`.
 ///
-/// When the device is lost, the front has its leases ended, then closes the port, and opens another
+/// When the device is lost, the front end has its leases ended, then closes the port, and opens another
 /// one for the next claim.
 pub(crate) struct HerdFront<D: Device> {
     /// The fabric's name.
@@ -80,7 +80,7 @@ impl<D: Device> HerdFront<D> {
         Ok(front)
     }
 
-    /// Creates a front whose device may be absent: it is opened now or at the next claim.
+    /// Creates a front end whose device may be absent: it is opened now or at the next claim.
     pub(crate) fn patient(transport: &'static str, device: D, config: HerdConfig) -> Self {
         let mut front = Self::closed(transport, device, config);
         let _ = front.open();
@@ -287,7 +287,7 @@ fn counts<P: Port>(server: &ServerEnd<P>) -> Vec<(&'static str, u64)> {
     counts
 }
 
-/// Returns every counter that a front of any provider may report, in the order of [`Front::counts`],
+/// Returns every counter that a front end of any provider may report, in the order of [`Front::counts`],
 /// which is that of `stats`: those of its ends, the first provider's, its own, then what the other
 /// providers' have beyond these.
 pub(crate) fn counters() -> Vec<&'static Counter> {

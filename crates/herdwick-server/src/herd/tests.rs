@@ -1,4 +1,4 @@
-//! Tests of a front over shared memory; the test plays the lease manager.
+//! Tests of a front end over shared memory; the test plays the lease manager.
 
 use std::sync::{Arc, mpsc};
 

@@ -167,7 +167,7 @@ impl MemoryFile {
     }
 }
 
-/// The size that a file of items is to have, at its path.
+/// The size that a memory file is to have, at its path.
 struct Size<'a> {
     path: &'a Path,
     bytes: u64,

@@ -167,7 +167,7 @@ fn without_fabrics(config: &Config) -> Config {
 /// no memory is set aside for an optional device that the host lacks.
 fn counted(config: &Config) -> Config {
     let mut counted = config.clone();
-    // With a file of items the partitions must have the same size whether the device is present or
+    // With a memory file the partitions must have the same size whether the device is present or
     // not.
     if config.memory_file.is_none() {
         let absent = |fabric: &Fabric| fabric.probe().is_err();

@@ -136,7 +136,7 @@ pub(crate) fn lease_socket(
     match bound {
         Err(error) if !leases.needed => {
             left_out.push(error);
-            // With a file of items the partitions must have the same size whether the socket can be
+            // With a memory file the partitions must have the same size whether the socket can be
             // opened or not, so the memory for leases stays set aside.
             if config.memory_file.is_none() {
                 config.leases = None;

@@ -18,23 +18,23 @@ use crate::{
 /// A transport of one worker: sockets, or a fabric's request lines.
 ///
 /// The worker calls [`pass`](Self::pass) in a loop; each call serves what has arrived. Before the
-/// worker sleeps it calls [`arm`](Self::arm) on every front, and it sleeps only if all of them
-/// return `true`; a source that a front [`register`](Self::register)ed wakes it.
+/// worker sleeps it calls [`arm`](Self::arm) on every front end, and it sleeps only if all of them
+/// return `true`; a source that a front end [`register`](Self::register)ed wakes it.
 pub(crate) trait Front {
-    /// Registers the front's event sources with the worker's poll, under tokens of this front.
+    /// Registers the front end's event sources with the worker's poll, under tokens of this front end.
     ///
     /// # Errors
     /// The operating system's refusal.
     fn register(&mut self, registry: &Registry, tokens: Tokens) -> io::Result<()>;
 
-    /// Handles an event of a registered source; `local` is its token within this front.
+    /// Handles an event of a registered source; `local` is its token within this front end.
     fn ready(&mut self, local: usize, event: &Event);
 
     /// Serves what has arrived. Does not block.
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity;
 
-    /// Returns whether this front finds work by polling memory. While it does, only one in
-    /// `WHOLE_EVERY` passes is whole, and only fronts that do take part in the others.
+    /// Returns whether this front end finds work by polling memory. While it does, only one in
+    /// `WHOLE_EVERY` passes is whole, and only front ends that do take part in the others.
     fn polls_memory(&self) -> bool {
         false
     }
@@ -50,14 +50,14 @@ pub(crate) trait Front {
     /// Undoes [`arm`](Self::arm): the worker has woken, or did not sleep.
     fn disarm(&mut self) {}
 
-    /// Starts the shutdown: the front accepts no new work and finishes what has arrived.
+    /// Starts the shutdown: the front end accepts no new work and finishes what has arrived.
     fn drain(&mut self);
 
-    /// Returns whether a draining front has finished.
+    /// Returns whether a draining front end has finished.
     fn is_drained(&self) -> bool;
 
     /// Lists some of its connections from index `from` on, in the format of `stats conns`. Returns
-    /// the index to continue at, if there are more. Only one front of a worker has connections.
+    /// the index to continue at, if there are more. Only one front end of a worker has connections.
     fn connections(&self, now: Second, from: usize, out: &mut Vec<u8>) -> Option<usize> {
         let _ = (now, from, out);
         None
@@ -71,13 +71,13 @@ pub(crate) trait Front {
     /// Returns the transport's name, one word.
     fn transport(&self) -> &'static str;
 
-    /// Returns the front's own counters since the start: requests, batches, and drops by reason.
+    /// Returns the front end's own counters since the start: requests, batches, and drops by reason.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 }
 
-/// What a front may use during one pass.
+/// What a front end may use during one pass.
 pub(crate) struct Pass<'a> {
     /// The time, and the memory limit: what the partitions are told that this pass uses.
     pub(crate) start: PassStart,
@@ -113,10 +113,10 @@ pub(crate) enum Activity {
     Busy,
 }
 
-/// The upper bits of a token are the front's index; this many lower bits are the front's own.
+/// The upper bits of a token are the front end's index; this many lower bits are the front end's own.
 const LOCAL_BITS: u32 = 32;
 
-/// The tokens of one front.
+/// The tokens of one front end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tokens {
     front: usize,
@@ -132,7 +132,7 @@ impl Tokens {
         Token(self.front << LOCAL_BITS | local)
     }
 
-    /// Splits a token into the front's index and the local part.
+    /// Splits a token into the front end's index and the local part.
     pub(crate) fn split(token: Token) -> (usize, usize) {
         (token.0 >> LOCAL_BITS, token.0 & ((1 << LOCAL_BITS) - 1))
     }

@@ -1,4 +1,4 @@
-//! A worker: one thread that polls its fronts and its cross-core queues, executes what they carry
+//! A worker: one thread that polls its front ends and its cross-core queues, executes what they carry
 //! on its partition (see `partition_lock`), and sleeps when there is no work.
 
 use std::{sync::Arc, time::Duration};
@@ -33,11 +33,11 @@ use crate::{
 const WHOLE_EVERY: u32 = 16;
 /// Longest sleep of a worker, so that it notices timeouts.
 const TICK: Duration = Duration::from_secs(1);
-/// Time from the start of the shutdown after which unfinished connections are cut.
+/// Time from the start of the shutdown after which unfinished connections are closed.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Readiness taken from the kernel at a time.
+/// Maximum number of events per `epoll_wait`.
 pub(crate) const EVENTS: usize = 256;
-/// Forwarded batches executed between two polls of the fronts.
+/// Forwarded batches executed between two polls of the front ends.
 const BATCHES: usize = 16;
 
 /// One thread, its partition and its transports.
@@ -73,7 +73,7 @@ pub(crate) struct WorkerState {
     drained: bool,
     /// The last pass has done work that no memory shows. There may be more: the next one is whole.
     goes_on: bool,
-    /// A front needs the time in every pass.
+    /// A front end needs the time in every pass.
     keeps_time: bool,
 }
 
@@ -83,7 +83,7 @@ enum WorkFound {
     Nothing,
     /// Work that an event announced.
     ByEvents,
-    /// Work that a front found by polling memory.
+    /// Work that a front end found by polling memory.
     InMemory,
 }
 
@@ -155,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// Runs one pass: first the forwarded batches of other workers, then every front. One that is
+    /// Runs one pass: first the forwarded batches of other workers, then every front end. One that is
     /// not `whole` is for requests in memory alone.
     fn pass(
         &mut self,
@@ -316,7 +316,7 @@ impl Worker {
         snapshot
     }
 
-    /// Polls the sockets for at most `spin` and passes their events to the fronts.
+    /// Polls the sockets for at most `spin` and passes their events to the front ends.
     fn check(&mut self, spin: Duration) {
         readiness::wait(&mut self.poll, &mut self.events, Some(spin));
         for event in &self.events {
@@ -348,7 +348,7 @@ impl Worker {
         }
     }
 
-    /// Drains the fronts. Returns whether the worker may end: when all workers have drained,
+    /// Drains the front ends. Returns whether the worker may end: when all workers have drained,
     /// because until then others may need this partition, or when `DRAIN` has passed.
     fn has_stopped(&mut self, now: Duration) -> bool {
         let end = *self.state.drain_end.get_or_insert_with(|| {

@@ -1,4 +1,4 @@
-//! Why the file of items (`-e`) cannot be used.
+//! Why the memory file (`-e`) cannot be used.
 
 use std::{io, path::PathBuf};
 

@@ -35,7 +35,7 @@ pub(crate) struct Snapshot {
     pub(crate) slots: u64,
     /// As [`Store::age`](herdwick_mica::Store::age), in seconds.
     pub(crate) age: u32,
-    /// The counters of the worker's fronts.
+    /// The counters of the worker's front ends.
     pub(crate) transports: Vec<TransportCount>,
     /// Its hot keys, if they were requested.
     pub(crate) hot: Vec<HotKey>,
@@ -43,7 +43,7 @@ pub(crate) struct Snapshot {
     pub(crate) worker: usize,
 }
 
-/// One counter of a front: requests, batches, or drops by reason.
+/// One counter of a front end: requests, batches, or drops by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TransportCount {
     pub(crate) transport: &'static str,

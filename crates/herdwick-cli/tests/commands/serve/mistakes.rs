@@ -120,7 +120,7 @@ fn a_unix_socket_in_use_is_found_by_its_path() {
     );
 }
 
-/// The file of items is left as it was: the capture is checked before.
+/// The memory file is left as it was: the capture is checked before.
 #[test]
 fn a_capture_that_cannot_be_written_ends_the_start() {
     let items = Path::new("capture-items");

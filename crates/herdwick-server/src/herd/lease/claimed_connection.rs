@@ -1,5 +1,5 @@
-//! A connection that a worker passes to the lease manager, with its place among the `-c`
-//! connections.
+//! A connection to the memcached port that began with a claim: a worker passes it to the lease manager.
+//! It remains one of the `-c` connections until it is closed.
 
 use std::sync::Arc;
 

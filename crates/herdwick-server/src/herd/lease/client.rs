@@ -17,8 +17,8 @@ pub(super) struct Client {
     pub(super) stream: Option<Stream>,
     /// Released with the stream.
     slot: Option<CountedConnection>,
-    /// The owner that the lease counts against.
-    pub(super) owner: Holder,
+    /// The holder that the lease counts against.
+    pub(super) holder: Holder,
     pub(super) shake: ServerHandshake,
     /// Set by the claim.
     pub(super) terms: Option<Terms>,
@@ -47,13 +47,13 @@ impl Client {
     pub(super) fn new(
         stream: Stream,
         slot: Option<CountedConnection>,
-        owner: Holder,
+        holder: Holder,
         now: Duration,
     ) -> Self {
         Self {
             stream: Some(stream),
             slot,
-            owner,
+            holder,
             fabric: Fabric::ALL[0],
             shake: ServerHandshake::new(now),
             terms: None,

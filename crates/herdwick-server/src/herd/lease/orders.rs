@@ -1,4 +1,4 @@
-//! What the lease manager and the workers tell each other: orders, their answers, and the terms of a
+//! The messages between the lease manager and the workers: orders, their answers, and the terms of a
 //! lease.
 
 use std::{

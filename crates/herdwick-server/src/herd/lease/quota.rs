@@ -1,7 +1,7 @@
-//! How much of the lease memory one owner may hold.
+//! The quota of lease memory of each holder, a user or a host.
 //!
-//! The first owner may take most of it, because usually all clients of a server belong to one user
-//! or connect from one host. The last share is reserved for owners that hold little.
+//! The first holder may take most of it, because usually all clients of a server belong to one user
+//! or connect from one host. The last share is reserved for holders that have little.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -29,18 +29,18 @@ impl Holder {
     }
 }
 
-/// One part in so many is reserved. Of it, an owner that already holds something gets no more than
+/// One part in so many is reserved. Of it, an holder that already holds something gets no more than
 /// half of what is left, less what it holds, so that a client with many identities cannot take all
 /// of it at once.
 pub(super) const KEPT: usize = 8;
 
-/// What is held in total, and by each owner.
+/// What is held in total, and by each holder.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct Quotas {
     bytes_max: usize,
     leases_max: usize,
     all: LeaseShare,
-    owners: HashMap<Holder, LeaseShare>,
+    holders: HashMap<Holder, LeaseShare>,
 }
 
 /// Leases and their bytes.
@@ -50,30 +50,30 @@ struct LeaseShare {
     bytes: usize,
 }
 
-impl Shares {
+impl Quotas {
     pub(super) fn new(leases_max: usize, bytes_max: usize) -> Self {
         Self {
             bytes_max,
             leases_max,
             all: LeaseShare::default(),
-            owners: HashMap::new(),
+            holders: HashMap::new(),
         }
     }
 
-    /// Returns the bytes that all owners hold.
+    /// Returns the bytes that all holders hold.
     pub(super) fn bytes(&self) -> usize {
         self.all.bytes
     }
 
-    /// Returns how many more bytes `owner` may hold; `None`: it may have no further lease.
-    pub(super) fn left(&self, owner: Holder) -> Option<usize> {
-        let mine = self.owners.get(&owner).copied().unwrap_or_default();
+    /// Returns how many more bytes `holder` may hold; `None`: it may have no further lease.
+    pub(super) fn left(&self, holder: Holder) -> Option<usize> {
+        let mine = self.holders.get(&holder).copied().unwrap_or_default();
         let leases = left(self.leases_max, self.all.leases, mine.leases);
         (leases > 0).then(|| left(self.bytes_max, self.all.bytes, mine.bytes))
     }
 
-    pub(super) fn take(&mut self, owner: Holder, bytes: usize) {
-        let mine = self.owners.entry(owner).or_default();
+    pub(super) fn take(&mut self, holder: Holder, bytes: usize) {
+        let mine = self.holders.entry(holder).or_default();
         for held in [mine, &mut self.all] {
             held.leases += 1;
             held.bytes += bytes;
@@ -81,20 +81,20 @@ impl Shares {
     }
 
     /// Releases what [`take`](Self::take) took.
-    pub(super) fn give_back(&mut self, owner: Holder, bytes: usize) {
-        if let Some(mine) = self.owners.get_mut(&owner) {
+    pub(super) fn give_back(&mut self, holder: Holder, bytes: usize) {
+        if let Some(mine) = self.holders.get_mut(&holder) {
             for held in [&mut *mine, &mut self.all] {
                 held.leases -= 1;
                 held.bytes -= bytes;
             }
             if mine.leases == 0 {
-                self.owners.remove(&owner);
+                self.holders.remove(&holder);
             }
         }
     }
 }
 
-/// Returns what is left of `max` for an owner that holds `mine`, when all owners hold `all`.
+/// Returns what is left of `max` for an holder that holds `mine`, when all holders hold `all`.
 fn left(max: usize, all: usize, mine: usize) -> usize {
     let kept = max / KEPT;
     let left = max.saturating_sub(all);
@@ -115,18 +115,18 @@ mod tests {
 
     #[test]
     fn single_owner_gets_all_but_the_last_share() {
-        let mut shares = Shares::new(512, 8000);
-        shares.take(ALICE, 6999);
-        assert_eq!(shares.left(ALICE), Some(1));
-        shares.take(ALICE, 1);
-        assert_eq!(shares.left(ALICE), Some(0));
-        assert_eq!(shares.left(BOB), Some(1000));
-        shares.take(BOB, 400);
-        assert_eq!(shares.left(BOB), Some(0));
-        assert_eq!(shares.left(Holder::User(3)), Some(600));
-        shares.give_back(ALICE, 6999);
-        assert_eq!(shares.left(ALICE), Some(6599));
-        let mut few = Shares::new(2, 8000);
+        let mut quotas = Quotas::new(512, 8000);
+        quotas.take(ALICE, 6999);
+        assert_eq!(quotas.left(ALICE), Some(1));
+        quotas.take(ALICE, 1);
+        assert_eq!(quotas.left(ALICE), Some(0));
+        assert_eq!(quotas.left(BOB), Some(1000));
+        quotas.take(BOB, 400);
+        assert_eq!(quotas.left(BOB), Some(0));
+        assert_eq!(quotas.left(Holder::User(3)), Some(600));
+        quotas.give_back(ALICE, 6999);
+        assert_eq!(quotas.left(ALICE), Some(6599));
+        let mut few = Quotas::new(2, 8000);
         few.take(ALICE, 1);
         assert!(
             few.left(ALICE).is_some(),
@@ -136,28 +136,28 @@ mod tests {
 
     #[test]
     fn lease_counts_are_shared_like_bytes() {
-        let mut shares = Shares::new(16, 1 << 20);
+        let mut quotas = Quotas::new(16, 1 << 20);
         for _ in 0..14 {
-            assert!(shares.left(ALICE).is_some());
-            shares.take(ALICE, 1);
+            assert!(quotas.left(ALICE).is_some());
+            quotas.take(ALICE, 1);
         }
-        assert_eq!(shares.left(ALICE), None);
-        assert!(shares.left(BOB).is_some());
+        assert_eq!(quotas.left(ALICE), None);
+        assert!(quotas.left(BOB).is_some());
     }
 
     #[test]
     fn many_owners_do_not_exhaust_the_last_share() {
-        let mut shares = Shares::new(512, 8 << 20);
+        let mut quotas = Quotas::new(512, 8 << 20);
         let mut names = 0;
         for name in 0..8 {
-            let owner = Holder::User(name);
-            while let Some(bytes @ 4096..) = shares.left(owner) {
-                shares.take(owner, bytes.min(16 << 10));
+            let holder = Holder::User(name);
+            while let Some(bytes @ 4096..) = quotas.left(holder) {
+                quotas.take(holder, bytes.min(16 << 10));
                 names = name + 1;
             }
         }
         assert_eq!(names, 8, "each got something");
-        assert!(shares.left(Holder::User(99)).is_some_and(|left| left > 0));
+        assert!(quotas.left(Holder::User(99)).is_some_and(|left| left > 0));
     }
 
     #[test]
@@ -183,27 +183,27 @@ mod tests {
         fn shares_never_exceed_the_total_and_are_all_returned(
             steps in prop::collection::vec((0u32..4, 0usize..3000, any::<bool>()), 0..300),
         ) {
-            let mut shares = Shares::new(16, 8000);
+            let mut quotas = Quotas::new(16, 8000);
             let mut held = Vec::new();
             for (user, bytes, takes) in steps {
-                let owner = Holder::User(user);
+                let holder = Holder::User(user);
                 if takes {
-                    if shares.left(owner).is_some_and(|left| bytes <= left) {
-                        shares.take(owner, bytes);
-                        held.push((owner, bytes));
+                    if quotas.left(holder).is_some_and(|left| bytes <= left) {
+                        quotas.take(holder, bytes);
+                        held.push((holder, bytes));
                     }
                 } else if !held.is_empty() {
-                    let (owner, bytes) = held.swap_remove(bytes % held.len());
-                    shares.give_back(owner, bytes);
+                    let (holder, bytes) = held.swap_remove(bytes % held.len());
+                    quotas.give_back(holder, bytes);
                 }
-                prop_assert!(held.len() <= 16 && shares.bytes() <= 8000);
-                prop_assert_eq!(shares.bytes(), held.iter().map(|(_, bytes)| bytes).sum::<usize>());
+                prop_assert!(held.len() <= 16 && quotas.bytes() <= 8000);
+                prop_assert_eq!(quotas.bytes(), held.iter().map(|(_, bytes)| bytes).sum::<usize>());
             }
-            for (owner, bytes) in held.drain(..) {
-                shares.give_back(owner, bytes);
+            for (holder, bytes) in held.drain(..) {
+                quotas.give_back(holder, bytes);
             }
-            prop_assert_eq!(shares.all, LeaseShare::default());
-            prop_assert!(shares.owners.is_empty());
+            prop_assert_eq!(quotas.all, LeaseShare::default());
+            prop_assert!(quotas.holders.is_empty());
         }
     }
 }

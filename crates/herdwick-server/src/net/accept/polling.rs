@@ -6,7 +6,7 @@ use mio::Token;
 
 /// Pause before a connection that found a queue full is queued again.
 pub(super) const RETRY: Duration = Duration::from_millis(1);
-/// Events taken from the kernel at a time.
+/// Maximum number of events per `epoll_wait`.
 pub(super) const EVENTS: usize = 64;
 /// The token of the waker. Listeners count from 0; UDP sockets follow.
 pub(crate) const WAKE: Token = Token(usize::MAX);

@@ -48,7 +48,7 @@ const TICKET: ReplyTo = ReplyTo {
 };
 
 /// The metrics listener before its thread starts.
-pub(crate) struct MetricsListener {
+pub(crate) struct HttpListener {
     poll: Poll,
     listener: TcpListener,
     address: SocketAddr,
@@ -56,7 +56,7 @@ pub(crate) struct MetricsListener {
     pub(crate) wakeup: WakeupFd,
 }
 
-impl MetricsListener {
+impl HttpListener {
     pub(crate) fn open(address: SocketAddr) -> Result<Self, StartError> {
         let open = || -> io::Result<Self> {
             let mut listener = TcpListener::bind(address)?;

@@ -1,10 +1,10 @@
-//! Where statistics are written to: the reply to a `stats` command.
+//! The receiver of names and values for the reply to `stats`.
 
 use std::fmt::Display;
 
 use super::registry::{Statistic, Value};
 
-/// The receiver of statistics: a name and a value each.
+/// Receives statistics, each a name and a value.
 pub(crate) struct Stats<'a>(pub(crate) &'a mut dyn FnMut(&str, &dyn Display));
 
 impl Stats<'_> {

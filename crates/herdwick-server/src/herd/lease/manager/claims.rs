@@ -23,15 +23,15 @@ impl LeaseManager {
         let Some(stream) = client.stream.as_ref() else {
             return;
         };
-        let ((local, host), owner) = (whence(stream), client.owner);
+        let ((local, host), holder) = (whence(stream), client.holder);
         let kind = self.tokens.redeem(claim.token, now);
         let kind = kind.filter(|kind| (self.config.is_local)(kind.fabric) == local);
         let Some(kind) = kind else {
             count(&self.counters.refused_token);
             return self.refuse(id, Refusal::Token);
         };
-        let reads = !self.unread.is_full(owner) && self.leaves_unread(owner) < UNREAD_HELD_MAX;
-        let room = reads.then(|| self.room(kind, owner, claim.window));
+        let reads = !self.unread.is_full(holder) && self.leaves_unread(holder) < UNREAD_HELD_MAX;
+        let room = reads.then(|| self.room(kind, holder, claim.window));
         let Some((window, bytes)) = room.flatten() else {
             count(&self.counters.refused_full);
             return self.refuse(id, Refusal::Full);
@@ -55,16 +55,16 @@ impl LeaseManager {
             return;
         };
         client.claim(kind.fabric, terms, bytes, self.workers);
-        self.shares.take(owner, bytes);
+        self.quotas.take(holder, bytes);
         self.show_bytes();
         self.order(kind.fabric, |_| LeaseOrder::Grant(id, terms));
     }
 
-    /// Returns how many leases of `owner` have an unread grant. A grant once seen to be read is not
+    /// Returns how many leases of `holder` have an unread grant. A grant once seen to be read is not
     /// checked again.
-    fn leaves_unread(&mut self, owner: Holder) -> usize {
+    fn leaves_unread(&mut self, holder: Holder) -> usize {
         let clients = self.clients.values_mut();
-        let granted = clients.filter(|client| client.owner == owner && client.may_be_unread);
+        let granted = clients.filter(|client| client.holder == holder && client.may_be_unread);
         let unread = granted.filter_map(|client| {
             client.may_be_unread = is_unread(client.stream.as_ref()?);
             client.may_be_unread.then_some(())
@@ -84,13 +84,13 @@ impl LeaseManager {
         Some(self.epoch)
     }
 
-    /// Returns the window for a client of `owner` that requests `asked` slots, and its bytes;
+    /// Returns the window for a client of `holder` that requests `asked` slots, and its bytes;
     /// `None`: there is no room for any window.
     ///
     /// As memory gets scarce, windows shrink: each takes at most half of what is left, so that
     /// further clients find some too. Only the smallest window may take all of it.
-    fn room(&self, kind: LeaseKind, owner: Holder, asked: u32) -> Option<(Window, usize)> {
-        let left = self.shares.left(owner)?;
+    fn room(&self, kind: LeaseKind, holder: Holder, asked: u32) -> Option<(Window, usize)> {
+        let left = self.quotas.left(holder)?;
         let asked = (asked as usize).clamp(1, Window::MAX).next_power_of_two();
         let halves = (0..=asked.ilog2()).map(|halved| asked >> halved);
         halves
@@ -105,7 +105,7 @@ impl LeaseManager {
     }
 
     pub(super) fn show_bytes(&self) {
-        let bytes = self.shares.bytes() as u64;
+        let bytes = self.quotas.bytes() as u64;
         self.counters.bytes.store(bytes, Ordering::Relaxed);
     }
 }

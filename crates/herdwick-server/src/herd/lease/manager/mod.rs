@@ -32,7 +32,7 @@ use mio::{Events, Interest, Poll, Token as Key};
 use super::{
     LeaseAnswer, LeaseArrival, LeaseId, LeaseKind, LeaseOrder, LeaseTokens,
     client::{Client, Grants},
-    quota::Shares,
+    quota::Quotas,
     socket::send_frame,
 };
 use crate::{
@@ -102,7 +102,7 @@ pub(crate) struct LeaseManager {
     /// The epoch of the previous lease.
     epoch: u16,
     random: fn(&mut [u8]) -> io::Result<()>,
-    shares: Shares,
+    quotas: Quotas,
     unread: Unread,
 }
 
@@ -122,7 +122,7 @@ impl LeaseManager {
             listener,
             new_sockets: NewSockets::default(),
             arrivals: channels.arrivals,
-            shares: Shares::new(config.leases_max, config.bytes_max),
+            quotas: Quotas::new(config.leases_max, config.bytes_max),
             config,
             tokens: channels.tokens,
             counters: Arc::default(),
@@ -333,10 +333,10 @@ impl LeaseManager {
         };
         client.revoking -= 1;
         if client.revoking == 0 {
-            let (owner, bytes) = (client.owner, client.bytes);
+            let (holder, bytes) = (client.holder, client.bytes);
             self.clients.remove(&id);
             self.counters.releasing.fetch_sub(1, Ordering::Relaxed);
-            self.shares.give_back(owner, bytes);
+            self.quotas.give_back(holder, bytes);
             self.show_bytes();
         }
     }
@@ -385,7 +385,7 @@ impl LeaseManager {
         let _ = stream.deregister(self.poll.registry());
         // The client may not have received its grant, even if it has sent something since.
         if client.may_be_unread {
-            self.unread.keep(client.owner, stream);
+            self.unread.keep(client.holder, stream);
         }
         if client.live {
             self.counters.live.fetch_sub(1, Ordering::Relaxed);

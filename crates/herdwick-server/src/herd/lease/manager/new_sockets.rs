@@ -113,28 +113,28 @@ impl LeaseManager {
             count(&self.counters.refused_full);
             return None;
         }
-        let owner = owner(&stream);
-        let client = Client::new(stream, slot, owner, now);
+        let holder = holder(&stream);
+        let client = Client::new(stream, slot, holder, now);
         self.clients.insert(id, client);
         self.next += 1;
         Some(id)
     }
 
-    /// Makes room for one more silent connection: of the owners with the most of them, closes the
+    /// Makes room for one more silent connection: of the holders with the most of them, closes the
     /// one that has been silent longest.
     fn make_way(&mut self, now: Duration) {
         loop {
             let silent = self.clients.iter().filter(|(_, client)| client.is_silent());
             let silent: Vec<(LeaseId, Holder)> =
-                silent.map(|(id, client)| (*id, client.owner)).collect();
+                silent.map(|(id, client)| (*id, client.holder)).collect();
             if silent.len() < UNCLAIMED_MAX {
                 return;
             }
             let mut slots: HashMap<Holder, usize> = HashMap::new();
-            for (_, owner) in &silent {
-                *slots.entry(*owner).or_default() += 1;
+            for (_, holder) in &silent {
+                *slots.entry(*holder).or_default() += 1;
             }
-            let longest = |(id, owner): &&(LeaseId, Holder)| (slots[owner], Reverse(id.0));
+            let longest = |(id, holder): &&(LeaseId, Holder)| (slots[holder], Reverse(id.0));
             let Some((id, _)) = silent.iter().max_by_key(longest) else {
                 return;
             };
@@ -148,8 +148,8 @@ impl LeaseManager {
     }
 }
 
-/// Returns the owner that a connection counts against.
-fn owner(stream: &Stream) -> Holder {
+/// Returns the holder that a connection counts against.
+fn holder(stream: &Stream) -> Holder {
     match stream {
         Stream::Unix(socket) => Holder::User(socket.user()),
         _ => match stream.origin() {

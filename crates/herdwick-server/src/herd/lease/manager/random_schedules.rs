@@ -181,7 +181,7 @@ impl World {
         let clients = &self.manager.clients;
         let claimed = || clients.values().filter(|client| client.terms.is_some());
         let bytes: usize = claimed().map(|client| client.bytes).sum();
-        assert_eq!(self.manager.shares.bytes(), bytes);
+        assert_eq!(self.manager.quotas.bytes(), bytes);
         let counters = &self.manager.counters;
         assert_eq!(counters.bytes.load(Ordering::Relaxed), bytes as u64);
         assert!(bytes <= BYTES_MAX && claimed().count() <= LEASES_MAX);
@@ -213,7 +213,7 @@ impl World {
         assert!(self.held.iter().all(HashSet::is_empty));
         assert_eq!(
             self.manager
-                .shares
+                .quotas
                 .left(super::super::quota::Holder::User(u32::MAX - 1)),
             Some(BYTES_MAX - BYTES_MAX / super::super::quota::KEPT)
         );

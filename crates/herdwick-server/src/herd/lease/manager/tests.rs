@@ -463,7 +463,7 @@ fn any_window_and_any_reply_length_of_a_claim_is_granted_as_documented() {
 
 #[test]
 fn windows_shrink_before_clients_are_refused() {
-    // 128 bytes a slot: one line at each of two workers. An eighth is kept for other owners.
+    // 128 bytes a slot: one line at each of two workers. An eighth is kept for other holders.
     let fixture = Fixture::with_bytes(100, 32 * 128 * 8 / 7 + 1);
     let mut held = Vec::new();
     for window in [16, 8, 4, 2, 1, 1] {
@@ -576,7 +576,7 @@ fn one_user_cannot_take_the_last_share() {
 }
 
 #[test]
-fn owner_with_unread_grants_of_ended_leases_is_refused() {
+fn holder_with_unread_grants_of_ended_leases_is_refused() {
     let fixture = Fixture::new(2 * UNREAD_MAX);
     let mut unread: Vec<_> = (0..UNREAD_MAX).map(|_| fixture.dial()).collect();
     for (n, stream) in (1..).zip(&mut unread) {
@@ -603,7 +603,7 @@ fn owner_with_unread_grants_of_ended_leases_is_refused() {
     assert_eq!(fixture.counters.grants_unsent.load(Ordering::Relaxed), 0);
 }
 
-/// Returns whether a claim is refused because its owner has too much.
+/// Returns whether a claim is refused because its holder has too much.
 fn is_full(fixture: &Fixture) -> bool {
     let mut stream = fixture.dial();
     stream
@@ -614,7 +614,7 @@ fn is_full(fixture: &Fixture) -> bool {
 }
 
 #[test]
-fn owner_with_unread_grants_of_held_leases_is_refused() {
+fn holder_with_unread_grants_of_held_leases_is_refused() {
     let fixture = Fixture::new(4 * UNREAD_HELD_MAX);
     let mut unread = Vec::new();
     for n in 1..=UNREAD_HELD_MAX {

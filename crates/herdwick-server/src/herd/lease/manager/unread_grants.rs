@@ -13,10 +13,10 @@ use rustix::net::{Shutdown, shutdown};
 use super::super::quota::Holder;
 use crate::net::stream::Stream;
 
-/// Ended leases of one owner with unread grants, beyond which its claims are refused.
+/// Ended leases of one holder with unread grants, beyond which its claims are refused.
 pub(super) const UNREAD_MAX: usize = 4;
 
-/// Leases of one owner that have not ended and may have unread grants. Where many clients start at
+/// Leases of one holder that have not ended and may have unread grants. Where many clients start at
 /// once, some grants are unread for a moment.
 pub(super) const UNREAD_HELD_MAX: usize = 64;
 
@@ -29,13 +29,13 @@ pub(super) struct Unread {
 impl Unread {
     /// Keeps the socket of a lease that ended after its grant was sent, if anything is unread in
     /// it.
-    pub(super) fn keep(&mut self, owner: Holder, stream: Stream) {
+    pub(super) fn keep(&mut self, holder: Holder, stream: Stream) {
         if let Stream::Unix(socket) = &stream
             && is_unread(&stream)
         {
             // Fails only if the peer has disconnected, and its unread bytes are gone.
             let _ = shutdown(socket, Shutdown::Both);
-            self.sockets.push((owner, stream));
+            self.sockets.push((holder, stream));
         }
     }
 
@@ -44,11 +44,11 @@ impl Unread {
         self.sockets.retain(|(_, stream)| is_unread(stream));
     }
 
-    /// Returns whether `owner` has too many unread grants for another one.
-    pub(super) fn is_full(&mut self, owner: Holder) -> bool {
+    /// Returns whether `holder` has too many unread grants for another one.
+    pub(super) fn is_full(&mut self, holder: Holder) -> bool {
         self.sweep();
         let sockets = self.sockets.iter();
-        sockets.filter(|(of, _)| *of == owner).count() >= UNREAD_MAX
+        sockets.filter(|(of, _)| *of == holder).count() >= UNREAD_MAX
     }
 
     /// Returns how long the lease manager may sleep: no event announces that a peer reads, so it
