@@ -18,6 +18,7 @@ mod setup;
 mod table;
 
 pub use client::{Answer, CallError, ClientSide, Failure};
+pub use herdwick_read::ClientId;
 pub use layout::{
     BUCKETS_MAX, DATA_WORDS, Geometry, GeometryError, LINE_FIELDS, LINE_WORDS, NEIGHBOURHOOD,
     NEIGHBOURHOOD_MAX, OVERFLOW_MAX, POINTER_FIELDS, Terms, VALUE_BYTES_MAX, VALUE_LINES_MAX,
@@ -25,7 +26,7 @@ pub use layout::{
 };
 pub use message::{CONTROL_FIELDS, Operation, ReplyCode, WINDOW_MAX};
 pub use probe::{Extent, Probe, Verdict, View};
-pub use server::{ClientId, ServerCounters, ServerSide};
+pub use server::{ServerCounters, ServerSide};
 pub use setup::{
     Accept, CLIENTS_MAX, ClientEnd, ClientTerms, Grant, Resources, ServerEnd, ServerTerms,
     SetupError, TermsError,

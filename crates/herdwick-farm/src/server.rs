@@ -6,6 +6,7 @@ use herdwick_fabric::{
     counters,
 };
 use herdwick_mem::{Span, WORD, Words};
+use herdwick_read::{ClientId, Clients};
 use herdwick_request::KEY_BYTES_MAX;
 
 use crate::{
@@ -37,10 +38,6 @@ counters! {
     }
 }
 
-/// A client in service, by its place; used again after it was detached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientId(pub(crate) usize);
-
 /// What the machine needs to serve a client.
 #[derive(Debug)]
 pub(crate) struct Attached {
@@ -67,7 +64,7 @@ pub struct ServerSide {
     table: Table,
     requests: Ring,
     replies: Ring,
-    clients: Vec<Option<Client>>,
+    clients: Clients<Client>,
     cq: CqId,
     inline_bytes_max: usize,
     body: Vec<u64>,
@@ -85,7 +82,7 @@ pub(crate) const fn send_depth(window: usize) -> usize {
 impl ServerSide {
     pub(crate) fn new(
         table: Table,
-        (clients_max, window): (usize, usize),
+        (clients_max, window): (u16, usize),
         (cq, inline_bytes_max): (CqId, usize),
     ) -> Self {
         let geometry = *table.geometry();
@@ -93,7 +90,7 @@ impl ServerSide {
         Self {
             requests: Ring::requests(&geometry, window),
             replies: Ring::replies(&geometry, window),
-            clients: (0..clients_max).map(|_| None).collect(),
+            clients: Clients::new(clients_max),
             cq,
             inline_bytes_max,
             body: Vec::with_capacity(words),
@@ -124,35 +121,36 @@ impl ServerSide {
     /// Returns the clients in service.
     #[must_use]
     pub fn clients(&self) -> usize {
-        self.clients.iter().flatten().count()
+        self.clients.iter().count()
     }
 
     /// Returns the number of clients that there may be.
     pub(crate) fn clients_max(&self) -> usize {
-        self.clients.len()
+        self.clients.most().into()
     }
 
     /// Returns a client whose queue pair has failed, to be detached.
     #[must_use]
     pub fn lost_client(&self) -> Option<ClientId> {
-        let failed = |client: &Option<Client>| client.as_ref().is_some_and(|it| it.failed);
-        self.clients.iter().position(failed).map(ClientId)
+        let mut clients = self.clients.iter();
+        clients.find(|(_, client)| client.failed).map(|(id, _)| id)
     }
 
     /// Takes a client into service; `None` if there are as many as there may be.
     pub(crate) fn attach(&mut self, attached: Attached) -> Option<ClientId> {
-        let place = self.clients.iter().position(Option::is_none)?;
-        self.clients[place] = Some(Client {
+        let id = self.clients.next_id(|_| true)?;
+        let client = Client {
             attached,
             next: 0,
             completed: 0,
             failed: false,
-        });
-        Some(ClientId(place))
+        };
+        self.clients.insert(id, client);
+        Some(id)
     }
 
     pub(crate) fn detach(&mut self, client: ClientId) -> Option<Attached> {
-        let client = self.clients.get_mut(client.0)?.take()?;
+        let client = self.clients.remove(client)?;
         Some(client.attached)
     }
 
@@ -161,7 +159,7 @@ impl ServerSide {
     pub fn poll<P: Port>(&mut self, port: &mut P) -> usize {
         self.completions(port);
         let mut messages = 0;
-        for place in 0..self.clients.len() {
+        for place in 0..self.clients.most() {
             for _ in 0..self.requests.window {
                 if !self.serve(port, place) {
                     break;
@@ -174,8 +172,8 @@ impl ServerSide {
 
     /// Executes the next message of a client; returns whether there was one.
     #[inline]
-    fn serve<P: Port>(&mut self, port: &mut P, place: usize) -> bool {
-        let Some(client) = self.clients[place].as_ref().filter(|it| !it.failed) else {
+    fn serve<P: Port>(&mut self, port: &mut P, place: u16) -> bool {
+        let Some((_, client)) = self.clients.at(place).filter(|(_, it)| !it.failed) else {
             return false;
         };
         let number = client.next;
@@ -253,8 +251,8 @@ impl ServerSide {
     }
 
     /// WRITEs the reply to the client's next message, and counts that as executed.
-    fn post_reply<P: Port>(&mut self, port: &mut P, place: usize) {
-        let Some(client) = &mut self.clients[place] else {
+    fn post_reply<P: Port>(&mut self, port: &mut P, place: u16) {
+        let Some((id, client)) = self.clients.at(place) else {
             return;
         };
         let first = self.replies.end(client.next) - self.reply.len();
@@ -281,7 +279,7 @@ impl ServerSide {
             .next
             .is_multiple_of(self.replies.window.div_ceil(2) as u64);
         let wr = SendWr {
-            wr_id: (place as u64) << 48 | client.next & NUMBER,
+            wr_id: id.wr_id(client.next as u32),
             op,
             signaled,
             solicited: false,
@@ -305,25 +303,20 @@ impl ServerSide {
     }
 
     fn completed(&mut self, completion: &Completion) {
-        let place = (completion.wr_id >> 48) as usize;
-        let Some(Some(client)) = self.clients.get_mut(place) else {
+        let (id, number) = ClientId::of(completion.wr_id);
+        let Some(client) = self.clients.get_mut(id) else {
             return;
         };
-        // A completion of one that was in this place before.
-        if client.attached.qp != completion.qp {
-            return;
-        }
         if completion.status == Status::Success {
-            client.completed = client.completed & !NUMBER | completion.wr_id & NUMBER;
+            // The low half of a count that is ahead of the known one by two windows at most.
+            let more = number.wrapping_sub(client.completed as u32);
+            client.completed += u64::from(more);
         } else if !client.failed {
             client.failed = true;
             self.counters.lost += 1;
         }
     }
 }
-
-/// The bits of a `wr_id` that count replies; more than any server sends to one client.
-const NUMBER: u64 = (1 << 48) - 1;
 
 impl std::fmt::Debug for ServerSide {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -18,11 +18,12 @@ use herdwick_read::{ReadCounters, Reader, ReaderError, ReaderOptions};
 use herdwick_request::HashKey;
 
 use crate::{
+    ClientId,
     client::{ClientSide, Messages},
     layout::{Geometry, GeometryError, Terms},
     message::{Ring, WINDOW_MAX},
     probe::View,
-    server::{Attached, ClientId, ServerSide, send_depth},
+    server::{Attached, ServerSide, send_depth},
     table::Table,
 };
 
@@ -189,7 +190,7 @@ impl<P: Port> ServerEnd<P> {
         let depth = clients * (send_depth(window) + 1);
         let cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let table = Table::new(memory.span().clone(), geometry, terms.hash_key);
-        let side = ServerSide::new(table, (clients, window), (cq, has.inline_bytes_max));
+        let side = ServerSide::new(table, (clients as u16, window), (cq, has.inline_bytes_max));
         Ok(Self {
             port,
             side,

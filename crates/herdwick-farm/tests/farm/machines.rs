@@ -528,6 +528,45 @@ fn grants_that_are_withdrawn_leave_their_places() {
     assert_eq!(world.server.side.clients(), 2);
 }
 
+/// A server that saw a client fail, and the end of that client's session later, detaches it twice.
+#[test]
+fn a_client_that_is_detached_twice_takes_no_other_along() {
+    let mut world = Seeded::new(3, &terms(MODES[0]), 1, &ClientTerms::default());
+    let here = world.network.device();
+    let (_, gone) = world.clients.pop().unwrap();
+    world.server.detach(&world.device, gone).unwrap();
+    let at = (&world.device, &mut world.server);
+    world
+        .clients
+        .push(connect(at, &here, &ClientTerms::default()));
+    world.server.detach(&world.device, gone).unwrap();
+    assert_eq!(world.server.side.clients(), 1);
+    world.put(0, 1, b"x", 0).unwrap();
+    assert_eq!(world.wait(), Kept::Done);
+}
+
+#[test]
+fn a_client_that_cannot_join_leaves_nothing_held() {
+    let options = terms(MODES[0]);
+    let mut world = Seeded::new(3, &options, 0, &ClientTerms::default());
+    let here = world.network.device();
+    let none = ClientTerms {
+        lookups: 0,
+        ..ClientTerms::default()
+    };
+    for _ in 0..20 {
+        let joined = world.server.join_in_process((&world.device, &here), &none);
+        assert!(joined.is_err());
+    }
+    for _ in 0..options.clients_max {
+        connect(
+            (&world.device, &mut world.server),
+            &here,
+            &ClientTerms::default(),
+        );
+    }
+}
+
 #[test]
 fn servers_have_a_bounded_number_of_clients() {
     for clients_max in [0, 4097, usize::MAX] {
