@@ -62,13 +62,15 @@ pub(crate) const LINK: Field = field(
 pub const LINE_FIELDS: [Field; 6] = [HEAD_VERSION, KEY_LEN, VALUE_LEN, DATA, TAIL_VERSION, LINK];
 
 /// First line of a value block, in the pointer of a slot whose value is out of the table.
-pub(crate) const POINTER_BLOCK: Field = field("block", 0, 3, "first line of the value block");
+pub(crate) const POINTER_BLOCK: Field = field("block", 0, 4, "first line of the value block");
 /// Version of the value block that a pointer names.
 pub(crate) const POINTER_VERSION: Field =
-    field("version", 3, 5, "version of all lines of the value");
+    field("version", 8, 5, "version of all lines of the value");
 
 /// The pointer that replaces the value in a slot when values are out of the table.
 pub const POINTER_FIELDS: [Field; 2] = [POINTER_BLOCK, POINTER_VERSION];
+/// Words of a pointer; bytes without a field are zero.
+pub(crate) const POINTER_WORDS: usize = 2;
 
 /// Words of a line.
 pub const LINE_WORDS: usize = LINE / WORD;
@@ -81,7 +83,8 @@ const _: () = assert!(HEAD_VERSION.bytes == TAIL_VERSION.bytes);
 const _: () = assert!(KEY_LEN.offset == HEAD_VERSION.bytes && VALUE_LEN.offset == 6);
 const _: () = assert!(DATA.offset == WORD && DATA.offset + DATA.bytes == TAIL_VERSION.offset);
 const _: () = assert!(LINK.offset + LINK.bytes == LINE && TAIL_VERSION.offset == TAIL_WORD * WORD);
-const _: () = assert!(POINTER_VERSION.offset + POINTER_VERSION.bytes == WORD);
+const _: () =
+    assert!(POINTER_VERSION.offset == WORD && POINTER_VERSION.bytes == HEAD_VERSION.bytes);
 
 /// A version of a line: 40 bits, from one counter of the whole table, which moves on by 2 with each
 /// change of a slot or value block. So a READ would have to last for 2^39 changes to meet a version
@@ -170,14 +173,14 @@ pub(crate) struct Pointer {
 }
 
 impl Pointer {
-    pub(crate) fn word(self) -> u64 {
-        u64::from(self.block) | self.version.0 << 24
+    pub(crate) fn words(self) -> [u64; POINTER_WORDS] {
+        [self.block.into(), self.version.0]
     }
 
-    pub(crate) fn of(word: u64) -> Self {
+    pub(crate) fn of([block, version]: [u64; POINTER_WORDS]) -> Self {
         Self {
-            block: (word & 0xff_ffff) as u32,
-            version: Version(word >> 24),
+            block: block as u32,
+            version: Version::of(version),
         }
     }
 }
@@ -215,8 +218,8 @@ pub const VALUE_BYTES_MAX: usize = 1024;
 pub const BUCKETS_MAX: usize = 1 << 30;
 /// Most overflow slots: what a link can name.
 pub const OVERFLOW_MAX: usize = (1 << (8 * LINK.bytes)) - 1;
-/// Most lines of all value blocks: what a pointer can name.
-pub const VALUE_LINES_MAX: usize = 1 << (8 * POINTER_BLOCK.bytes);
+/// Most lines of all value blocks: what a pointer can name, but for the number that stands for none.
+pub const VALUE_LINES_MAX: usize = u32::MAX as usize;
 
 /// Where values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,7 +302,7 @@ impl Geometry {
         }
         let value_words = match terms.values {
             Values::Inline => terms.value_bytes_max.div_ceil(WORD),
-            Values::OutOfTable { .. } => 1,
+            Values::OutOfTable { .. } => POINTER_WORDS,
         };
         let words = terms.key_bytes_max.div_ceil(WORD) + value_words;
         Ok(Self {
@@ -428,10 +431,10 @@ mod tests {
         };
         assert_eq!(Tail::of(tail.word()), tail);
         let pointer = Pointer {
-            block: 0xff_ffff,
+            block: u32::MAX,
             version,
         };
-        assert_eq!(Pointer::of(pointer.word()), pointer);
+        assert_eq!(Pointer::of(pointer.words()), pointer);
         assert_eq!(version.next(), Version(0));
         assert_eq!(Tail::of(tail.unfinished()).version.0, version.0 + 1);
     }

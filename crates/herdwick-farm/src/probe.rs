@@ -206,7 +206,8 @@ impl Probe {
         if view.geometry.is_inline() {
             return self.found(first, after_key, len);
         }
-        let pointer = Pointer::of(load(first + data_word(after_key)));
+        let pointer = [0, 1].map(|n| load(first + data_word(after_key + n)));
+        let pointer = Pointer::of(pointer);
         if !view.geometry.block_fits(pointer.block, len) {
             return self.torn();
         }

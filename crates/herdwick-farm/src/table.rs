@@ -7,7 +7,7 @@ mod lines;
 use herdwick_mem::{Span, WORD};
 use herdwick_request::{HashKey, KeyHash};
 
-use crate::layout::{Geometry, Pointer, SlotId, Terms, Values, value_lines};
+use crate::layout::{Geometry, POINTER_WORDS, Pointer, SlotId, Terms, Values, value_lines};
 use blocks::Blocks;
 use lines::{Labels, Lines, Run};
 
@@ -215,7 +215,7 @@ impl Table {
             .lines
             .publish(run, Labels::default(), &self.item[key_words..]);
         self.item.truncate(key_words);
-        self.item.push(Pointer { block, version }.word());
+        self.item.extend(Pointer { block, version }.words());
         Ok(Some(block))
     }
 
@@ -372,7 +372,8 @@ impl Table {
 
     /// Returns where the value of a key of `key_len` bytes is, if values have blocks.
     fn pointer(&self, run: Run, key_len: usize) -> Pointer {
-        Pointer::of(self.lines.data(run, key_len.div_ceil(WORD)))
+        let first = key_len.div_ceil(WORD);
+        Pointer::of([0, 1].map(|n| self.lines.data(run, first + n)))
     }
 
     fn give_block(&mut self, pointer: Pointer, value_len: usize) {
@@ -386,7 +387,7 @@ impl Table {
         let value = if self.geometry.is_inline() {
             labels.value_len.div_ceil(WORD)
         } else {
-            1
+            POINTER_WORDS
         };
         labels.key_len.div_ceil(WORD) + value
     }
