@@ -18,7 +18,8 @@ use crate::{
     },
 };
 
-/// RECVs for replies: one for each call, and the parts of one value.
+/// RECVs for replies: one for each call, the parts of one value, and announcements of moves, of which
+/// there is one until the client has followed the one before, or is dropped.
 pub(crate) const REPLY_RECVS: usize = CALLS_MAX + PARTS_MAX + 8;
 /// Depth of the send queue to the server.
 pub(crate) const CALL_DEPTH: usize = 64;
@@ -116,9 +117,11 @@ impl Calls {
         self.generation
     }
 
-    /// Notes the generation of the server's table, learned in another way.
+    /// Notes a generation of the server's table. It does not go back: a reply may have been made before
+    /// what the client learned of by a READ.
     pub(crate) fn know(&mut self, generation: u32) {
-        self.generation = Some(generation);
+        let known = self.generation;
+        self.generation = Some(known.map_or(generation, |known| newest(known, generation)));
     }
 
     /// Returns how long the server may be silent.
@@ -302,6 +305,10 @@ impl Calls {
             self.fail(Failure::Protocol);
             return true;
         };
+        self.know(reply.generation);
+        if reply.status == ReplyStatus::Moved {
+            return true;
+        }
         let index = (reply.token % CALLS_MAX as u64) as usize;
         let call = self.calls[index].as_mut();
         let Some(call) = call.filter(|call| call.request.token == reply.token) else {
@@ -312,7 +319,6 @@ impl Calls {
             return true;
         }
         call.arrived += 1;
-        self.generation = Some(reply.generation);
         let at = reply.part as usize * PART_BYTES;
         let part = &self.message[HEAD_BYTES..len];
         herdwick_mem::copy(&mut self.value[at..at + part.len()], part);
@@ -325,5 +331,25 @@ impl Calls {
             sink(Ended { user, op, result });
         }
         true
+    }
+}
+
+/// Returns the later one of two generations, which wrap.
+fn newest(a: u32, b: u32) -> u32 {
+    if b.wrapping_sub(a).cast_signed() > 0 {
+        b
+    } else {
+        a
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_made_before_a_move_does_not_take_a_client_back() {
+        assert_eq!((newest(4, 5), newest(5, 4), newest(5, 5)), (5, 5, 5));
+        assert_eq!((newest(u32::MAX, 0), newest(0, u32::MAX)), (0, 0));
     }
 }

@@ -299,6 +299,6 @@ fn answer<'a>(ended: &Ended<'a>) -> Answer<'a> {
         Ok((ReplyStatus::Done, _)) => Answer::Done,
         Ok((ReplyStatus::NotFound, _)) => Answer::Missing,
         Ok((ReplyStatus::Full, _)) => Answer::Full,
-        Ok((ReplyStatus::Malformed, _)) => Answer::Refused,
+        Ok((ReplyStatus::Malformed | ReplyStatus::Moved, _)) => Answer::Refused,
     }
 }

@@ -11,6 +11,7 @@ mod calls;
 mod client;
 mod counters;
 mod failure;
+mod growth;
 mod judge;
 pub mod layout;
 pub mod message;

@@ -60,6 +60,8 @@ pub enum ReplyStatus {
     Full = 2,
     /// The request made no sense.
     Malformed = 3,
+    /// No reply: the table has moved. Sent to each client when it does.
+    Moved = 4,
 }
 
 /// The head of each message of a reply.
@@ -170,6 +172,7 @@ impl Reply {
             1 => ReplyStatus::NotFound,
             2 => ReplyStatus::Full,
             3 => ReplyStatus::Malformed,
+            4 => ReplyStatus::Moved,
             _ => return Err(BadMessage::Unknown),
         };
         let reply = Self {

@@ -76,8 +76,18 @@ impl Server {
         &self.counters
     }
 
-    pub(crate) fn count_growth(&mut self) {
+    /// Goes on with the larger table, and announces it to every client: one without a request under way
+    /// would not learn of it.
+    pub(crate) fn moved(&mut self) {
+        self.store.move_to_larger();
+        self.generation = self.generation.wrapping_add(1);
+        self.starved = false;
         self.counters.growths += 1;
+        for index in 0..self.peers.most() {
+            if let Some((_, peer)) = self.peers.at(index) {
+                peer.announce = true;
+            }
+        }
     }
 
     /// Returns the id that the next client has; `None`: there are as many as there may be.
@@ -104,6 +114,7 @@ impl Server {
             completed: 0,
             reply_until: None,
             generation: self.generation,
+            announce: false,
             failed: false,
         };
         self.peers.insert(id, peer);
@@ -212,6 +223,10 @@ impl Server {
             }
             if peer.posted.wrapping_sub(peer.completed) as usize + PARTS_MAX > REPLY_DEPTH {
                 return;
+            }
+            if std::mem::take(&mut peer.announce) {
+                peer.unsent = Some(line.announcement());
+                continue;
             }
             let Some((buffer, len)) = peer.due.front().copied() else {
                 return;

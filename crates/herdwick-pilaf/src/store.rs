@@ -6,6 +6,7 @@ use herdwick_request::HashKey;
 
 use crate::{
     arena::ExtentArena,
+    growth::{Growth, GrowthState, Retiring},
     layout::{
         CuckooHash, ENTRY_BYTES, EXTENT_BYTES_MAX, Entry, KEY_BYTES_MAX, State, VALUE_BYTES_MAX,
     },
@@ -27,6 +28,10 @@ pub enum PutError {
 #[derive(Debug)]
 pub struct Store {
     table: Table,
+    /// A larger table that is being made, and the one before this one, of which some buckets do not say
+    /// yet that it has moved. There is at most one of both.
+    growth: Option<Growth>,
+    retiring: Option<Retiring>,
     extents: Span,
     arena: ExtentArena,
     hash_key: HashKey,
@@ -41,6 +46,8 @@ impl Store {
         let usable = usize::try_from(EXTENT_BYTES_MAX).unwrap_or(usize::MAX);
         Self {
             table: Table::new(table),
+            growth: None,
+            retiring: None,
             arena: ExtentArena::new(extents.len().min(usable)),
             extents,
             hash_key,
@@ -113,6 +120,7 @@ impl Store {
     /// [`PutError`]; the key has its old value then.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), PutError> {
         let hash = CuckooHash::of(&self.hash_key, key);
+        self.mark_retiring(&hash);
         let old = self.find(&hash, key);
         let len = key.len() + value.len();
         let offset = self.arena.take(len).ok_or(PutError::Extents)?;
@@ -135,36 +143,88 @@ impl Store {
         self.extents.write_bytes(offset as usize, extent);
         if let Some((bucket, old)) = old {
             self.table.replace(bucket, &entry);
+            if let Some(growth) = &mut self.growth {
+                growth.replaced(&hash, &old, &entry);
+            }
             self.arena.give(old.offset, old.extent_len());
-        } else if let Some(at) = self.table.make_room(&hash) {
-            self.table.insert(at, &entry, hash);
-        } else {
+        } else if !self.insert(&hash, &entry) {
             self.arena.give(offset, len);
             return Err(PutError::Table);
         }
         Ok(())
     }
 
+    /// Stores the entry of a new key; returns whether there was a place for it.
+    fn insert(&mut self, hash: &CuckooHash, entry: &Entry) -> bool {
+        let Self { table, growth, .. } = self;
+        let mut follow = |bucket, entry: &Entry, hash| {
+            if let Some(growth) = growth {
+                growth.stored(bucket, entry, hash);
+            }
+        };
+        let Some(at) = table.make_room(hash, &mut follow) else {
+            return false;
+        };
+        table.insert(at, entry, *hash);
+        follow(at.bucket, entry, *hash);
+        true
+    }
+
+    /// Tells readers of the table before this one that they look up a key in vain: it may change now.
+    fn mark_retiring(&self, hash: &CuckooHash) {
+        if let Some(retiring) = &self.retiring {
+            retiring.mark(hash);
+        }
+    }
+
     /// Removes a key; returns whether it was stored.
     pub fn delete(&mut self, key: &[u8]) -> bool {
         let hash = CuckooHash::of(&self.hash_key, key);
+        self.mark_retiring(&hash);
         let Some((bucket, entry)) = self.find(&hash, key) else {
             return false;
         };
         self.table.remove(bucket);
+        if let Some(growth) = &mut self.growth {
+            growth.removed(&hash, &entry);
+        }
         self.arena.give(entry.offset, entry.extent_len());
         true
     }
 
-    /// Copies the table to another memory. `None`: not all keys find a place there.
-    pub(crate) fn copy_table(&self, span: Span) -> Option<Table> {
-        let mut copy = Table::new(span);
-        self.table.copy_to(&mut copy).then_some(copy)
+    /// Begins to copy the table to another memory, which is all zeros.
+    pub(crate) fn begin_growth(&mut self, larger: Span) {
+        self.growth = Some(Growth::new(larger));
     }
 
-    /// Goes on with a copy of the table. Readers of the old one find it complete until it says that it
-    /// has moved.
-    pub(crate) fn move_to(&mut self, copy: Table) {
-        std::mem::replace(&mut self.table, copy).retire();
+    /// Copies at most `buckets` buckets. `None`: no larger table is being made.
+    pub(crate) fn grow(&mut self, buckets: u64) -> Option<GrowthState> {
+        let Self { table, growth, .. } = self;
+        growth.as_mut().map(|growth| growth.step(table, buckets))
+    }
+
+    /// Gives the larger table up.
+    pub(crate) fn abandon_growth(&mut self) {
+        self.growth = None;
+    }
+
+    /// Goes on with the larger table, which is complete. Readers of the old one find it complete, too, but
+    /// for buckets that say that it has moved: all, after [`Store::retire`].
+    pub(crate) fn move_to_larger(&mut self) {
+        if let Some(growth) = self.growth.take() {
+            let old = std::mem::replace(&mut self.table, growth.into_table());
+            self.retiring = Some(Retiring::new(old));
+        }
+    }
+
+    /// Sets some buckets of the old table to *moved*; returns whether there are others left.
+    pub(crate) fn retire(&mut self, buckets: u64) -> bool {
+        let Some(retiring) = &mut self.retiring else {
+            return false;
+        };
+        if retiring.step(buckets) {
+            self.retiring = None;
+        }
+        true
     }
 }

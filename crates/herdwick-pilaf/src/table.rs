@@ -2,6 +2,8 @@
 //! searched before anything moves, and entries move from its far end, each copied before its old place
 //! is overwritten: so a stored key is in one of its buckets at each instant.
 
+use std::ops::Range;
+
 use herdwick_mem::Span;
 
 use crate::layout::{CuckooHash, ENTRY_BYTES, ENTRY_WORDS, Entry, PLACES, State};
@@ -34,22 +36,28 @@ struct Node {
 /// A free bucket among the places of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FreePlace {
-    bucket: u64,
+    pub(crate) bucket: u64,
     place: u8,
 }
 
 impl Table {
     /// Makes every bucket of `span` empty.
     pub(crate) fn new(span: Span) -> Self {
+        let table = Self::blank(span);
+        table.fill(0..table.buckets(), State::Empty);
+        table
+    }
+
+    /// Takes over `span`, which is all zeros: [`Table::fill`] is still to be called before clients READ
+    /// it.
+    pub(crate) fn blank(span: Span) -> Self {
         let buckets = span.len() / ENTRY_BYTES;
-        let table = Self {
+        Self {
             span,
             hashes: vec![CuckooHash::default(); buckets],
             used: 0,
             search: Vec::with_capacity(SEARCHED_MAX + PLACES),
-        };
-        table.fill(State::Empty);
-        table
+        }
     }
 
     pub(crate) fn buckets(&self) -> u64 {
@@ -61,16 +69,17 @@ impl Table {
         self.used
     }
 
-    /// Tells readers that the table has moved.
-    pub(crate) fn retire(&self) {
-        self.fill(State::Moved);
+    /// Sets buckets to a state without a key.
+    pub(crate) fn fill(&self, buckets: Range<u64>, state: State) {
+        let words = Entry::vacant(state, 0).words();
+        for bucket in buckets {
+            self.span.write_words(bucket as usize * ENTRY_WORDS, &words);
+        }
     }
 
-    fn fill(&self, state: State) {
-        let words = Entry::vacant(state, 0).words();
-        for bucket in 0..self.hashes.len() {
-            self.span.write_words(bucket * ENTRY_WORDS, &words);
-        }
+    /// Returns the hash of the key in a bucket.
+    pub(crate) fn hash(&self, bucket: u64) -> CuckooHash {
+        self.hashes[bucket as usize]
     }
 
     /// Returns the entry of a bucket.
@@ -123,7 +132,12 @@ impl Table {
 
     /// Makes one of the places of `hash` free: one that is, or one whose entry has been copied to
     /// another of its places, to be overwritten. `None`: there is no way within the search's bounds.
-    pub(crate) fn make_room(&mut self, hash: &CuckooHash) -> Option<FreePlace> {
+    /// `moved` is called with the new bucket of each entry that was copied.
+    pub(crate) fn make_room(
+        &mut self,
+        hash: &CuckooHash,
+        moved: &mut impl FnMut(u64, &Entry, CuckooHash),
+    ) -> Option<FreePlace> {
         self.search.clear();
         for (place, bucket) in (0..).zip(hash.places(self.buckets())) {
             let parent = ROOT;
@@ -136,7 +150,7 @@ impl Table {
         let mut next = 0;
         while let Some(node) = self.search.get(next).copied() {
             if self.entry(node.bucket).state != State::Used {
-                return self.displace(next);
+                return self.displace(next, moved);
             }
             if self.search.len() < SEARCHED_MAX {
                 self.extend(next);
@@ -177,32 +191,20 @@ impl Table {
     }
 
     /// Moves the entries on the way to a free bucket, the last one first.
-    fn displace(&mut self, free: usize) -> Option<FreePlace> {
+    fn displace(
+        &mut self,
+        free: usize,
+        moved: &mut impl FnMut(u64, &Entry, CuckooHash),
+    ) -> Option<FreePlace> {
         let mut to = self.search[free];
         while let Some(from) = self.search.get(to.parent as usize).copied() {
             let (entry, hash) = (self.entry(from.bucket), self.hashes[from.bucket as usize]);
             let place = to.place;
             self.store(to.bucket, &Entry { place, ..entry }, hash);
+            moved(to.bucket, &entry, hash);
             to = from;
         }
         let Node { bucket, place, .. } = to;
         Some(FreePlace { bucket, place })
-    }
-
-    /// Stores every entry in `other` too, by the hashes that are known. `false`: one of them found no
-    /// room there.
-    pub(crate) fn copy_to(&self, other: &mut Self) -> bool {
-        (0..self.buckets()).all(|bucket| {
-            let entry = self.entry(bucket);
-            if entry.state != State::Used {
-                return true;
-            }
-            let hash = self.hashes[bucket as usize];
-            let room = other.make_room(&hash);
-            if let Some(at) = room {
-                other.insert(at, &entry, hash);
-            }
-            room.is_some()
-        })
     }
 }

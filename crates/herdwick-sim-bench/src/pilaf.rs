@@ -18,6 +18,8 @@ const LOAD_PERCENT: u64 = 75;
 const EXTENT_UNIT: usize = 64;
 /// A PUT takes the new value's extent before it gives the old one's back.
 const EXTENTS_TO_SPARE: usize = 16 << 20;
+/// Time for which a larger table waits for clients that READ the one before the last.
+pub(crate) const LAG: Duration = Duration::from_millis(100);
 
 pub(crate) fn set_up(run: &Run, mut bed: Testbed) -> Result<Ends, RunError> {
     let buckets = (u64::from(run.keys) * 100).div_ceil(LOAD_PERCENT);
@@ -26,7 +28,7 @@ pub(crate) fn set_up(run: &Run, mut bed: Testbed) -> Result<Ends, RunError> {
         buckets,
         buckets_max: buckets,
         load_percent: 90,
-        lag_passes: 0,
+        lag: LAG,
         extent_bytes: run.keys as usize * extent.max(EXTENT_UNIT) + EXTENTS_TO_SPARE,
         clients: run.clients,
         hash_key: HASH_KEY,
@@ -73,6 +75,7 @@ impl SystemClient for PilafCaller {
     }
 
     fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Ended<'_>)) {
+        let _ = self.0.follow_in_process();
         let ClientEnd { client, port, .. } = &mut self.0;
         client.poll(port, now, &mut |token, answer| {
             sink(token, Ended::of(answer));
@@ -105,8 +108,8 @@ impl Process for PilafServer {
         self.end.port.party()
     }
 
-    fn step(&mut self, _: Duration) -> Step {
-        let served = self.end.pass() as u32;
+    fn step(&mut self, now: Duration) -> Step {
+        let served = self.end.pass(now) as u32;
         self.spins = if served > 0 { 0 } else { self.spins + 1 };
         Step {
             moved: self.spins <= SPINS,

@@ -19,7 +19,13 @@ use crate::{target::DriveError, workload::KeySpace};
 const LOAD_PERCENT: u64 = 75;
 /// Bytes of the smallest extent; the others are taken from blocks of a power of two.
 const EXTENT_UNIT: usize = 64;
-/// Bytes to spare: a PUT takes the new value's extent before it gives the old one's back.
+/// Share of the buckets in use at which the table grows, in percent, and how often as large it may be.
+const GROWS_AT_PERCENT: u8 = 90;
+const GROWS_TO: u64 = 4;
+/// Time for which a larger table waits for clients that READ the one before the last.
+const LAG: Duration = Duration::from_secs(1);
+/// Bytes to spare, besides half of what the keys take: new keys have extents too, and a PUT takes the new
+/// value's before it gives the old one's back.
 const EXTENTS_TO_SPARE: usize = 16 << 20;
 
 /// Starts a server on `cpus`, on the first device, with `keys` keys in its table, and connects a
@@ -33,7 +39,6 @@ pub(crate) fn targets<D: Device<Port: 'static> + Send + 'static>(
     space: KeySpace,
     cpus: &[usize],
 ) -> Result<Vec<OneSidedTarget<ClientEnd<D>>>, EndpointError> {
-    let lossless = host.capabilities().lossless;
     if space.value_size() > VALUE_BYTES_MAX {
         return Err(EndpointError::PilafValue);
     }
@@ -46,9 +51,10 @@ pub(crate) fn targets<D: Device<Port: 'static> + Send + 'static>(
     let ends = clients.into_iter();
     let ends = ends.map(|client| Ok(server.join_in_process(client, &options)?.0));
     let ends = ends.collect::<Result<Vec<_>, EndpointError>>()?;
-    OneSidedTarget::start(("pilaf", cpus), (ends, space), lossless, move |now| {
+    // A server whose table grows has a timer on every fabric.
+    OneSidedTarget::start(("pilaf", cpus), (ends, space), false, move |now| {
         server.port.progress(now);
-        server.pass();
+        server.pass(now);
         server.port.flush(now);
     })
 }
@@ -64,10 +70,10 @@ fn server<D: Device>(
     let buckets = (keys * 100).div_ceil(LOAD_PERCENT);
     let options = ServerOptions {
         buckets,
-        buckets_max: buckets,
-        load_percent: 90,
-        lag_passes: 0,
-        extent_bytes: keys as usize * extent.max(EXTENT_UNIT) + EXTENTS_TO_SPARE,
+        buckets_max: GROWS_TO * buckets,
+        load_percent: GROWS_AT_PERCENT,
+        lag: LAG,
+        extent_bytes: keys as usize * extent.max(EXTENT_UNIT) * 3 / 2 + EXTENTS_TO_SPARE,
         clients,
         hash_key: HASH_KEY,
     };
@@ -103,6 +109,8 @@ impl<D: Device> Lines for ClientEnd<D> {
     #[inline]
     fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Option<Reply<'_>>)) -> usize {
         self.port.progress(now);
+        // A client that cannot is served by SEND, which its READs for each GET show.
+        let _ = self.follow_in_process();
         let Self { client, port, .. } = self;
         let answers = client.poll(port, now, &mut |token, answer| {
             sink(token, Reply::of_answer(answer));

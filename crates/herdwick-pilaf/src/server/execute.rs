@@ -106,13 +106,22 @@ impl Line<'_> {
     }
 
     fn reply(&self, token: u64, status: ReplyStatus) -> MessageOutcome {
-        MessageOutcome::Answered(Reply {
+        MessageOutcome::Answered(self.bare(token, status))
+    }
+
+    /// Returns the message that announces that the table has moved.
+    pub(super) fn announcement(&self) -> Reply {
+        self.bare(0, ReplyStatus::Moved)
+    }
+
+    fn bare(&self, token: u64, status: ReplyStatus) -> Reply {
+        Reply {
             status,
             value_len: 0,
             token,
             generation: self.generation,
             part: 0,
-        })
+        }
     }
 
     /// Sends a reply without a value; `false`: later.

@@ -1,6 +1,6 @@
 //! The client's objects on a port.
 
-use std::time::Duration;
+use std::{sync::mpsc::Receiver, time::Duration};
 
 use herdwick_fabric::{
     ControlError, CqSpec, Device, OpenError, PdId, PortLimits, QpSpec, Transport,
@@ -46,6 +46,8 @@ pub struct ClientEnd<D: Device> {
     /// The machine.
     pub client: Client,
     pd: PdId,
+    /// Tables that have moved, from a server of this process.
+    pub(super) handover: Option<Receiver<TableGrant>>,
 }
 
 impl<D: Device> ClientEnd<D> {
@@ -88,6 +90,7 @@ impl<D: Device> ClientEnd<D> {
                 port,
                 client,
                 pd,
+                handover: None,
             },
             accept,
         ))
@@ -117,6 +120,7 @@ impl<D: Device> ClientEnd<D> {
             port,
             client,
             pd,
+            ..
         } = self;
         device.import_region(port, *pd, grant.ticket)?;
         client.follow(grant.view);

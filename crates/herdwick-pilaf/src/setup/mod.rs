@@ -9,6 +9,7 @@
 
 mod client;
 mod in_process;
+mod pace;
 mod server;
 
 pub use client::{ClientEnd, ClientOptions};

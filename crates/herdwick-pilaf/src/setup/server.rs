@@ -1,5 +1,7 @@
 //! The server's objects on a port: its tables, its clients, and the growth of the table.
 
+use std::{sync::mpsc::Sender, time::Duration};
+
 use herdwick_fabric::{
     Access, ControlError, CqId, CqSpec, Device, PdId, PortLimits, QpId, QpSpec, RegionId, Scope,
     SharedMemory, Sharing, Transport,
@@ -7,9 +9,13 @@ use herdwick_fabric::{
 use herdwick_read::{ReaderError, RecvBuffers};
 use herdwick_request::HashKey;
 
-use super::{Accept, CLIENTS_MAX, Grant, OptionsError, SetupError, TableGrant, buffers};
+use super::{
+    Accept, CLIENTS_MAX, Grant, OptionsError, SetupError, TableGrant, buffers,
+    pace::{GrowthRetry, slice},
+};
 use crate::{
     ClientId, Server,
+    growth::GrowthState,
     judge::{ExtentsView, TableView},
     message::{CREDITS, HEAD_BYTES, MESSAGE_BYTES_MAX, PARTS_MAX},
     server::{PeerObjects, REPLY_DEPTH},
@@ -25,9 +31,9 @@ pub struct ServerOptions {
     pub buckets_max: u64,
     /// Share of buckets in use at which it grows, in percent; up to 90. The paper's is 75.
     pub load_percent: u8,
-    /// Passes for which a PUT that needs a larger table waits for clients that still READ the table
+    /// Time for which a PUT that needs a larger table waits for clients that still READ the table
     /// before the last one; then these are dropped.
-    pub lag_passes: u32,
+    pub lag: Duration,
     /// Memory of extents, in bytes.
     pub extent_bytes: usize,
     /// Most clients, up to [`CLIENTS_MAX`].
@@ -47,41 +53,15 @@ pub struct ServerEnd<D: Device> {
     cqs: Cqs,
     table: SharedMemory,
     extents: SharedMemory,
-    clients: Vec<Attached>,
-    /// Passes since a PUT has waited for a client to leave the old table.
-    lagged: u32,
+    pub(super) clients: Vec<Attached>,
+    /// Where clients of this process learn of a table that has moved.
+    pub(super) handovers: Vec<(ClientId, Sender<TableGrant>)>,
+    /// The larger table that is being made.
+    larger: Option<SharedMemory>,
+    /// Since when a PUT has waited for a client to leave the old table.
+    lags_since: Option<Duration>,
     /// Passes until the table may try to grow again, and how many it will be after the next failure.
     retry: GrowthRetry,
-}
-
-/// Growth that failed is tried again later, after twice as many passes each time: what was short may be
-/// there again, but an attempt copies the table.
-#[derive(Clone, Copy, Debug)]
-struct GrowthRetry {
-    left: u32,
-    next: u32,
-}
-
-/// Passes after the first failure, and at most.
-const RETRY_PASSES: u32 = 1 << 12;
-const RETRY_PASSES_MAX: u32 = 1 << 30;
-
-impl GrowthRetry {
-    const FIRST: Self = Self {
-        left: 0,
-        next: RETRY_PASSES,
-    };
-
-    fn failed(&mut self) {
-        self.left = self.next;
-        self.next = (2 * self.next).min(RETRY_PASSES_MAX);
-    }
-
-    /// Counts a pass; returns whether it is time.
-    fn is_due(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left == 0
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -93,9 +73,9 @@ struct Cqs {
 }
 
 /// The objects of one client.
-struct Attached {
-    id: ClientId,
-    pd: PdId,
+pub(super) struct Attached {
+    pub(super) id: ClientId,
+    pub(super) pd: PdId,
     requests: QpId,
     reads: QpId,
     table: RegionId,
@@ -162,7 +142,9 @@ impl<D: Device> ServerEnd<D> {
             table,
             extents,
             clients: Vec::with_capacity(clients),
-            lagged: 0,
+            larger: None,
+            lags_since: None,
+            handovers: Vec::new(),
             retry: GrowthRetry::FIRST,
         })
     }
@@ -283,18 +265,33 @@ impl<D: Device> ServerEnd<D> {
 
     /// Serves what has arrived, lets the table grow when it has to, and drops clients that failed.
     /// Returns the number of messages that arrived. The caller drives the port.
-    pub fn pass(&mut self) -> usize {
+    pub fn pass(&mut self, now: Duration) -> usize {
+        let before = self.server.store.keys();
         let arrived = self.server.pass(&mut self.port);
-        if self.wants_growth() {
-            self.grow();
-        }
+        let stored = self.server.store.keys().saturating_sub(before) as u64;
+        self.grow(now, stored);
         if arrived > 0 || !self.clients.is_empty() {
             self.sweep();
         }
         arrived
     }
 
-    fn wants_growth(&mut self) -> bool {
+    /// Goes on with a move of the table, or begins one, in a pass that stored so many keys.
+    fn grow(&mut self, now: Duration, stored: u64) {
+        let slice = slice(stored, self.server.starved);
+        if self.server.store.retire(slice) {
+            return;
+        }
+        match self.server.store.grow(slice) {
+            Some(GrowthState::UnderWay) => {}
+            Some(GrowthState::Complete) => self.finish_growth(),
+            Some(GrowthState::Full) => self.growth_failed(),
+            None if self.wants_growth(now) => self.begin_growth(),
+            None => {}
+        }
+    }
+
+    fn wants_growth(&mut self, now: Duration) -> bool {
         let below_max = self.server.store.buckets() < self.options.buckets_max;
         if !self.server.may_grow && below_max {
             self.server.may_grow = self.retry.is_due();
@@ -308,54 +305,72 @@ impl<D: Device> ServerEnd<D> {
         // There is one old table at a time. A client that has not left it holds up growth, but not for
         // ever if a PUT waits.
         let lags = self.clients.iter().any(|client| client.old_table.is_some());
-        if lags && self.server.starved {
-            self.lagged += 1;
+        if !lags || !self.server.starved {
+            self.lags_since = None;
+            return !lags;
         }
-        let grows = !lags || self.lagged > self.options.lag_passes;
-        if grows {
-            self.lagged = 0;
-        }
-        grows
+        let since = *self.lags_since.get_or_insert(now);
+        now.saturating_sub(since) > self.options.lag
     }
 
-    /// Moves the table to a memory of twice the size.
-    fn grow(&mut self) {
+    /// Begins to copy the table to a memory of twice the size.
+    fn begin_growth(&mut self) {
         let buckets = self.server.store.buckets();
         let larger = (2 * buckets).min(self.options.buckets_max);
-        self.server.starved = false;
-        // While there is no memory for it, PUTs of new keys are refused.
-        let grown = larger > buckets && self.move_to(larger).is_ok();
-        self.server.may_grow = grown;
-        if grown {
-            self.retry = GrowthRetry::FIRST;
-        } else {
-            self.retry.failed();
+        let memory = allocate(&self.device, Store::table_bytes(larger));
+        match memory {
+            Ok(memory) if larger > buckets => {
+                self.server.store.begin_growth(memory.span().clone());
+                self.larger = Some(memory);
+            }
+            _ => self.growth_failed(),
         }
     }
 
-    /// Moves the table to a memory of `buckets` buckets. After an error clients READ it where it was.
-    fn move_to(&mut self, buckets: u64) -> Result<(), SetupError> {
-        let memory = allocate(&self.device, Store::table_bytes(buckets))?;
-        let copy = self.server.store.copy_table(memory.span().clone());
-        let copy = copy.ok_or(ControlError::Limit {
-            what: "keys of the table",
-            limit: 0,
-        })?;
+    /// Until it is tried again, PUTs of keys that find no place are refused.
+    fn growth_failed(&mut self) {
+        self.server.store.abandon_growth();
+        (self.larger, self.lags_since) = (None, None);
+        (self.server.starved, self.server.may_grow) = (false, false);
+        self.retry.failed();
+    }
+
+    /// Goes on with the larger table. After an error clients READ it where it was.
+    fn finish_growth(&mut self) {
+        let Some(memory) = self.larger.take() else {
+            return;
+        };
+        let Ok(registered) = self.register_for_followers(&memory) else {
+            return self.growth_failed();
+        };
         self.drop_laggards();
-        let registered = self.register_for_all(&memory)?;
         for (client, table) in self.clients.iter_mut().zip(registered) {
             client.old_table = Some(std::mem::replace(&mut client.table, table));
         }
-        let server = &mut self.server;
-        server.store.move_to(copy);
-        server.generation = server.generation.wrapping_add(1);
-        server.count_growth();
         self.table = memory;
-        Ok(())
+        self.lags_since = None;
+        self.retry = GrowthRetry::FIRST;
+        self.server.moved();
+        self.hand_over();
     }
 
-    /// Registers a table in the domain of each client, or in none.
-    fn register_for_all(&mut self, memory: &SharedMemory) -> Result<Vec<RegionId>, ControlError> {
+    /// Gives clients of this process the table's new place.
+    fn hand_over(&mut self) {
+        let handovers = std::mem::take(&mut self.handovers);
+        for (id, handover) in &handovers {
+            // A client that is not given it is served by SEND, and dropped when the table moves again.
+            if let Ok(grant) = self.table_of(*id) {
+                let _ = handover.send(grant);
+            }
+        }
+        self.handovers = handovers;
+    }
+
+    /// Registers a table in the domain of each client that has left the one before the last, or in none.
+    fn register_for_followers(
+        &mut self,
+        memory: &SharedMemory,
+    ) -> Result<Vec<RegionId>, ControlError> {
         let Self {
             device,
             port,
@@ -363,7 +378,7 @@ impl<D: Device> ServerEnd<D> {
             ..
         } = self;
         let mut registered = Vec::with_capacity(clients.len());
-        for client in clients {
+        for client in clients.iter().filter(|client| client.old_table.is_none()) {
             match device.register_shared(port, client.pd, memory, Access::READ, Scope::Pd) {
                 Ok(region) => registered.push(region),
                 Err(error) => {
@@ -415,7 +430,8 @@ impl<D: Device> ServerEnd<D> {
         let Some(index) = self.clients.iter().position(|client| client.id == id) else {
             return;
         };
-        let client = self.clients.swap_remove(index);
+        let client = self.clients.remove(index);
+        self.handovers.retain(|(other, _)| *other != id);
         self.server.detach(id);
         let Self { device, port, .. } = self;
         // What is left is destroyed with the domain.

@@ -1,10 +1,12 @@
 //! Servers that are killed and started again, clients that die at any step, and clients that do not
 //! follow the table.
 
+use herdwick_check::Rng;
+use herdwick_conformance::seeded::SeededDevice;
 use herdwick_pilaf::{ClientOptions, Failure, Refused, ServerOptions};
 use herdwick_request::HashKey;
 
-use crate::fixture::{Kept, join, key, seeded, server_options};
+use crate::fixture::{Kept, World, join, key, seeded, server_options};
 
 #[test]
 fn a_server_that_dies_ends_every_request_and_another_one_goes_on() {
@@ -31,7 +33,7 @@ fn a_server_that_dies_ends_every_request_and_another_one_goes_on() {
     assert!(refused.contains("connect again"), "{refused}");
     // A server that was started again has nothing; a new session with it works.
     let others = vec![network.device()];
-    let mut world = crate::fixture::World::of(network.device(), others, server_options(256));
+    let mut world = World::of(network.device(), others, server_options(256));
     assert_eq!(world.get(0, &key(1)), Kept::Missing);
     assert_eq!(world.put(0, &key(1), b"after"), Kept::Done);
     assert_eq!(world.get(0, &key(1)), Kept::Value(b"after".to_vec()));
@@ -207,4 +209,85 @@ fn clients_read_on_where_a_larger_table_has_no_place_for_a_key() {
         }
     }
     assert!(refused > 0);
+}
+
+/// Stores new keys until the table has moved `moves` times; returns the next number of a key.
+fn grow(world: &mut World<SeededDevice>, mut n: u64, moves: u64) -> u64 {
+    let before = world.server.server().counters().growths;
+    while world.server.server().counters().growths < before + moves {
+        assert_eq!(world.put(0, &key(n), b"x"), Kept::Done);
+        n += 1;
+    }
+    n
+}
+
+fn growing() -> ServerOptions {
+    ServerOptions {
+        buckets_max: 1 << 14,
+        ..server_options(16)
+    }
+}
+
+#[test]
+fn a_client_without_requests_follows_every_move() {
+    let (_, mut world) = seeded(5, 2, growing());
+    let next = grow(&mut world, 0, 6);
+    let server = world.server.server();
+    assert_eq!(
+        (server.counters().clients_failed, world.server.clients()),
+        (0, 2)
+    );
+    assert_eq!(world.clients[1].1.client.counters().unexpected_replies, 0);
+    for _ in 0..10 {
+        world.pass();
+    }
+    for n in 0..next {
+        assert_eq!(world.get(1, &key(n)), Kept::Value(b"x".to_vec()));
+    }
+    assert_eq!(world.clients[1].1.client.counters().fallbacks, 0);
+}
+
+/// A server that copies a table of any size in one pass answers no READ meanwhile, where it drives the
+/// RNIC in software.
+#[test]
+fn a_table_moves_in_many_passes_and_is_read_between_them() {
+    let options = ServerOptions {
+        buckets_max: 1 << 15,
+        ..server_options(1 << 14)
+    };
+    let (_, mut world) = seeded(7, 1, options);
+    for n in 0..12_287 {
+        world.server.store_mut().put(&key(n), b"x").unwrap();
+    }
+    assert_eq!(world.put(0, &key(20_000), b"x"), Kept::Done);
+    let (mut draw, mut found) = (Rng::new(7), 0);
+    while world.server.server().counters().growths == 0 {
+        let got = world.get(0, &key(draw.below(12_287)));
+        assert_eq!(got, Kept::Value(b"x".to_vec()));
+        found += 1;
+    }
+    assert!(found > 20, "{found} GETs while the table moved");
+    let counters = *world.clients[0].1.client.counters();
+    assert!(counters.fallbacks <= 1, "{counters:?}");
+}
+
+/// It finds these bugs when they are planted: a domain, or a place, is kept.
+#[test]
+fn a_client_that_cannot_join_leaves_nothing_held() {
+    let (network, mut world) = seeded(8, 0, server_options(64));
+    for _ in 0..20 {
+        let options = ClientOptions {
+            window: 0,
+            ..ClientOptions::default()
+        };
+        let joined = world.server.join_in_process(network.device(), &options);
+        assert!(joined.is_err());
+    }
+    for _ in 0..4 {
+        join(
+            &mut world.server,
+            network.device(),
+            &ClientOptions::default(),
+        );
+    }
 }

@@ -9,14 +9,14 @@ use herdwick_request::HashKey;
 use herdwick_shm::{PdSize, ShmDevice};
 
 /// Time of one pass.
-const PASS: Duration = Duration::from_micros(1);
+pub(crate) const PASS: Duration = Duration::from_micros(1);
 
 pub(crate) fn server_options(buckets: u64) -> ServerOptions {
     ServerOptions {
         buckets,
         buckets_max: buckets,
         load_percent: 75,
-        lag_passes: 2000,
+        lag: 2000 * PASS,
         extent_bytes: 4 << 20,
         clients: 4,
         hash_key: HashKey([3, 4]),
@@ -64,7 +64,7 @@ impl<D: Device> World<D> {
     pub(crate) fn pass(&mut self) -> Vec<(usize, u64, Kept)> {
         self.now += PASS;
         self.server.port.progress(self.now);
-        self.server.pass();
+        self.server.pass(self.now);
         let mut answers = Vec::new();
         for (index, (id, end)) in self.clients.iter_mut().enumerate() {
             end.client.post(&mut end.port, self.now);
@@ -73,8 +73,12 @@ impl<D: Device> World<D> {
                 .poll(&mut end.port, self.now, &mut |user, answer| {
                     answers.push((index, user, answer.copied()));
                 });
-            if self.follows && !end.client.follows() && end.client.failed().is_none() {
-                end.adopt(self.server.table_of(*id).unwrap()).unwrap();
+            // A client that was dropped, and has not noticed, is given none.
+            if self.follows
+                && !end.client.follows()
+                && let Ok(grant) = self.server.table_of(*id)
+            {
+                end.adopt(grant).unwrap();
             }
         }
         answers

@@ -6,7 +6,7 @@ use herdwick_check::{Rng, count};
 use herdwick_fabric::Device;
 use herdwick_pilaf::ServerOptions;
 
-use crate::fixture::{Kept, World, key, seeded, server_options, shm, storm};
+use crate::fixture::{Kept, PASS, World, key, seeded, server_options, shm, storm};
 
 /// What was asked of a key.
 enum Asked {
@@ -92,7 +92,7 @@ fn against_a_map<D: Device>(world: &mut World<D>, seed: u64, operations: u64, ke
 fn growing() -> ServerOptions {
     ServerOptions {
         buckets_max: 1 << 16,
-        lag_passes: 100_000,
+        lag: 100_000 * PASS,
         extent_bytes: 64 << 20,
         ..server_options(16)
     }

@@ -108,7 +108,7 @@ impl VisitAll for Readers {
                 while !served.load(Ordering::Relaxed) {
                     let now = time.now();
                     server.port.progress(now);
-                    server.pass();
+                    server.pass(now);
                     server.port.flush(now);
                 }
                 server

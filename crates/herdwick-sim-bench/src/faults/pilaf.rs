@@ -7,10 +7,15 @@ use herdwick_pilaf::{ClientEnd, ClientId, ClientOptions, ServerEnd, ServerOption
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice};
 
 use super::machine::{Ask, Asks, Machine, Servers, Told};
-use crate::{keys::HASH_KEY, pilaf::PilafServer, run::RunError};
+use crate::{
+    keys::HASH_KEY,
+    pilaf::{LAG, PilafServer},
+    run::RunError,
+};
 
-/// Buckets: more than a run fills.
-const BUCKETS: u64 = 1 << 14;
+/// Buckets at the start, so few that the table grows in every run, and at most.
+const BUCKETS: u64 = 4;
+const BUCKETS_MAX: u64 = 1 << 14;
 /// Memory of extents: more than a run fills.
 const EXTENT_BYTES: usize = 32 << 20;
 
@@ -48,9 +53,9 @@ impl PilafServers {
 fn open(device: &SeededDevice, clients: usize) -> Result<ServerEnd<SeededDevice>, RunError> {
     let options = ServerOptions {
         buckets: BUCKETS,
-        buckets_max: BUCKETS,
+        buckets_max: BUCKETS_MAX,
         load_percent: 75,
-        lag_passes: 0,
+        lag: LAG,
         extent_bytes: EXTENT_BYTES,
         clients,
         hash_key: HASH_KEY,
@@ -137,6 +142,8 @@ impl Machine for PilafMachine {
 
     fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Told<'_>)) {
         self.polled = now;
+        // A client that cannot is served by SEND until the table moves again.
+        let _ = self.end.follow_in_process();
         let ClientEnd { client, port, .. } = &mut self.end;
         client.poll(port, now, &mut |token, answer| {
             sink(token, Told::of(answer));

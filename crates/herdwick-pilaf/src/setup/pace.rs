@@ -1,0 +1,47 @@
+//! How fast a table grows, and when it is tried again.
+
+/// Growth that failed is tried again later, after twice as many passes each time: what was short may be
+/// there again, but an attempt copies the table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GrowthRetry {
+    left: u32,
+    next: u32,
+}
+
+/// Passes after the first failure, and at most.
+const RETRY_PASSES: u32 = 1 << 12;
+const RETRY_PASSES_MAX: u32 = 1 << 30;
+
+/// Buckets that a pass copies while the table grows: a few microseconds, so that a port that this thread
+/// drives answers READs as before.
+const SLICE: u64 = 64;
+/// And for each key that it stores besides, so that the larger table is there before the old one is full.
+const SLICE_PER_KEY: u64 = 16;
+/// And while a PUT waits for it: less than a millisecond.
+const SLICE_STARVED: u64 = 2048;
+
+impl GrowthRetry {
+    pub(super) const FIRST: Self = Self {
+        left: 0,
+        next: RETRY_PASSES,
+    };
+
+    pub(super) fn failed(&mut self) {
+        self.left = self.next;
+        self.next = (2 * self.next).min(RETRY_PASSES_MAX);
+    }
+
+    /// Counts a pass; returns whether it is time.
+    pub(super) fn is_due(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
+}
+
+/// Returns how many buckets a pass copies that stored so many new keys.
+pub(super) fn slice(stored: u64, starved: bool) -> u64 {
+    match starved {
+        true => SLICE_STARVED,
+        false => SLICE + SLICE_PER_KEY * stored,
+    }
+}
