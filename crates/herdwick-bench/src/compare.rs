@@ -94,14 +94,12 @@ pub(crate) fn server(config: &Config, placement: &Placement) -> Result<Server, B
     })
 }
 
-/// Returns the flags with which the own server has the store that is measured, and offers the fabrics
-/// that are, and no others.
+/// Returns the flags with which the own server offers the fabrics that are measured, and no others.
 fn flags(config: &Config) -> Vec<&'static str> {
     let offered = |fabric| config.fabrics.contains(&Fabric::Herd(fabric));
     let fabrics = herdwick::Fabric::ALL.into_iter();
     let flags = fabrics.flat_map(|fabric| fabric.serve_options(offered(fabric)));
-    let store = ["--store", config.store.name()];
-    flags.copied().chain(store).collect()
+    flags.copied().collect()
 }
 
 /// Returns all contenders, in order. The second value is the reason why shared memory is left out:

@@ -5,7 +5,6 @@ use std::{ffi::OsString, fmt, io, path::PathBuf, str::FromStr};
 
 use herdwick::RequestPath;
 use herdwick_clover::NODES_MAX;
-use herdwick_mica::StoreKind;
 use herdwick_providers::{AnyDevice, End};
 
 use crate::{
@@ -50,8 +49,6 @@ pub struct Config {
     pub workers: Option<usize>,
     /// Memory of the own server or store, MiB; `None`: ample for the keys.
     pub memory_mb: Option<u64>,
-    /// What places the items in the own server or store.
-    pub store: StoreKind,
     /// HERD requests in flight, of each client at each worker.
     pub window: usize,
     /// HERD as in the paper: replies of fewer bytes are inlined.
@@ -149,7 +146,6 @@ impl Default for Config {
             clients: 1,
             workers: None,
             memory_mb: None,
-            store: StoreKind::default(),
             window: 128,
             inline_below: herdwick_herd::paper::INLINE_BELOW,
             replicas: 1,
@@ -326,7 +322,6 @@ impl Config {
             rate: self.rate,
             runs: self.runs,
             memory_mb: own.then(|| self.memory_mb()),
-            store: own.then(|| self.store.name().to_owned()),
             trace_steps: self.trace_steps(),
             seed: SEED,
             server_cpus: placement.server.clone(),

@@ -60,7 +60,6 @@ impl<'a> Bare<'a> {
             memory_bytes: (config.memory_mb() as usize) << 20,
             item_bytes_max: ITEM_BYTES_MAX,
             hash_key: HASH_KEY,
-            kind: config.store,
         })?;
         Ok(Self {
             config,
@@ -119,7 +118,6 @@ impl<'a> Bare<'a> {
         let knobs = &mut manifest.knobs;
         knobs.batch = Some(self.config.batch);
         knobs.memory_mb = Some(self.config.memory_mb());
-        knobs.store = Some(self.config.store.name().to_owned());
         (knobs.clients, knobs.workers, knobs.rate) = (None, None, None);
         "get,put".clone_into(&mut knobs.workload);
         manifest

@@ -30,7 +30,7 @@ use self::{
     systems::{HerdMode, Letter, System},
     verbs::VerbArgs,
 };
-use crate::{client::Access, exit::Exit, say, serve::StoreChoice};
+use crate::{client::Access, exit::Exit, say};
 
 /// Measure the store alone, or a whole server over each transport, and report what produced every
 /// figure.
@@ -153,10 +153,6 @@ pub(crate) struct BenchArgs {
     /// Memory of its own server or store, MiB [default: ample for the keys].
     #[arg(long, value_name = "MB")]
     memory: Option<u64>,
-    /// What places the items in its own server or store: see serve --store. HERD as in the paper
-    /// (--herd paper) has a log in any case.
-    #[arg(long, value_name = "KIND", default_value = "segments")]
-    store: StoreChoice,
     /// With cache: run these traces through this store, memcached, and models of LRU, S3-FIFO,
     /// SIEVE and Belady's rule: all, names of the built-in ones, or files in libCacheSim's
     /// oracleGeneral format or, if the name ends in .csv, with time, key, size and perhaps an
@@ -464,7 +460,6 @@ impl BenchArgs {
             key_size: self.key_size,
             seconds: self.seconds,
             memory_mb: self.memory,
-            store: self.store.kind(),
             request_path: self.request_path,
             connections: self.connections,
             idle_connections: self.idle_connections,

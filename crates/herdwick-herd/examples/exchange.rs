@@ -19,7 +19,7 @@ use herdwick_herd::{
     hello::Grant,
     wire::{Epoch, ReplyStatus, Window},
 };
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{Clock, Get, HashKey, KeyHash, Op, Put, Reply, Request, Second};
 use herdwick_shm::{PdSize, ShmDevice, ShmPort};
 
@@ -150,7 +150,6 @@ fn main() {
         memory_bytes: 8 << 20,
         item_bytes_max: 64 << 10,
         hash_key: HASH_KEY,
-        kind: StoreKind::Log,
     };
     let mut store = Store::new(&config).expect("a store");
     let value = [b'v'; 32];

@@ -19,12 +19,12 @@
 //! };
 //! use herdwick_request::{Get, HashKey, Op, Put, Request};
 //! # use herdwick_herd::{ServerEnd, ServerTerms};
-//! # use herdwick_mica::{Store, StoreConfig, StoreKind};
+//! # use herdwick_mica::{Store, StoreConfig};
 //! # use herdwick_request::{Clock, Second};
 //! # let network = herdwick_conformance::seeded::SeededNetwork::new(1);
 //! # let (ours, device) = (network.device(), network.device());
 //! # let hash_key = HashKey([1, 2]);
-//! # let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 4096, hash_key, kind: StoreKind::Log };
+//! # let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 4096, hash_key };
 //! # let mut store = Store::new(&config).unwrap();
 //! # let clock = Clock { epoch_unix: 1_700_000_000, second: Second(100) };
 //! # let terms = ServerTerms {

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::item::ALIGN;
 
-/// The position of an item in bytes from the beginning of the store's memory, a multiple of 8.
+/// The position of an item in bytes from the beginning of all items' memory, a multiple of 8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offset(pub usize);
 

@@ -1,4 +1,4 @@
-//! The layout of an item in the store: a 32-byte header with a checksum, then key and value.
+//! The layout of an item: a 32-byte header with a checksum, then key and value.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -9,9 +9,9 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-/// The first 32 bytes of an item in the store; key and value follow, then padding to 8 bytes.
+/// The first 32 bytes of an item; key and value follow, then padding to 8 bytes.
 ///
-/// Only items in a log that outlives the process have a checksum. It covers `version..` to the end
+/// Only items in a file that outlives the process have a checksum. It covers `version..` to the end
 /// of the value, and its seed covers the other fields except the bookkeeping of reads
 /// (`last_access` and most of `bits`). The checksum of a dead item is inverted: no single flipped
 /// bit revives it.
@@ -21,7 +21,7 @@ use zerocopy::{
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// 1 to 250; 0 marks the rest up to the physical end of the log as skipped.
+    /// 1 to 250.
     pub key_len: u8,
     /// A set of [`bit`]s.
     pub bits: u8,
@@ -59,21 +59,17 @@ pub mod bit {
     pub const STALE: u8 = 2;
     /// A reader has won the right to recache it (the reply flag `W`).
     pub const WIN_SENT: u8 = 4;
-    /// The number of uses since it was last copied or stored, 0 to 2, in units of [`USE`].
-    pub const USES: u8 = 3 * USE;
-    /// One use.
-    pub const USE: u8 = 8;
-    const TWICE: u8 = 2 * USE;
-    /// As [`USES`], in a store of segments: 0 to [`COUNT_MAX`], in units of [`USE`].
+    /// The count of uses, 0 to [`COUNT_MAX`], in units of 8.
     pub const COUNT: u8 = COUNT_MAX * USE;
-    /// The greatest count of uses in a store of segments.
+    const USE: u8 = 8;
+    /// The greatest count of uses.
     pub const COUNT_MAX: u8 = 15;
-    /// What a use adds to the count in a store of segments. A new item has a count of 1.
+    /// What a use adds to the count. A new item has a count of 1.
     pub const COUNTED: u8 = 2;
     /// A reservation: its version names it, and the checksum covers the lengths and the key only.
     pub const STAGED: u8 = 128;
 
-    /// Returns the count of uses, in a store of segments.
+    /// Returns the count of uses.
     #[inline]
     #[must_use]
     pub fn count(bits: u8) -> u8 {
@@ -87,18 +83,11 @@ pub mod bit {
         (bits & !COUNT) | (count * USE)
     }
 
-    /// Returns the bits after one more use, in a store of segments; the count saturates.
+    /// Returns the bits after one more use; the count saturates.
     #[inline]
     #[must_use]
     pub fn counted(bits: u8) -> u8 {
         with_count(bits, (count(bits) + COUNTED).min(COUNT_MAX))
-    }
-
-    /// Returns the bits after one more use; the count saturates at 2.
-    #[inline]
-    #[must_use]
-    pub fn used(bits: u8) -> u8 {
-        if bits & TWICE == 0 { bits + USE } else { bits }
     }
 }
 
@@ -178,7 +167,7 @@ impl Header {
         self.key_len as usize + self.value_len()
     }
 
-    /// Returns the bytes in the store, header and padding included.
+    /// Returns the bytes that it takes, header and padding included.
     #[inline]
     #[must_use]
     pub fn footprint(&self) -> usize {
@@ -186,7 +175,7 @@ impl Header {
     }
 }
 
-/// Returns the bytes that an item takes in the store, header and padding included.
+/// Returns the bytes that an item takes, header and padding included.
 #[must_use]
 #[inline]
 pub fn footprint(key_len: usize, value_len: usize) -> usize {
@@ -315,9 +304,9 @@ pub fn amend(item: &mut [u8], change: impl FnOnce(&mut Header)) {
 /// The result of [`examine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A valid item, with its bytes in the store.
+    /// A valid item, with the bytes that it takes.
     Item(usize),
-    /// A dead item (deleted, replaced or reserved), with its bytes in the store.
+    /// A dead item (deleted, replaced or reserved), with the bytes that it takes.
     Dead(usize),
     /// Neither; its length is unknown.
     Damaged,

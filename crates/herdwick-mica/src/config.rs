@@ -7,36 +7,13 @@ use herdwick_request::HashKey;
 /// The configuration of a [`Store`](crate::Store).
 #[derive(Clone, Copy, Debug)]
 pub struct StoreConfig {
-    /// Bytes of memory in all: index, superblock, log.
+    /// Bytes of memory in all: index, segments, table of segments.
     pub memory_bytes: usize,
     /// Maximum size of an item in bytes, 32 bytes of header and the key included (memcached's
     /// `-I`).
     pub item_bytes_max: usize,
     /// Key of the hash that requests carry.
     pub hash_key: HashKey,
-    /// What places the items.
-    pub kind: StoreKind,
-}
-
-/// What decides where items lie and which are evicted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StoreKind {
-    /// A circular log: the oldest items are evicted, unless they were used.
-    Log,
-    /// Segments: those with the fewest uses a byte are evicted.
-    #[default]
-    Segments,
-}
-
-impl StoreKind {
-    /// As on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Log => "log",
-            Self::Segments => "segments",
-        }
-    }
 }
 
 /// Why a store cannot be created.

@@ -33,11 +33,11 @@ counters! {
         /// Items in the index, expired or flushed ones that have not been removed yet included
         /// (`curr_items`).
         gauge items,
-        /// Bytes of those items in the store: header, key, value, padding to 8 (`bytes`).
+        /// Bytes of those items: header, key, value, padding to 8 (`bytes`).
         gauge bytes,
         /// Items stored since the start, each update counted (`total_items`).
         event total_items,
-        /// Valid items evicted for room or by the index (`evictions`).
+        /// Valid items evicted for want of room or of a slot of the index (`evictions`).
         event evictions,
         /// The part of `evictions` for which the index had no slot.
         event index_evictions,
@@ -55,11 +55,10 @@ counters! {
         event crawler_reclaimed,
         /// Items that it has checked (`crawler_items_checked`).
         event crawler_items_checked,
-        /// Items copied because they had been used since they were last copied or
-        /// stored.
+        /// Items copied out of a segment that was cleaned because of their uses.
         event refreshed,
-        /// Items copied because the store was sparse, or because the store evicts
-        /// nothing.
+        /// Items copied out of a segment that was cleaned because the store was sparse, or because it
+        /// evicts nothing.
         event kept,
         /// Requests with a hash that does not belong to the key, or with a key of invalid length.
         event bad_keys,

@@ -1,6 +1,8 @@
-//! A bounded record of recent evictions, for memcached's `watch evictions`. Off unless requested.
+//! Evictions counted, and a bounded record of recent ones, for memcached's `watch evictions`. The
+//! record is off unless requested.
 
-use herdwick_layout::bucket::Offset;
+use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_request::Deadline;
 
 use crate::{
     evicted::{Evicted, EvictionRecord},
@@ -40,7 +42,27 @@ impl Store {
         record.is_some_and(|record| record.list.len() >= EVICTIONS_MAX / 2)
     }
 
-    pub(crate) fn record_eviction(&mut self, at: Offset) {
+    /// Counts an item that leaves the index for want of room: one that is gone is reclaimed, another
+    /// one evicted.
+    pub(crate) fn count_dropped(&mut self, at: Offset) {
+        let gone = self.gone(at);
+        let header = self.items.header(at);
+        let unfetched = u64::from(!header.has(bit::FETCHED));
+        let counters = &mut self.counters;
+        counters.items -= 1;
+        counters.bytes -= header.footprint() as u64;
+        if gone {
+            counters.reclaimed += 1;
+            counters.expired_unfetched += unfetched;
+        } else {
+            counters.evictions += 1;
+            counters.evicted_unfetched += unfetched;
+            counters.evicted_nonzero += u64::from(header.deadline() != Deadline::NEVER);
+            self.record_eviction(at);
+        }
+    }
+
+    fn record_eviction(&mut self, at: Offset) {
         let Some(EvictionRecord { list, missed }) = &mut self.evicted else {
             return;
         };

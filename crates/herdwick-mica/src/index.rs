@@ -99,7 +99,7 @@ impl Index {
     }
 
     /// Finds the entry of `hash` for which `is_it` returns true: the tag is only 16 bits, so the
-    /// caller compares the key in the log.
+    /// caller compares the key.
     #[inline(always)]
     pub(crate) fn find(
         &self,

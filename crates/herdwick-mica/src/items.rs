@@ -47,7 +47,7 @@ impl Items {
         self.bytes.allow_huge_pages(allow);
     }
 
-    /// Returns bytes outside head and tail to the system.
+    /// Returns the memory of bytes that no item has to the system.
     pub(crate) fn give_back(&mut self, bytes: Range<usize>) -> io::Result<()> {
         self.bytes.give_back(bytes)
     }
@@ -85,7 +85,7 @@ impl Items {
         &mut self.bytes[from..to]
     }
 
-    /// Returns whether the item at `at` has this key. `at` may be beyond the log.
+    /// Returns whether the item at `at` has this key. `at` may be beyond all items.
     #[inline]
     pub(crate) fn is(&self, at: Offset, key: &[u8]) -> bool {
         // One bounds check covers the header's key length (byte 0) and the key.
@@ -95,17 +95,12 @@ impl Items {
         }
     }
 
-    /// Writes bytes that are no item's.
-    pub(crate) fn put(&mut self, at: Offset, bytes: &[u8]) {
-        self.bytes[at.0..at.0 + bytes.len()].copy_from_slice(bytes);
-    }
-
     /// Writes a header.
     pub(crate) fn put_header(&mut self, at: Offset, header: Header) {
         put_header(&mut self.bytes[at.0..], header);
     }
 
-    /// Writes an item, with its checksum if the log has checksums.
+    /// Writes an item, with its checksum if items have checksums.
     #[inline]
     pub(crate) fn write(&mut self, at: Offset, header: Header, key: &[u8], value: &[u8]) {
         let item = &mut self.bytes[at.0..at.0 + HEADER + key.len() + value.len()];
@@ -119,7 +114,7 @@ impl Items {
     }
 
     /// Writes the header and key of a reservation: a dead item until it is published. Its checksum,
-    /// over header and key, is written in every log.
+    /// over lengths and key, is written in every store.
     pub(crate) fn stage(&mut self, at: Offset, header: Header, key: &[u8]) {
         let item = &mut self.bytes[at.0..at.0 + HEADER + key.len()];
         put_header(item, header);
@@ -139,11 +134,6 @@ impl Items {
                 witness();
             }
         });
-    }
-
-    /// Writes the first bytes of an item that had been copied out of the log.
-    pub(crate) fn put_back(&mut self, at: Offset, bytes: &[u8]) {
-        self.bytes[at.0..at.0 + bytes.len()].copy_from_slice(bytes);
     }
 
     /// As [`Self::write`], over an item of the same key and footprint; the key is not written.
@@ -219,7 +209,7 @@ impl Items {
         amend(&mut self.bytes[at.0..at.0 + HEADER + payload], change);
     }
 
-    /// Recomputes the item's checksum, if the log has checksums.
+    /// Recomputes the item's checksum, if items have checksums.
     pub(crate) fn seal(&mut self, at: Offset) {
         if self.sums {
             let payload = self.header(at).payload();

@@ -1,14 +1,14 @@
 //! The key-value store: one single-owner partition in MICA's cache mode (NSDI'14).
 //!
-//! Start with [`Store`], which executes [`Request`](herdwick_request::Request)s; `ops` has the effect of each request on an item,
-//! `segments`, `log` and `index` the memory.
+//! Start with [`Store`], which executes [`Request`](herdwick_request::Request)s; `ops` has the effect
+//! of each request on an item, `segments` and `index` the memory.
 //!
 //! ```
-//! use herdwick_mica::{Store, StoreConfig, StoreKind};
+//! use herdwick_mica::{Store, StoreConfig};
 //! use herdwick_request::{Clock, Execute, Get, HashKey, Op, Put, Reply, Request, Second};
 //!
 //! let hash_key = HashKey([1, 2]);
-//! let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 64 << 10, hash_key, kind: StoreKind::default() };
+//! let config = StoreConfig { memory_bytes: 1 << 20, item_bytes_max: 64 << 10, hash_key };
 //! let mut store = Store::new(&config)?;
 //! let put = Op::Put(Put { value: b"hello", ..Put::default() });
 //! let batch = [put, Op::Get(Get::default())]
@@ -22,24 +22,22 @@
 //! # Ok::<(), herdwick_mica::StoreError>(())
 //! ```
 //!
-//! A [`Store`] is a lossy index of tags and offsets over items that lie in segments, or in a circular
-//! log ([`StoreKind`]). The full key, compared in the item, identifies an item; the 64-bit hash only locates it. A batch runs through a
-//! two-stage prefetch, bucket then item, and is then executed in order. A prefetched location is
-//! valid as long as the index has not been edited since; after an edit the key is searched again.
-//! So a batch that repeats or changes a key has the same result as its requests one by one.
+//! A [`Store`] is a lossy index of tags and offsets over items in segments. The full key, compared in
+//! the item, identifies it; the 64-bit hash only locates it. A batch runs through a two-stage
+//! prefetch, bucket then item, and is then executed in order. A prefetched location is valid as long
+//! as the index has not been edited since; after an edit the key is searched again. So a batch that
+//! repeats or changes a key has the same result as its requests one by one.
 //!
 //! # Memory
-//! A ninth of [`StoreConfig::memory_bytes`] is index; the rest is segments and their table, or log
-//! and one word for each 8 KiB of it that holds the offset of an item's beginning. With a log,
-//! other memory holds reserved values that have to wait outside the log while it laps, and it is
-//! freed at the end of the request. An item takes 32 bytes of header, its key and its value,
-//! rounded up to 8. With 16-byte keys and 32-byte values the index is four fifths full when memory
-//! is full. Items of less than 64 bytes run out of slots before they run out of memory; larger
-//! items leave slots unused.
+//! A ninth of [`StoreConfig::memory_bytes`] is index; the rest is segments, some 256 of 4 KiB to 1 MiB
+//! each, or more of 1 MiB, and a table with an entry for each. An item takes 32 bytes of header, its
+//! key and its value, rounded up to 8. With 16-byte keys and 32-byte values the index is four fifths
+//! full when the segments are full. Items of less than 64 bytes run out of slots before they run out
+//! of segments; larger items leave slots unused.
 //!
 //! # Index
 //! Partial-key cuckoo hashing on 64-byte buckets of 8 slots, any number of them. An entry's other
-//! bucket follows from its bucket and its tag, so a neighbour is moved without touching its item. An
+//! bucket follows from its bucket and its tag, so a neighbour is moved without touching the items. An
 //! insertion tries both buckets, then tries to move each of the 16 neighbours to its other bucket,
 //! then replaces the oldest neighbour. Its work is bounded whatever the keys are.
 //!
@@ -64,56 +62,33 @@
 //!   only for a run. A store that evicts nothing copies all live items, and refuses a put with
 //!   which they would take more than 17 twentieths, or that leaves no free segments to copy the
 //!   largest item.
-//! - A file holds three words of each segment, its first item, its end and its age, and one for
-//!   each 4 KiB of it with the offset of an item's beginning, by which one walk over the segments
-//!   rebuilds the index.
+//! - The walk that frees a segment removes the index entries of its items. So no entry ever points at
+//!   overwritten bytes, the counters are exact, and entries are plain offsets: MICA's virtual offsets,
+//!   its sweep against their wrap-around, and a division for each lookup are not needed.
 //!
-//! # Log
-//! New items are appended at the young end (the tail) and the oldest are released at the old end
-//! (the head). The walk that releases an item removes its index entry. So no entry ever points at
-//! overwritten bytes, the counters are exact, and entries are plain offsets: MICA's virtual
-//! offsets, its sweep against their wrap-around, and a division for each lookup are not needed.
-//!
-//! Each item describes itself: length, version, checksum, and whether it has been deleted or
-//! replaced. With the superblock, a few words that hold the positions of head and tail, one walk
-//! over the log rebuilds the index. So a log in a file ([`Store::in_file`]) outlives the
-//! process, however the process ends.
-//!
-//! - An update of unchanged size happens in place.
-//! - An item that was read or updated in place is copied to the young end when it reaches the old
-//!   one, at the cost of one use; up to two uses are counted (CLOCK, with two bits). A read costs a
-//!   store to a line that it has loaded, the log holds no second copies, and an item that is never
-//!   read again is evicted after at most three laps.
-//! - While live items fill less than 17 twentieths of the log, unused items at the old end are
-//!   copied too: churn alone never evicts. Above that the log is a cache.
-//!
-//! A large value can be written to the log as it arrives ([`Store::stage`]): a reservation is an
-//! item without an index entry. It is carried along when the log laps, until a [`Put`](herdwick_request::Put) names it.
-//!
-//! A store that evicts nothing ([`Store::evict_nothing`]) copies every live item at the old end,
-//! and refuses a put that would leave it too few dead bytes to reclaim.
+//! # Files
+//! Each item in a file describes itself: length, version, checksum, and whether it has been deleted or
+//! replaced. The file holds three words of each segment, its first item, its end and its age, and one
+//! for each 4 KiB of it with the offset of an item's beginning, by which one walk over the segments
+//! rebuilds the index. So items in a file ([`Store::in_file`]) outlive the process, however the process
+//! ends.
 //!
 //! # Time
 //! Deadlines and flushes are enforced lazily, by the request or the walk that reaches the item. A
 //! flush ends a generation, and each item carries the generation that stored it; so items stored
 //! before and after a flush are distinguished without a clock finer than seconds. The generation
-//! number wraps after 65,536 flushes. Then every item before the current tail, or in a segment
-//! opened before, is flushed by its position. A flush takes the same few stores however many items
-//! there are.
+//! number wraps after 65,536 flushes. Then every item in segments opened before is flushed by its
+//! segment. A flush takes the same few stores however many items there are.
 #![forbid(unsafe_code)]
 
 mod config;
 mod counters;
-mod evict;
 mod evicted;
 mod eviction_log;
 mod index;
 mod items;
-mod limit;
-mod log;
 mod lossless;
 mod number;
-mod old_end;
 mod ops;
 mod prefetch;
 mod recover;
@@ -130,8 +105,8 @@ mod superblock;
 #[path = "../tests/common/file.rs"]
 mod test_file;
 
-pub use config::{StoreConfig, StoreError, StoreKind};
+pub use config::{StoreConfig, StoreError};
 pub use counters::Counters;
 pub use evicted::Evicted;
-pub use recover::{Recovered, layout};
+pub use recover::{LAYOUT, Recovered};
 pub use store::{Hashes, Store};

@@ -1,7 +1,7 @@
 //! The reservations of one store: large values that are being received, by slot. What is done with
 //! them is in [`staged`](crate::staged).
 
-use std::{collections::VecDeque, num::NonZeroU64};
+use std::num::NonZeroU64;
 
 use herdwick_layout::{bucket::Offset, item::Header};
 use herdwick_request::Status;
@@ -24,11 +24,7 @@ impl Id {
 
 /// The location of the value.
 pub(crate) enum Location {
-    /// In the log.
     At(Offset),
-    /// Outside it until the current request is done: header, key, and the part of the value that
-    /// has arrived.
-    Aside(Vec<u8>),
     /// Refused: its bytes are dropped.
     Refused(Status),
 }
@@ -36,7 +32,7 @@ pub(crate) enum Location {
 pub(crate) struct Reservation {
     pub(crate) id: Id,
     pub(crate) place: Location,
-    /// Bytes in the log; 0 if refused.
+    /// Bytes in the store; 0 if refused.
     pub(crate) footprint: usize,
     /// Bytes of the value that have arrived.
     pub(crate) came: usize,
@@ -50,12 +46,8 @@ pub(crate) struct Staging {
     vacant: Vec<usize>,
     /// Distinguishes the successive users of a slot.
     turn: u32,
-    /// Bytes of log that are reserved.
+    /// Bytes that are reserved.
     pub(crate) reserved: usize,
-    /// Bytes of reservations that the current request may still move; the last one may be longer.
-    pub(crate) may_move: usize,
-    /// Reservations that wait outside the log.
-    pub(crate) aside: VecDeque<Id>,
 }
 
 impl Staging {

@@ -8,7 +8,6 @@ use herdwick_layout::{
 use herdwick_request::{Deadline, KeyHash, Request};
 
 use crate::{
-    evict::Keep,
     index::Place,
     store::{Hit, Store},
 };
@@ -38,10 +37,10 @@ impl Store {
             Some(hit) if self.items.header(hit.at).footprint() == len && !self.writes_beside() => {
                 let mut header = self.header(request.key, value.len(), fresh);
                 let old = self.items.header(hit.at).bits;
-                let uses = self.count_use(hit.at, old) & self.use_bits();
-                header.bits = (header.bits & !self.use_bits()) | uses;
+                let uses = self.count_use(hit.at, old) & bit::COUNT;
+                header.bits = (header.bits & !bit::COUNT) | uses;
                 self.items.overwrite(hit.at, header, value);
-                self.defer(hit.at, fresh.deadline);
+                self.segments.defer(hit.at, fresh.deadline);
                 hit.at
             }
             _ => self.store_anew(request, old, value, fresh),
@@ -67,50 +66,16 @@ impl Store {
             return self.replace(request.hash, old, at);
         }
         let place = old.map(|hit| self.unlink(hit));
-        if self.segmented() {
-            self.make_way(fresh.deadline, len);
-        } else {
-            self.take_in(len);
-            self.run_ahead(len, self.log.tail());
-            self.let_go(len, None);
-        }
+        self.make_way(fresh.deadline, len);
         let at = self.claim(request.hash, place, &header);
         self.items.write(at, header, request.key, value);
-        self.commit(at);
+        self.segments.commit(at);
         at
     }
 
-    /// Replaces `old` by an item with the value `front`, the value of `old`, `back`.
+    /// Replaces `old` by an item with the value `front`, the value of `old`, `back`. Room is made
+    /// while the old item is live, and is kept so; `None` if there was none to keep it.
     pub(crate) fn store_around(
-        &mut self,
-        request: &Request<'_>,
-        old: Hit,
-        (front, back): (&[u8], &[u8]),
-        fresh: &Fresh,
-    ) -> Option<Offset> {
-        if self.segmented() {
-            return self.store_around_in_segments(request, old, (front, back), fresh);
-        }
-        let run = self.items.value_run(old.at);
-        let header = self.header(request.key, front.len() + run.len + back.len(), fresh);
-        let len = header.footprint();
-        self.take_in(len);
-        self.let_go(len, Some(old.at));
-        // The old value is read from its released room. So until then no item may be copied to
-        // the young end, which could overwrite it; only the new item may, in `write_around`.
-        let place = self.unlink(old);
-        let tail = self.log.tail();
-        let at = self.claim(request.hash, Some(place), &header);
-        self.items
-            .write_around(at, header, request.key, (front, run, back));
-        self.log.commit();
-        self.run_ahead(len, tail);
-        Some(at)
-    }
-
-    /// [`Self::store_around`] in segments. Room is made while the old item is live, and is kept so;
-    /// `None` if there was none to keep it.
-    fn store_around_in_segments(
         &mut self,
         request: &Request<'_>,
         old: Hit,
@@ -135,7 +100,7 @@ impl Store {
         let at = self.claim(request.hash, Some(place), &header);
         self.items
             .write_around(at, header, request.key, (front, run, back));
-        self.commit(at);
+        self.segments.commit(at);
         Some(at)
     }
 
@@ -164,7 +129,7 @@ impl Store {
     /// Returns whether a new value is complete in another place before the old one goes, so that a
     /// kill at any instant leaves one of them.
     pub(crate) fn writes_beside(&self) -> bool {
-        self.lossless && self.items.sums && self.segmented()
+        self.lossless && self.items.sums
     }
 
     /// Makes the item at `at`, which is complete, that of its key, in place of `old`.
@@ -177,8 +142,7 @@ impl Store {
         at
     }
 
-    /// Removes an item from the index and the counters, and marks it dead where it lies. Its room
-    /// is reclaimed when the head reaches it, or its segment is cleaned or empty. Returns its
+    /// Removes an item from the index and the counters, and marks it dead where it lies. Returns its
     /// place, now free.
     pub(crate) fn unlink(&mut self, hit: Hit) -> Place {
         self.index.remove(hit.place);
@@ -191,51 +155,20 @@ impl Store {
 
     /// Marks an item of `len` bytes dead where it lies.
     pub(crate) fn bury(&mut self, at: Offset, len: usize) {
-        if !self.segmented() || self.items.sums {
+        if self.items.sums {
             self.items.bury(at);
         }
-        if self.segmented() {
-            self.segments.release(at, len);
-        }
-    }
-
-    /// Records that the item at `at`, written last, is complete.
-    #[inline]
-    pub(crate) fn commit(&mut self, at: Offset) {
-        if self.segmented() {
-            self.segments.commit(at);
-        } else {
-            self.log.commit();
-        }
+        self.segments.release(at, len);
     }
 
     /// Counts a use of an item. Returns its new bits.
     #[inline]
     pub(crate) fn count_use(&mut self, at: Offset, bits: u8) -> u8 {
-        if !self.segmented() {
-            return bit::used(bits);
-        }
         let counted = bit::counted(bits);
         if counted != bits {
             self.segments.used(at);
         }
         counted
-    }
-
-    fn use_bits(&self) -> u8 {
-        if self.segmented() {
-            bit::COUNT
-        } else {
-            bit::USES
-        }
-    }
-
-    /// Records that an item has a new deadline.
-    #[inline]
-    pub(crate) fn defer(&mut self, at: Offset, deadline: Deadline) {
-        if self.segmented() {
-            self.segments.defer(at, deadline);
-        }
     }
 
     #[inline]
@@ -247,11 +180,7 @@ impl Store {
         self.counters.total_items += 1;
         Header {
             key_len: key.len() as u8,
-            bits: if self.segmented() {
-                bit::with_count(fresh.bits, 1)
-            } else {
-                fresh.bits
-            },
+            bits: bit::with_count(fresh.bits, 1),
             generation: self.generation.into(),
             check: check(0, fresh.deadline),
             last_access: self.now.0.into(),
@@ -260,21 +189,13 @@ impl Store {
         }
     }
 
-    /// Reserves `len` bytes at the young end, evicting items to make room, and points an index
-    /// entry there: the one at `place`, or a new one. The caller writes the item at once. The
-    /// previous contents stay readable until then.
+    /// Takes room that [`Self::make_way`] has made, and points an index entry there: the one at
+    /// `place`, or a new one. The caller writes the item at once. The previous contents stay readable
+    /// until then.
     fn claim(&mut self, hash: KeyHash, place: Option<Place>, header: &Header) -> Offset {
-        let len = header.footprint();
-        let at = if self.segmented() {
-            self.take(header)
-        } else {
-            while self.log.free() < self.log.needs(len) {
-                self.release_oldest(Keep::None);
-            }
-            self.log.reserve(&mut self.items, len)
-        };
+        let at = self.take(header);
         self.counters.items += 1;
-        self.counters.bytes += len as u64;
+        self.counters.bytes += header.footprint() as u64;
         match place {
             Some(place) => self.index.point(place, hash, at),
             None => self.insert(hash, at),
@@ -283,16 +204,23 @@ impl Store {
     }
 
     pub(crate) fn insert(&mut self, hash: KeyHash, at: Offset) {
-        let (log, segments) = (&self.log, &self.segments);
-        let age = |at| match segments.count() {
-            0 => log.age(at),
-            _ => segments.age(at),
-        };
-        if let Some(loser) = self.index.insert(hash, at, age) {
+        let segments = &self.segments;
+        if let Some(loser) = self.index.insert(hash, at, |at| segments.age(at)) {
             self.counters.index_evictions += u64::from(!self.gone(loser));
             let len = self.items.header(loser).footprint();
             self.count_dropped(loser);
             self.bury(loser, len);
         }
+    }
+
+    /// Returns the bytes of live items and reservations.
+    #[inline]
+    pub(crate) fn live(&self) -> usize {
+        self.counters.bytes as usize + self.staging.reserved
+    }
+
+    /// Returns the bytes that the largest item takes.
+    pub(crate) fn largest(&self) -> usize {
+        footprint(0, self.item_bytes_max)
     }
 }

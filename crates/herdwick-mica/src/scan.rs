@@ -16,7 +16,7 @@ impl Store {
         self.index.buckets()
     }
 
-    /// Calls `visit` with key, item, and bytes in the log of each valid item in one bucket. Records
+    /// Calls `visit` with key, item, and bytes in memory of each valid item in one bucket. Records
     /// no access. Insertions between two calls may move an item to a bucket that has been visited,
     /// or from one to another that has not; that takes a nearly full index.
     pub fn scan(
@@ -35,8 +35,7 @@ impl Store {
     }
 
     /// Removes the expired and flushed items of one bucket (memcached's crawler); returns how many
-    /// items it has checked. The bytes are free in the log when its head reaches them, as those of
-    /// deleted items are.
+    /// items it has checked.
     pub fn remove_expired(&mut self, now: Second, bucket: usize) -> u64 {
         self.tick(now);
         let mut checked = 0;
@@ -61,7 +60,7 @@ impl Store {
 mod tests {
     use std::collections::BTreeSet;
 
-    use crate::{Store, StoreConfig, StoreKind};
+    use crate::{Store, StoreConfig};
     use herdwick_request::{Clock, Execute, HashKey, Op, Put, Reply, Request, Second};
 
     const HASH_KEY: HashKey = HashKey([1, 2]);
@@ -95,7 +94,6 @@ mod tests {
             memory_bytes: 1 << 20,
             item_bytes_max: 1 << 16,
             hash_key: HASH_KEY,
-            kind: StoreKind::Log,
         })
         .unwrap();
         let mut expected = BTreeSet::new();
@@ -124,7 +122,6 @@ mod tests {
             memory_bytes: 1 << 20,
             item_bytes_max: 1 << 16,
             hash_key: HASH_KEY,
-            kind: StoreKind::Log,
         })
         .unwrap();
         for n in 0..3000 {

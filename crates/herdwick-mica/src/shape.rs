@@ -1,23 +1,16 @@
-//! The division of a store's memory into index, and segments with their table, or superblock and log.
+//! The division of a store's memory into index, segments, and their table.
 
 use std::io;
 
-use herdwick_layout::{
-    bucket::{BUCKET, BUCKETS_MAX},
-    item::ALIGN,
-};
+use herdwick_layout::bucket::{BUCKET, BUCKETS_MAX};
 
-use crate::{
-    StoreConfig, StoreError, StoreKind,
-    segments::HEAD,
-    superblock::{STRIDE, Superblock},
-};
+use crate::{StoreConfig, StoreError, segments::HEAD};
 
 /// The index takes one part in this many of the memory. With items of 80 bytes (16-byte keys,
-/// 32-byte values), four fifths of its slots are used when the log is full.
+/// 32-byte values), four fifths of its slots are used when the segments are full.
 const INDEX_SHARE: usize = 9;
-/// The largest item may take one part in this many of the log or of the segments: then room can
-/// always be made for it and for what it skips.
+/// The largest item may take one part in this many of the segments: then room can always be made for
+/// it.
 const ITEM_SHARE: usize = 4;
 
 /// A store of segments has about this many, unless they would be smaller or larger than ...
@@ -31,8 +24,6 @@ const SEGMENTS_MIN: usize = 24;
 
 pub(crate) struct Shape {
     pub(crate) buckets: usize,
-    /// Bytes of the log; 0 if there are segments.
-    pub(crate) log_bytes: usize,
     /// The number of segments, and the bytes of each.
     pub(crate) segments: usize,
     pub(crate) segment_bytes: usize,
@@ -42,41 +33,6 @@ pub(crate) struct Shape {
 impl Shape {
     /// Computes the sizes that fit the memory.
     pub(crate) fn of(config: &StoreConfig) -> Result<Self, StoreError> {
-        if config.kind == StoreKind::Segments {
-            return Self::of_segments(config);
-        }
-        let StoreConfig {
-            memory_bytes,
-            item_bytes_max,
-            ..
-        } = *config;
-        let buckets = (memory_bytes / INDEX_SHARE / BUCKET).min(BUCKETS_MAX);
-        let rest = memory_bytes - buckets * BUCKET;
-        let word = size_of::<u64>();
-        let superblock = Superblock::words(rest) * word;
-        let log_bytes = rest.saturating_sub(superblock) / ALIGN * ALIGN;
-        if buckets == 0 || item_bytes_max > log_bytes / ITEM_SHARE {
-            let log = item_bytes_max.max(BUCKET) * ITEM_SHARE;
-            // An upper bound: the superblock's words are counted for a log that includes them
-            // (8 bytes for each STRIDE of 8 KiB are less than 1/512).
-            let with_book = log + Superblock::words(log + log / 512 + STRIDE) * word + ALIGN;
-            return Err(StoreError::TooSmall {
-                memory_bytes,
-                item_bytes_max,
-                needed: (with_book.div_ceil(INDEX_SHARE - 1) * INDEX_SHARE)
-                    .max(INDEX_SHARE * BUCKET),
-            });
-        }
-        Ok(Self {
-            buckets,
-            log_bytes,
-            segments: 0,
-            segment_bytes: 1,
-            memory_bytes,
-        })
-    }
-
-    fn of_segments(config: &StoreConfig) -> Result<Self, StoreError> {
         let (memory_bytes, item_bytes_max) = (config.memory_bytes, config.item_bytes_max);
         Self::divided(memory_bytes, item_bytes_max).ok_or_else(|| {
             // Between too little and enough, to the next page.
@@ -110,7 +66,6 @@ impl Shape {
         let fits = buckets > 0 && segments >= SEGMENTS_MIN && largest <= segments / ITEM_SHARE;
         fits.then_some(Self {
             buckets,
-            log_bytes: 0,
             segments,
             segment_bytes,
             memory_bytes,
@@ -119,7 +74,7 @@ impl Shape {
 
     /// Returns the bytes of memory for items.
     pub(crate) fn item_bytes(&self) -> usize {
-        self.log_bytes + self.segments * self.segment_bytes
+        self.segments * self.segment_bytes
     }
 
     /// Returns the conversion of a kernel error to a [`StoreError`].
@@ -144,14 +99,13 @@ mod tests {
                 memory_bytes,
                 item_bytes_max,
                 hash_key: HashKey([0; 2]),
-                kind: StoreKind::Log,
             };
             let Err(StoreError::TooSmall { needed, .. }) = Shape::of(&config(1)) else {
                 panic!("a byte holds {item_bytes_max}");
             };
             let shape = Shape::of(&config(needed)).unwrap();
-            let all =
-                shape.buckets * BUCKET + shape.log_bytes + Superblock::words(shape.log_bytes) * 8;
+            let table = shape.segments * HEAD;
+            let all = shape.buckets * BUCKET + shape.item_bytes() + table;
             assert!(all <= needed);
         }
     }

@@ -14,25 +14,23 @@ use crate::{
     evicted::EvictionRecord,
     index::{Index, Place},
     items::Items,
-    log::Log,
-    old_end::{Chances, Lookahead},
     reservations::Staging,
     segments::{Copies, Segments, Walk},
     shape::Shape,
-    superblock::Mark,
+    superblock::{Mark, Superblock},
 };
 
 /// Number of requests in a chunk, for which buckets and items are prefetched together.
 const CHUNK: usize = 32;
 const _: () = assert!(CHUNK <= u32::BITS as usize, "a bit each");
 
-/// One partition: a lossy index over segments or a circular log, with one owner.
+/// One partition: a lossy index over items in segments, with one owner.
 pub struct Store {
     pub(crate) index: Index,
     pub(crate) items: Items,
-    /// Where items lie; of no length if they lie in segments.
-    pub(crate) log: Log,
-    /// Where items lie; none if they lie in the log.
+    /// The state that outlives the process, besides the items and the table of segments.
+    pub(crate) superblock: Superblock,
+    /// Where items lie.
     pub(crate) segments: Segments,
     /// The segment that is being cleaned.
     pub(crate) cleaner: Option<Walk>,
@@ -42,11 +40,6 @@ pub struct Store {
     pub(crate) copies: Copies,
     /// An item that the current request reads after it has made room: it is copied, not evicted.
     pub(crate) protected: Option<Offset>,
-    pub(crate) lookahead: Lookahead,
-    /// Allowance for second chances at the old end.
-    pub(crate) chances: Chances,
-    /// Bytes by which the head still has to run ahead; negative after a large item.
-    pub(crate) ahead: isize,
     pub(crate) counters: Counters,
     /// Values that are arriving.
     pub(crate) staging: Staging,
@@ -56,11 +49,6 @@ pub struct Store {
     pub(crate) item_bytes_max: usize,
     /// Whether a put without room is refused, instead of evicting.
     pub(crate) lossless: bool,
-    /// The bytes of log that the memory is limited to; [`Store::adjust`] moves the log's own window
-    /// there.
-    pub(crate) window: usize,
-    /// Position of the head until which a lower limit is approached by reclaiming dead items alone.
-    pub(crate) compact_until: u64,
     /// The last version assigned.
     pub(crate) sequence: u64,
     /// The upper bound of versions that the superblock holds.
@@ -122,7 +110,6 @@ impl Store {
                     _ => self.mutate(&clock, request, guess),
                 };
                 sink.reply(index, &reply);
-                self.settle();
             }
         }
     }
@@ -142,7 +129,7 @@ pub(crate) struct Hit {
 }
 
 impl Default for Hit {
-    /// Returns a guess that matches no key: it lies beyond any log, but `at` plus an item's length
+    /// Returns a guess that matches no key: it lies beyond all memory, but `at` plus an item's length
     /// does not overflow.
     fn default() -> Self {
         Self {
@@ -168,8 +155,8 @@ impl Store {
     pub fn new(config: &StoreConfig) -> Result<Self, StoreError> {
         let shape = Shape::of(config)?;
         let bytes = Arena::zeroed(shape.item_bytes()).map_err(shape.refused())?;
-        let log = Log::new(shape.log_bytes).map_err(shape.refused())?;
-        Self::over(config, &shape, Items::new(bytes, false), log)
+        let superblock = Superblock::new().map_err(shape.refused())?;
+        Self::over(config, &shape, Items::new(bytes, false), superblock)
     }
 
     /// Creates a store without items over the memory of `items`.
@@ -177,22 +164,17 @@ impl Store {
         config: &StoreConfig,
         shape: &Shape,
         items: Items,
-        log: Log,
+        superblock: Superblock,
     ) -> Result<Self, StoreError> {
         Ok(Self {
             index: Index::new(shape.buckets).map_err(shape.refused())?,
-            window: log.len(),
-            compact_until: 0,
             items,
-            log,
+            superblock,
             segments: Segments::new(shape.segments, shape.segment_bytes),
             cleaner: None,
             futile: 0,
             copies: Copies::default(),
             protected: None,
-            lookahead: Lookahead::default(),
-            chances: Chances::default(),
-            ahead: 0,
             counters: Counters::default(),
             staging: Staging::default(),
             evicted: None,
@@ -226,15 +208,11 @@ impl Store {
         self.index.slots()
     }
 
-    /// Returns the seconds since the last access to the oldest item of a log, or to the first one
-    /// of the oldest segment, which may be gone; 0 if the store is empty.
+    /// Returns the seconds since the last access to the oldest item of the oldest segment; 0 if the
+    /// store is empty.
     #[must_use]
     pub fn age(&self, now: Second) -> u32 {
-        let oldest = match self.log.next(&self.items, self.log.head()) {
-            Some((at, _)) => Some(at),
-            None => self.segments.oldest(),
-        };
-        oldest.map_or(0, |at| {
+        self.segments.oldest().map_or(0, |at| {
             let used = self.items.header(at).last_access();
             now.0.saturating_sub(used.0)
         })
@@ -262,14 +240,10 @@ impl Store {
 
     fn next_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
+        // If the number has wrapped, items from 65,536 flushes ago would become valid again.
         self.segments.next_generation(self.generation == 0);
-        if self.generation == 0 && self.segmented() {
-            self.log
-                .superblock
-                .put(Mark::Horizon, self.segments.horizon());
-        } else if self.generation == 0 {
-            // The number has wrapped: items from 65,536 flushes ago would become valid again.
-            self.log.end_generations();
+        if self.generation == 0 {
+            self.superblock.put(Mark::Horizon, self.segments.horizon());
         }
         self.note_flushes();
     }
@@ -418,13 +392,8 @@ impl Store {
     /// Returns whether a flush came after the item was stored.
     #[inline]
     fn flushed(&self, at: Offset) -> bool {
-        self.items.header(at).generation.get() != self.generation || self.is_beyond_horizon(at)
-    }
-
-    /// Returns whether the item at `at` is flushed by its position.
-    #[inline]
-    pub(crate) fn is_beyond_horizon(&self, at: Offset) -> bool {
-        self.log.is_beyond_horizon(at) || self.segments.is_beyond_horizon(at)
+        self.items.header(at).generation.get() != self.generation
+            || self.segments.is_beyond_horizon(at)
     }
 
     #[inline]

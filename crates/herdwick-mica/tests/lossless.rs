@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Answer, HASH_KEY};
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{Clock, Execute, Op, Put, Reply, Request, Second, Status};
 
 const ITEM_BYTES_MAX: usize = 256 << 10;
@@ -40,7 +40,6 @@ fn refused_put_copies_a_few_large_items_at_most() {
         memory_bytes: 32 << 20,
         item_bytes_max: ITEM_BYTES_MAX,
         hash_key: HASH_KEY,
-        kind: StoreKind::Log,
     })
     .unwrap();
     store.evict_nothing();
@@ -81,7 +80,6 @@ fn live_items_of_any_size_have_room() {
             memory_bytes: MEMORY_BYTES,
             item_bytes_max: 1 << bits,
             hash_key: HASH_KEY,
-            kind: StoreKind::Segments,
         })
         .unwrap();
         if lossless {
@@ -124,7 +122,6 @@ fn values_of_many_segments_give_way_to_each_other_whole() {
             memory_bytes: 16 << 20,
             item_bytes_max: 1 << 20,
             hash_key: HASH_KEY,
-            kind: StoreKind::Segments,
         })
         .unwrap();
         let mut random = seed;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Answer, HASH_KEY};
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{Clock, Execute, Op, Put, Reply, Request, Second, Status};
 
 const MEMORY_BYTES: usize = 24 << 20;
@@ -47,21 +47,14 @@ fn fill(store: &mut Store, sizes: &[usize]) {
     }
 }
 
-/// Of segments, a lower limit leaves some among others that it does not.
+/// A lower limit leaves some segments among others that it does not.
 #[test]
 fn store_stays_within_its_memory_and_frees_it() {
-    for kind in [StoreKind::Log, StoreKind::Segments] {
-        stays_within_its_memory(kind);
-    }
-}
-
-fn stays_within_its_memory(kind: StoreKind) {
     let before = resident();
     let config = StoreConfig {
         memory_bytes: MEMORY_BYTES,
         item_bytes_max: 1 << 20,
         hash_key: HASH_KEY,
-        kind,
     };
     let mut store = Store::new(&config).unwrap();
     for sizes in [&[8, 32][..], &[100_000, 3], &[1000]] {

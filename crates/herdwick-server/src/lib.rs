@@ -43,7 +43,6 @@ mod telemetry;
 
 pub use herd::{fabrics::FabricStatus, lease::check_lease_directory};
 pub use herdwick_herd::RequestPath;
-pub use herdwick_mica::StoreKind;
 pub use herdwick_providers::ListenOptions;
 pub use memory::{
     reduce::Reduced,

@@ -16,7 +16,7 @@ const MIB: usize = 1 << 20;
 /// Bytes that the process may take besides `-m`.
 const SLACK: usize = 24 << 20;
 const VALUE: usize = 1000;
-/// Bytes that an item takes of the log: header, key, value, padding.
+/// Bytes that an item takes in the store: header, key, value, padding.
 const ITEM: usize = VALUE + 44;
 
 /// Resident bytes of this process, the server in it included (proc(5), statm).
@@ -85,7 +85,7 @@ fn what_is_beyond_the_limit_goes_back_and_may_be_used_again() {
     limit(&server, 100);
     let (kept, part) = (stat(&server, "curr_items"), 20 * MIB / ITEM);
     assert!(kept < full / 2, "{kept} of {full}");
-    // About 40 MiB of it are left for the log.
+    // About 40 MiB of it are left for the segments.
     assert_eq!(found(&server, items - part..items), part, "the youngest");
     assert_eq!(
         found(&server, items - full..items - 2 * kept),

@@ -7,7 +7,7 @@ use herdwick_herd::{
     Admitted, ClientEnd, ClientSetup, ClientTerms, LeaseResources, Outcome, ServerEnd, ServerTerms,
     wire::{Epoch, ReplyStatus, Window},
 };
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{Clock, Execute, Get, Op, Put, Reply, Request, Second, Sink};
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, SeededPort, Step};
 
@@ -199,7 +199,6 @@ pub(crate) fn empty_store(memory_bytes: usize) -> Result<Store, RunError> {
         memory_bytes,
         item_bytes_max: 2048,
         hash_key: HASH_KEY,
-        kind: StoreKind::Log,
     })?)
 }
 

@@ -12,7 +12,7 @@ use herdwick_herd::{
     },
     wire::{ReplyStatus, Unencodable, Window},
 };
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
     Clock, Execute, HashKey, Op, Put, Reply as Stored, Request, Second, Status,
 };
@@ -118,7 +118,6 @@ fn store(sizes: PaperSizes, space: KeySpace) -> Result<Store, EndpointError> {
         memory_bytes: sizes.memory_bytes,
         item_bytes_max: ITEM_BYTES_MAX,
         hash_key: HASH_KEY,
-        kind: StoreKind::Log,
     })?;
     fill(sizes.keys, space, |key, value| {
         let put = Put {

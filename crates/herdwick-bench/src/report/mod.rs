@@ -123,8 +123,6 @@ pub struct Knobs {
     pub rate: Option<f64>,
     pub runs: usize,
     pub memory_mb: Option<u64>,
-    #[serde(default)]
-    pub store: Option<String>,
     pub trace_steps: usize,
     pub seed: u64,
     pub server_cpus: Vec<usize>,

@@ -5,9 +5,8 @@ use std::fmt;
 use super::Outcome;
 
 /// The caches in the order of their columns: name in the report, and heading.
-const CACHES: [(&str, &str); 7] = [
+const CACHES: [(&str, &str); 6] = [
     ("segments", "segm"),
-    ("log", "log"),
     ("memcached", "memcd"),
     ("lru", "lru"),
     ("s3-fifo", "s3fifo"),
@@ -18,7 +17,7 @@ const CACHES: [(&str, &str); 7] = [
 const LEGEND: &str = "\
 obj, byte: % of reads, and of their bytes, that hit, in the second half of the trace; room: memory, in \
 % of what a cache without end would hold at most; MiB: the same, or what memcached held with -m of as \
-much, if that is more; segm: this store; log: the same with `serve --store log`; memcd: \
+much, if that is more; segm: this store; memcd: \
 memcached (not where items expire: it has no time but the host's); lru to belady: models, charged this store's bytes an item, the last of which knows the \
 future; RSS: resident memory in MiB";
 

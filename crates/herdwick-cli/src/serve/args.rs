@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
 use herdwick_providers::{DeviceSelector, ROCE_PORT, Verbs, VerbsOptions};
-use herdwick_server::{PORT, Pin, Protocol, RequestPath, StoreKind};
+use herdwick_server::{PORT, Pin, Protocol, RequestPath};
 
 use crate::units;
 
@@ -14,22 +14,6 @@ use super::{
     listen::{self, ListenAddresses},
     log::LogFormat,
 };
-
-/// The value of `--store`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum StoreChoice {
-    Log,
-    Segments,
-}
-
-impl StoreChoice {
-    pub(crate) fn kind(self) -> StoreKind {
-        match self {
-            Self::Log => StoreKind::Log,
-            Self::Segments => StoreKind::Segments,
-        }
-    }
-}
 
 /// Serve memcached clients. The flags are memcached's.
 ///
@@ -115,14 +99,10 @@ pub(crate) struct ServeArgs {
     /// Largest item, in bytes, or with a unit, such as 512k or 2m
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub(super) item_bytes_max: usize,
-    /// Evict nothing: when items take 85 % of their memory (75 % with --store log), or it lacks
-    /// room for the largest, refuse to store what there is no room for
+    /// Evict nothing: when items take 85 % of their memory, refuse to store what there is no room
+    /// for
     #[arg(short = 'M', long = "disable-evictions")]
     pub(super) no_evictions: bool,
-    /// What places the items in memory and evicts: segments (those with the fewest uses a byte go),
-    /// or log (the oldest go, unless they are used)
-    #[arg(long, value_name = "KIND", default_value = "segments")]
-    pub(super) store: StoreChoice,
     /// Protocols to accept: auto (text and binary), ascii, or binary, which excludes Herdwick's own
     /// clients [default: auto; with -S: binary]
     #[arg(short = 'B', long = "protocol", value_name = "NAME", value_parser = protocol)]
@@ -148,7 +128,7 @@ pub(crate) struct ServeArgs {
     #[arg(short = 'Z', long = "enable-ssl")]
     pub(super) tls: bool,
     /// File to keep the items in, on tmpfs or disk: however this server ends, the next one with the
-    /// same -e, -m, -t, --store, --shm, --roce and --verbs has them again
+    /// same -e, -m, -t, --shm, --roce and --verbs has them again
     #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
     pub(super) memory_file: Option<PathBuf>,
     /// File to write the process ID to when the server is ready, as the user that -u names

@@ -29,7 +29,7 @@ use crate::{exit::Exit, say};
 use absolute::absolute;
 pub(crate) use absolute::lease_directory;
 use args::BANNER;
-pub(crate) use args::{ServeArgs, StoreChoice};
+pub(crate) use args::ServeArgs;
 use error::ServeError;
 use extended::{Extended, extend};
 use log::LogFormat;
@@ -328,7 +328,6 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         udp: udp(args),
         tls: args.tls.then(|| tls_settings(args)).transpose()?,
         lossless: args.no_evictions,
-        store: args.store.kind(),
         memory_file: args.memory_file.as_deref().map(absolute),
         shutdown: args
             .enable_shutdown

@@ -197,9 +197,9 @@ fn trace_file_is_replayed_on_every_cache() {
         .collect();
     let models = ["lru", "s3-fifo", "sieve", "belady"];
     let expected = [
-        &["memcached", "segments", "log"][..],
+        &["memcached", "segments"][..],
         &models,
-        &["segments", "log"],
+        &["segments"],
         &models,
     ]
     .concat();

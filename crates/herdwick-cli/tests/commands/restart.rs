@@ -24,13 +24,9 @@ fn file(folder: &Folder) -> PathBuf {
 }
 
 fn server(folder: &Folder) -> Server {
-    server_with(folder, "log")
-}
-
-fn server_with(folder: &Folder, store: &str) -> Server {
     let file = file(folder);
     let file = file.to_str().unwrap();
-    let flags = ["-m", MEMORY_MB, "-p", "0", "-e", file, "--store", store];
+    let flags = ["-m", MEMORY_MB, "-p", "0", "-e", file];
     Server::run(folder, WORKERS, &flags)
 }
 
@@ -66,17 +62,8 @@ fn write(client: &mut Client, done: &AtomicU64) -> herdwick::Error {
 
 #[test]
 fn items_survive_a_kill_under_load_and_deleted_items_stay_deleted() {
-    survive_a_kill("log");
-}
-
-#[test]
-fn items_survive_a_kill_under_load_and_deleted_items_stay_deleted_in_segments() {
-    survive_a_kill("segments");
-}
-
-fn survive_a_kill(store: &str) {
     let folder = Folder::new();
-    let first = server_with(&folder, store);
+    let first = server(&folder);
     let mut client = first.client();
     for n in 0..1000 {
         client.set(format!("gone-{n}"), b"x").unwrap();
@@ -102,7 +89,7 @@ fn survive_a_kill(store: &str) {
         first.kill();
     });
     let done = done.into_inner();
-    let second = server_with(&folder, store);
+    let second = server(&folder);
     let mut client = second.client();
     let mut lost = 0;
     for n in 0..KEYS {
@@ -150,17 +137,8 @@ fn first_words(folder: &Folder) -> (bool, String) {
 
 #[test]
 fn warm_restart_after_sigterm_keeps_all_items() {
-    restart_warm("log");
-}
-
-#[test]
-fn warm_restart_after_sigterm_keeps_all_items_in_segments() {
-    restart_warm("segments");
-}
-
-fn restart_warm(store: &str) {
     let folder = Folder::new();
-    let first = server_with(&folder, store);
+    let first = server(&folder);
     let mut client = first.client();
     client.set("flushed", b"1").unwrap();
     client.flush_all().unwrap();
@@ -173,7 +151,7 @@ fn restart_warm(store: &str) {
     client.append("grown", [b'c'; 300]).unwrap();
     let before = client.gets("stays").unwrap().unwrap().version;
     first.stop();
-    let second = server_with(&folder, store);
+    let second = server(&folder);
     let mut client = second.client();
     let path = file(&folder).to_str().unwrap().to_owned();
     let settings = client.stats("settings").unwrap();
@@ -300,15 +278,6 @@ fn unusable_memory_file_is_reported_and_the_next_start_is_warm() {
 /// damaged.
 #[test]
 fn kill_during_uploads_keeps_stored_values() {
-    kill_during_uploads("log");
-}
-
-#[test]
-fn kill_during_uploads_keeps_stored_values_in_segments() {
-    kill_during_uploads("segments");
-}
-
-fn kill_during_uploads(store: &str) {
     const LEN: usize = 1_000_000;
     let large = |n: u64| vec![b'a' + n as u8; LEN];
     let set = |n: u64, byte: u64| {
@@ -318,7 +287,7 @@ fn kill_during_uploads(store: &str) {
         set
     };
     let folder = Folder::new();
-    let first = server_with(&folder, store);
+    let first = server(&folder);
     let mut streams = Vec::new();
     for n in 0..4 {
         let mut stream = TcpStream::connect(&first.address).unwrap();
@@ -338,7 +307,7 @@ fn kill_during_uploads(store: &str) {
         client.set(key(n), &value(n, 1)[..]).unwrap();
     }
     first.kill();
-    let second = server_with(&folder, store);
+    let second = server(&folder);
     let mut client = second.client();
     for n in 0..4 {
         let found = client.get(format!("large-{n}")).unwrap();

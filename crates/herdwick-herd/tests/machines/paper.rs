@@ -14,7 +14,7 @@ use herdwick_herd::{
     },
     wire::Window,
 };
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::Prefetch;
 
 use crate::{
@@ -204,7 +204,6 @@ fn stores(count: usize) -> Vec<Store> {
         memory_bytes: 4 << 20,
         item_bytes_max: 2048,
         hash_key: HASH_KEY,
-        kind: StoreKind::Log,
     };
     (0..count).map(|_| Store::new(&config).unwrap()).collect()
 }

@@ -46,7 +46,7 @@ impl Store {
         // just replaced: the new deadline has no effect.
         if let (Some(exptime), true) = (arith.touch, fits) {
             self.items.touch(at, clock.deadline(exptime));
-            self.defer(at, clock.deadline(exptime));
+            self.segments.defer(at, clock.deadline(exptime));
         }
         let item = Item {
             deadline: before,

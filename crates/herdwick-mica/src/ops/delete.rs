@@ -64,7 +64,7 @@ impl Store {
             return self.store_edited(request, header, |_| {});
         }
         if let Some(exptime) = delete.exptime {
-            self.defer(hit.at, clock.deadline(exptime));
+            self.segments.defer(hit.at, clock.deadline(exptime));
         }
         self.items.amend(hit.at, change);
         Some(hit.at)

@@ -39,7 +39,7 @@ impl Store {
         let won = wins(clock, get, &before);
         if let Some(exptime) = get.touch {
             self.items.touch(at, clock.deadline(exptime));
-            self.defer(at, clock.deadline(exptime));
+            self.segments.defer(at, clock.deadline(exptime));
         }
         let mut bits = before.bits;
         if won {

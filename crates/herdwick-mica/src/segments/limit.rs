@@ -1,5 +1,9 @@
-//! A limit on the memory of a store of segments: some are kept free, and their memory is returned to
-//! the system.
+//! A limit on the memory of a store, lowered and raised while it runs (memcached's `cache_memlimit`):
+//! some segments are kept free, and their memory is returned to the system. Index and table keep
+//! their size.
+//!
+//! Reservations for arriving values are not evicted: while they take more than the limit allows, more
+//! segments stay in use, and are given back as they end.
 
 use super::{
     clean::Survivors,
@@ -20,23 +24,31 @@ const GIVEN_UP: usize = STEP / 64;
 const RESTORED: usize = 1024;
 
 impl Store {
-    /// As [`Store::unused_max`].
-    pub(crate) fn unused_segments_max(&self) -> usize {
+    /// Returns how many bytes [`Self::leave_unused`] can take from the store: none from one in a
+    /// file, whose blocks stay allocated, and none from one that evicts nothing.
+    #[must_use]
+    pub fn unused_max(&self) -> usize {
+        if self.lossless || self.items.sums {
+            return 0;
+        }
         let largest = self.segments.span(self.largest());
         let least = largest * ITEMS_MIN + COUNT_MIN;
         self.segments.count().saturating_sub(least) * self.segments.size()
     }
 
-    /// As [`Store::leave_unused`].
-    pub(crate) fn withhold(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.unused_segments_max());
+    /// Leaves `bytes` of the memory unused from now on, but at most [`Self::unused_max`]; 0 lifts
+    /// the limit. [`Self::adjust`] carries it out.
+    pub fn leave_unused(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.unused_max());
         self.segments.withhold = bytes.div_ceil(self.segments.size());
         // A huge page has segments that are withheld and others that are not.
         self.items.allow_huge_pages(self.segments.withhold == 0);
     }
 
-    /// As [`Store::adjust`].
-    pub(crate) fn adjust_segments(&mut self) -> bool {
+    /// Takes a step towards the memory that the store is limited to: cleans segments, and returns
+    /// their memory to the system. What is worth it is kept, as when room is made for a new item.
+    /// Returns whether there is more to do.
+    pub fn adjust(&mut self) -> bool {
         let mut looked = 0;
         while self.segments.withheld > self.segments.withhold {
             if looked >= RESTORED {

@@ -1,4 +1,4 @@
-//! Items in segments: memory is cut into segments of equal size, to which items are appended. A
+//! Where items lie: memory is cut into segments of equal size, to which items are appended. A
 //! segment is free when its last item is dead; else one is chosen and cleaned.
 
 mod book;

@@ -1,5 +1,4 @@
-//! Where a new item goes in a store of segments: the open segment of its kind, or one that is made
-//! free for it.
+//! Where a new item goes: the open segment of its kind, or one that is made free for it.
 
 use herdwick_layout::{bucket::Offset, item::Header};
 use herdwick_request::Deadline;
@@ -18,14 +17,8 @@ const LAST_CHECK: usize = 4;
 const LOSSLESS: (usize, usize) = (17, 20);
 
 impl Store {
-    /// Returns whether items lie in segments; else they lie in a log.
-    #[inline]
-    pub(crate) fn segmented(&self) -> bool {
-        self.segments.count() > 0
-    }
-
     /// Makes room for a new item of `len` bytes. Returns whether [`Self::take`] succeeds, as it does
-    /// in a cache, and where [`Self::make_segment_room`] has made room before.
+    /// in a cache, and where [`Self::make_room`] has made room before.
     pub(crate) fn make_way(&mut self, deadline: Deadline, len: usize) -> bool {
         let kind = self.segments.kind(deadline, self.now, Kind::YOUNG);
         self.make_way_for(kind, len);
@@ -84,7 +77,7 @@ impl Store {
         self.segments.note(at, deadline, 1, 0);
     }
 
-    /// Opens adjacent segments that [`Self::make_segment_room`] has left free.
+    /// Opens adjacent segments that [`Self::make_room`] has left free.
     fn open_free(&mut self, kind: Kind, span: usize) {
         if let Some(first) = self.segments.find_free_run(span) {
             self.segments.open(kind, first, span, 0);
@@ -163,7 +156,7 @@ impl Store {
     /// Returns whether an item of `len` bytes can replace one of `old` bytes without evicting
     /// another: then so many adjacent segments are free, whatever the item's kind. Cleans a few
     /// segments for it.
-    pub(crate) fn make_segment_room(&mut self, old: usize, len: usize) -> bool {
+    pub(crate) fn make_room(&mut self, old: usize, len: usize) -> bool {
         let part = self.segments.usable() / LOSSLESS.1 * LOSSLESS.0;
         if self.live() - old + len > part {
             return false;

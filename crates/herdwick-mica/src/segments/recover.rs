@@ -3,15 +3,17 @@
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{ALIGN, Found, HEADER, bit, examine},
+    item::{ALIGN, Found, HEADER, Header, bit, examine, shape},
 };
 use herdwick_request::KeyHash;
 
 use super::book::RunLeft;
-use crate::{log::fill, store::Store};
+use crate::{items::Items, store::Store};
 
 /// Items with buckets that are prefetched together.
 const TOGETHER: usize = 16;
+/// Size at which a dead item over damage is split: a value length has 32 bits.
+const FILLER_MAX: usize = 1 << 30;
 
 impl Store {
     /// Recovers the items of all runs. Returns the damaged bytes.
@@ -108,7 +110,35 @@ impl Store {
         self.segments.restore(at, len);
         let uses = bit::count(header.bits);
         self.segments.note(at, header.deadline(), uses.into(), 0);
-        self.insert_recovered(hash, at);
+        // No request waits: it evicts only where nothing else helps.
+        self.index.spread(hash);
+        self.insert(hash, at);
+    }
+}
+
+/// Overwrites `len` bytes at `at` with dead items.
+fn fill(items: &mut Items, mut at: usize, mut len: usize) {
+    while len > 0 {
+        // A split always leaves more than FILLER_MAX, so the last piece has room for a header.
+        let piece = if len > 2 * FILLER_MAX {
+            FILLER_MAX
+        } else {
+            len
+        };
+        let filler = Header {
+            key_len: 1,
+            bits: 0,
+            generation: 0.into(),
+            check: 0.into(),
+            last_access: 0.into(),
+            version: 0.into(),
+            shape: shape(piece - HEADER - 1, 0),
+        };
+        items.put_header(Offset(at), filler);
+        items.seal(Offset(at));
+        items.bury(Offset(at));
+        at += piece;
+        len -= piece;
     }
 }
 
@@ -121,7 +151,7 @@ mod tests {
         sync::{Arc, Mutex},
     };
 
-    use crate::{Store, StoreConfig, StoreKind, test_file::nameless_file};
+    use crate::{Store, StoreConfig, test_file::nameless_file};
     use herdwick_layout::bucket::Offset;
     use herdwick_request::{
         Arith, Clock, Delete, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second, Status,
@@ -132,7 +162,6 @@ mod tests {
         memory_bytes: 184 << 10,
         item_bytes_max: 20 << 10,
         hash_key: HASH_KEY,
-        kind: StoreKind::Segments,
     };
 
     fn run(store: &mut Store, key: &[u8], op: Op<'_>) -> (Status, Option<Vec<u8>>) {

@@ -5,7 +5,7 @@ use herdwick_request::{
 };
 
 use super::Segments;
-use crate::{Store, StoreConfig, StoreKind, test_file::nameless_file};
+use crate::{Store, StoreConfig, test_file::nameless_file};
 
 const HASH_KEY: HashKey = HashKey([5, 6]);
 
@@ -14,7 +14,6 @@ fn config(memory_bytes: usize, item_bytes_max: usize) -> StoreConfig {
         memory_bytes,
         item_bytes_max,
         hash_key: HASH_KEY,
-        kind: StoreKind::Segments,
     }
 }
 

@@ -62,7 +62,7 @@ impl Model {
         self.entries.keys().cloned().collect()
     }
 
-    /// Returns the bytes that its items would take in a log.
+    /// Returns the bytes that its items would take in a store.
     pub(crate) fn bytes(&self) -> usize {
         self.entries
             .iter()

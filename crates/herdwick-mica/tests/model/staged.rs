@@ -1,11 +1,9 @@
 //! Property tests of staged puts among other requests: completed or aborted at any point.
 
-use herdwick_layout::item::footprint;
-use herdwick_mica::StoreKind;
 use herdwick_request::{Mode, Op, Put, Reply, Second, Staged, Status};
 use proptest::{
     collection::vec,
-    prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest},
+    prelude::{Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest},
     test_runner::{Config, TestCaseError},
 };
 
@@ -17,7 +15,7 @@ use crate::common::Answer;
 
 /// Maximum number of concurrent staged puts.
 const UPLOADS: usize = 6;
-/// Steps that no limit takes on a log of 2 MiB.
+/// Steps that no limit takes on a store of 2 MiB.
 const STEPS_MAX: usize = 64;
 
 #[derive(Clone, Debug)]
@@ -50,12 +48,6 @@ struct Uploads {
     refused: usize,
     /// An aborted put: its handle has no effect any more.
     ghost: Option<Staged>,
-}
-
-/// Returns a plan for one kind of store, with acts of it.
-fn played(plan: Plan, count: usize) -> impl Strategy<Value = (Plan, Vec<Act>)> {
-    plan.on_each()
-        .prop_flat_map(move |plan| (Just(plan), acts(plan, count)))
 }
 
 fn acts(plan: Plan, count: usize) -> impl Strategy<Value = Vec<Act>> {
@@ -126,7 +118,7 @@ impl Uploads {
             Act::Limit(unused, whole) => {
                 pair.store.leave_unused(*unused);
                 for turn in 0.. {
-                    if !*whole || !self.adjust(pair, *unused)? {
+                    if !*whole || !pair.store.adjust() {
                         break;
                     }
                     prop_assert!(turn < STEPS_MAX, "the store never rests");
@@ -134,27 +126,6 @@ impl Uploads {
             }
         }
         Ok(())
-    }
-
-    /// Takes a step towards the limit. Nothing is evicted by it if all that is live fits, beside the
-    /// room that carrying the reservations takes.
-    fn adjust(&self, pair: &mut Pair, unused: usize) -> Result<bool, TestCaseError> {
-        if pair.config.kind == StoreKind::Segments {
-            return Ok(pair.store.adjust());
-        }
-        let largest = footprint(0, LIMITED.item_bytes_max);
-        let log = pair.store.unused_max() + 4 * largest;
-        let window = log - unused.min(pair.store.unused_max());
-        let uploads = self.all.iter().flatten();
-        let reserved = uploads.map(|upload| footprint(upload.key.len(), upload.value.len()));
-        let reserved: usize = reserved.sum();
-        let before = pair.store.counters();
-        let live = before.bytes as usize + reserved;
-        let more = pair.store.adjust();
-        if live <= window / 20 * 17 && live + 2 * largest + reserved / 8 + 8 <= window {
-            prop_assert_eq!(pair.store.counters().evictions, before.evictions);
-        }
-        Ok(more)
     }
 
     fn finish(&mut self, pair: &mut Pair, upload: &Upload) -> Result<(), TestCaseError> {
@@ -212,9 +183,9 @@ fn all(pair: &mut Pair, acts: &[Act]) -> Result<Uploads, TestCaseError> {
     Ok(uploads)
 }
 
-/// A log that laps all the time and holds only a few values.
+/// A store that is small for its keys, with values of half a segment.
 const LAPPING: Plan = Plan {
-    memory_bytes: 16 << 10,
+    memory_bytes: 168 << 10,
     item_bytes_max: 2 << 10,
     value_bytes: 1900,
     ..TIGHT
@@ -222,7 +193,7 @@ const LAPPING: Plan = Plan {
 
 /// More items than fit, for a store that evicts nothing.
 const BRIMMING: Plan = Plan {
-    memory_bytes: 32 << 10,
+    memory_bytes: 184 << 10,
     ..LAPPING
 };
 
@@ -256,18 +227,16 @@ fn move_limit(
 ) -> Result<(), TestCaseError> {
     let mut pair = Pair::new(plan);
     let mut uploads = Uploads::default();
-    let mut unused = 0;
     let mut limits = limits.iter().cycle();
     let longer = |act| longer(plan, act);
     for (n, act) in acts.iter().enumerate().filter_map(longer) {
         if n.is_multiple_of(every)
             && let Some(&(next, whole)) = limits.next()
         {
-            unused = next;
-            uploads.act(&mut pair, &Act::Limit(unused, whole))?;
+            uploads.act(&mut pair, &Act::Limit(next, whole))?;
         }
         uploads.act(&mut pair, &act)?;
-        uploads.adjust(&mut pair, unused)?;
+        pair.store.adjust();
     }
     pair.audit()?;
     prop_assert_eq!(pair.lost, pair.store.counters().evictions);
@@ -279,19 +248,19 @@ proptest! {
 
     #[test]
     fn staged_puts_have_the_results_of_plain_puts(
-        (plan, acts) in played(LAPPING, 400),
+        acts in acts(LAPPING, 400),
         lasts in any::<bool>(),
     ) {
-        let mut pair = Pair::of(&plan, lasts);
+        let mut pair = Pair::of(&LAPPING, lasts);
         all(&mut pair, &acts)?;
         prop_assert_eq!(pair.lost, pair.evictions + pair.store.counters().evictions);
     }
 
     #[test]
     fn staged_puts_match_the_model_with_expiry_and_flushes(
-        (plan, acts) in played(Plan { mortal: true, ..LAPPING }, 400),
+        acts in acts(Plan { mortal: true, ..LAPPING }, 400),
     ) {
-        let mut pair = Pair::new(&plan);
+        let mut pair = Pair::new(&Plan { mortal: true, ..LAPPING });
         all(&mut pair, &acts)?;
     }
 
@@ -299,13 +268,13 @@ proptest! {
     /// after a kill, too.
     #[test]
     fn generation_wrap_restores_no_flushed_item(
-        acts in vec(played(Plan { mortal: true, ..LAPPING }, 60), 2..6),
+        rounds in vec(acts(Plan { mortal: true, ..LAPPING }, 60), 2..6),
         lasts in any::<bool>(),
     ) {
-        let mut pair = Pair::of(&acts[0].0, lasts);
+        let mut pair = Pair::of(&Plan { mortal: true, ..LAPPING }, lasts);
         let mut uploads = Uploads::default();
-        for (_, some) in &acts {
-            for act in some {
+        for acts in &rounds {
+            for act in acts {
                 uploads.act(&mut pair, act)?;
             }
             uploads.act(&mut pair, &Act::FlushAround)?;
@@ -313,16 +282,14 @@ proptest! {
         pair.audit()?;
     }
 
-    /// Limits below what the uploads hold, too. Seen to fail with a `Store::goal` that leaves the
-    /// reservations out ("the store never rests"), and with a `Store::narrow` that evicts unread
-    /// items that fit.
+    /// Limits below what the uploads hold, too.
     #[test]
     fn staged_puts_match_the_model_under_a_limit_that_moves(
-        (plan, acts) in played(LIMITED, 200),
+        acts in acts(LIMITED, 200),
         limits in vec((0..LIMITED.memory_bytes * 3 / 2, any::<bool>()), 20),
         every in 1usize..12,
     ) {
-        move_limit(&plan, &acts, &limits, every)?;
+        move_limit(&LIMITED, &acts, &limits, every)?;
     }
 
     #[test]
@@ -335,16 +302,16 @@ proptest! {
     }
 
     #[test]
-    fn staged_puts_evict_nothing_if_there_is_room((plan, acts) in played(ROOMY, 300)) {
-        let mut pair = Pair::of(&plan, true);
+    fn staged_puts_evict_nothing_if_there_is_room(acts in acts(ROOMY, 300)) {
+        let mut pair = Pair::of(&ROOMY, true);
         let uploads = all(&mut pair, &acts)?;
         prop_assert_eq!((pair.lost, pair.evictions + pair.store.counters().evictions), (0, 0));
         prop_assert_eq!(uploads.refused, 0);
     }
 
     #[test]
-    fn lossless_store_keeps_all_items_during_staged_puts((plan, acts) in played(BRIMMING, 400)) {
-        evict_nothing(&plan, &acts)?;
+    fn lossless_store_keeps_all_items_during_staged_puts(acts in acts(BRIMMING, 400)) {
+        evict_nothing(&BRIMMING, &acts)?;
     }
 
     #[test]
@@ -355,13 +322,13 @@ proptest! {
     }
 }
 
-/// The maximum number of reservations survives a log that laps under them.
+/// The maximum number of reservations survives cleaning under them.
 #[test]
-fn reservations_survive_laps_and_are_bounded() {
+fn reservations_survive_cleaning_and_are_bounded() {
     let mut pair = Pair::new(&LAPPING);
     let value = super::pattern(1900, 7);
     let most = pair.store.staged_max();
-    assert!((2..=4).contains(&most), "{most}");
+    assert!((20..=30).contains(&most), "{most}");
     let mut ids = Vec::new();
     for n in 0..most as u16 {
         let id = pair.store.stage(Second(1), &key(n), value.len());
@@ -394,7 +361,7 @@ fn reservations_survive_laps_and_are_bounded() {
     }
 }
 
-/// The flush at which generations wrap empties the log, but not of reservations.
+/// The flush at which generations wrap empties the store, but not of reservations.
 #[test]
 fn reservation_survives_65536_flushes() {
     let mut pair = Pair::new(&LAPPING);

@@ -107,7 +107,6 @@ mod tests {
                 memory_bytes: 1 << 20,
                 item_bytes_max: 64 << 10,
                 hash_key: HashKey([1, 2]),
-                kind: herdwick_mica::StoreKind::Log,
             })
             .unwrap()
         };

@@ -8,7 +8,7 @@ use std::{
 
 use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc::{self, Producer};
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{Clock, HashKey};
 use mio::{Poll, Token, Waker};
 
@@ -57,7 +57,6 @@ impl Fixture {
             memory_bytes: MEMORY / WORKERS,
             item_bytes_max: 64 << 10,
             hash_key: HASH_KEY,
-            kind: StoreKind::Log,
         };
         let stores = (0..WORKERS).map(|_| Store::new(&store).unwrap()).collect();
         let journals = (0..WORKERS).map(|_| Journal::new(Arc::default()).0);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use herdwick_mem::crc32c;
-use herdwick_mica::{StoreKind, layout};
+use herdwick_mica::LAYOUT;
 use herdwick_request::HashKey;
 use rustix::{
     fs::{CWD, FallocateFlags, RenameFlags, fallocate, fstatvfs, renameat_with},
@@ -31,7 +31,7 @@ use crate::{file_lock::open_locked, settings::file_error::MemoryFileError};
 /// The first page: the header, and the state word.
 const PAGE: u64 = 4096;
 const MAGIC: [u8; 8] = *b"HERDWICK";
-/// Version of the header and the state word; the parts have a version of their own ([`layout`]).
+/// Version of the header and the state word; the parts have a version of their own ([`LAYOUT`]).
 const FORMAT: u32 = 1;
 
 /// What the file was created for. Everything else in it depends on these values.
@@ -69,8 +69,6 @@ const UNKNOWN: u64 = 0x6e77_6f6e_6b6e_7520;
 pub(crate) struct Parts {
     pub(crate) workers: usize,
     pub(crate) bytes: u64,
-    /// The kind of store that each holds.
-    pub(crate) kind: StoreKind,
 }
 
 impl Parts {
@@ -138,7 +136,7 @@ impl MemoryFile {
         let mut header = Header {
             magic: MAGIC,
             format: FORMAT.into(),
-            layout: layout(self.parts.kind).into(),
+            layout: LAYOUT.into(),
             workers: (self.parts.workers as u64).into(),
             part_bytes: self.parts.bytes.into(),
             hash_key: hash_key.0.map(U64::new),
@@ -377,15 +375,11 @@ fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<StoredWit
     if header.magic != MAGIC {
         return Err(Cold::Foreign(PathBuf::new()));
     }
-    let kinds = [StoreKind::Log, StoreKind::Segments];
-    if header.format.get() != FORMAT || !kinds.map(layout).contains(&header.layout.get()) {
+    if header.format.get() != FORMAT || header.layout.get() != LAYOUT {
         return Err(Cold::Version);
     }
     if header.crc.get() != crc32c(0, &header.as_bytes()[..CRC_AT]) {
         return Err(Cold::Damaged);
-    }
-    if header.layout.get() != layout(parts.kind) {
-        return Err(Cold::Kind);
     }
     if header.workers.get() != parts.workers as u64 {
         return Err(Cold::Workers(header.workers.get()));
@@ -427,7 +421,6 @@ mod tests {
     const PARTS: Parts = Parts {
         workers: 2,
         bytes: 8192,
-        kind: StoreKind::Log,
     };
 
     /// A path in a directory of its own, removed on drop.
@@ -709,6 +702,9 @@ mod tests {
         );
         let version = |file: &File| file.write_all_at(&[9], 8).unwrap();
         assert_eq!(place.after(version), Some(Cold::Version));
+        // The layout of a circular log, which no server of ours reads any more.
+        let log = |file: &File| file.write_all_at(&3u32.to_le_bytes(), 12).unwrap();
+        assert_eq!(place.after(log), Some(Cold::Version));
         place.used();
         let fewer = Parts {
             workers: 1,
@@ -721,12 +717,6 @@ mod tests {
             ..PARTS
         };
         assert_eq!(place.open(larger).1, Some(Cold::Size));
-        place.used();
-        let segments = Parts {
-            kind: StoreKind::Segments,
-            ..PARTS
-        };
-        assert_eq!(place.open(segments).1, Some(Cold::Kind));
     }
 
     /// Both reasons are told: why the start failed, and why it left something behind.

@@ -184,7 +184,6 @@ fn lacks(config: &Config, workers: usize) -> Option<usize> {
         memory_bytes: partition_bytes(config, workers, config.memory_bytes),
         item_bytes_max: config.item_bytes_max,
         hash_key: HashKey([0; 2]),
-        kind: config.store,
     };
     match Store::file_bytes(&shape) {
         Err(StoreError::TooSmall { needed, .. }) => Some(needed),

@@ -46,9 +46,6 @@ pub enum Cold {
     /// Another part size.
     #[error("it was written with another -m or --shm; keep to one")]
     Size,
-    /// Another kind of store.
-    #[error("it was written with another --store; keep to one")]
-    Kind,
     /// The host went down during use: stores may not have reached the disk, in any order.
     #[error("the host went down while a server used it")]
     HostWentDown,

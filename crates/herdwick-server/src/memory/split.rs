@@ -188,7 +188,6 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
         memory_bytes: partition_bytes(config, workers, config.memory_bytes),
         item_bytes_max: config.item_bytes_max,
         hash_key: random_key()?,
-        kind: config.store,
     };
     if let Some(path) = &config.memory_file {
         return lasting_stores(workers, store, path);
@@ -212,12 +211,7 @@ fn lasting_stores(
     path: &Path,
 ) -> Result<Stores, StartError> {
     let bytes = Store::file_bytes(&store).map_err(StartError::Store)?;
-    let kind = store.kind;
-    let parts = Parts {
-        workers,
-        bytes,
-        kind,
-    };
+    let parts = Parts { workers, bytes };
     let (file, cold) = MemoryFile::open(path, parts)?;
     let keep = file.left.is_some();
     if let Some(left) = file.left {

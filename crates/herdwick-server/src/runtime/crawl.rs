@@ -142,7 +142,6 @@ mod tests {
                     memory_bytes: 4 << 20,
                     item_bytes_max: 64 << 10,
                     hash_key: HASH_KEY,
-                    kind: herdwick_mica::StoreKind::Log,
                 })
                 .unwrap()
             };

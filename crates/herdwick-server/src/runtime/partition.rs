@@ -404,7 +404,6 @@ mod tests {
             memory_bytes,
             item_bytes_max: 64 << 10,
             hash_key: HASH_KEY,
-            kind: herdwick_mica::StoreKind::Log,
         })
         .unwrap();
         let (journal, _) = Journal::new(Arc::default());

@@ -172,7 +172,6 @@ mod tests {
             memory_bytes: 1 << 20,
             item_bytes_max: 64 << 10,
             hash_key: HashKey([1, 2]),
-            kind: herdwick_mica::StoreKind::Log,
         });
         let journal = Journal::new(Arc::default()).0;
         Partition::new(store.unwrap(), journal, HotKeys::new(0))

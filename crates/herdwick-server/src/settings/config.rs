@@ -12,7 +12,6 @@ use std::{
 use super::{WORKERS_MAX, error::StartError, listen::Listen, network::Udp, pin::Pin, tls::Tls};
 use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
 use herdwick_memcache::binary::REQUEST;
-use herdwick_mica::StoreKind;
 use herdwick_providers::{ListenOptions, Wanted};
 use herdwick_request::ITEM_BYTES_MAX;
 
@@ -80,8 +79,6 @@ pub struct Config {
     pub metrics_hot_keys: bool,
     /// Store without eviction: a store without room fails (memcached's `-M`).
     pub lossless: bool,
-    /// What places the items in memory, and evicts.
-    pub store: StoreKind,
     /// A file that keeps the items across restarts (memcached's `-e`).
     pub memory_file: Option<PathBuf>,
     /// The crawler that removes expired items on request (memcached's `lru_crawler`).
@@ -276,7 +273,6 @@ impl Default for Config {
             metrics: None,
             metrics_hot_keys: false,
             lossless: false,
-            store: StoreKind::default(),
             memory_file: None,
             crawler: CrawlerConfig::default(),
             shutdown: None,

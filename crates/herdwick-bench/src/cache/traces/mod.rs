@@ -14,8 +14,6 @@ mod table;
 
 use std::collections::HashMap;
 
-use herdwick_mica::StoreKind;
-
 use crate::{
     BenchError, Config, Fabric, Progress,
     compare::{manifest, subject},
@@ -206,10 +204,8 @@ impl Bench<'_> {
                 cell.room = cell.room.max(held);
             }
             let room = cell.room;
-            for (name, kind) in [("segments", StoreKind::Segments), ("log", StoreKind::Log)] {
-                let (own, resident) = store::LocalStore::new(room, kind)?;
-                self.run(&cell, name, own, watch, resident)?;
-            }
+            let (own, resident) = store::LocalStore::new(room)?;
+            self.run(&cell, "segments", own, watch, resident)?;
             let none = || None;
             self.run(&cell, "lru", Model::new(Lru::default(), room), watch, none)?;
             self.run(
@@ -333,8 +329,7 @@ mod tests {
                 .requests
                 .len()
                 .min(herdwick_check::length(8_000, 40_000))];
-            let (mut own, _) =
-                store::LocalStore::new(trace.data * 3 + (64 << 20), StoreKind::Log).unwrap();
+            let (mut own, _) = store::LocalStore::new(trace.data * 3 + (64 << 20)).unwrap();
             let mut model = Model::new(Lru::default(), u64::MAX / 2);
             let mut scores = [Score::default(); 2];
             own.run(requests, 0, &mut scores[0]).unwrap();

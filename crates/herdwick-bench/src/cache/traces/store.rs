@@ -1,6 +1,6 @@
 //! This server's store as a cache under measurement, in the trace's time.
 
-use herdwick_mica::{Store, StoreConfig, StoreKind};
+use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
     Clock, Execute, Get, HashKey, ITEM_BYTES_MAX, Mode, Op as StoreOp, Put, Reply,
     Request as Asked, Second, Sink, Status,
@@ -25,17 +25,13 @@ pub(super) struct LocalStore {
 impl LocalStore {
     /// Creates a store in `room` bytes, index included. The second value is a function that returns
     /// how much memory the store has made resident, in MiB.
-    pub(super) fn new(
-        room: u64,
-        kind: StoreKind,
-    ) -> Result<(Self, impl Fn() -> Option<f64> + use<>), BenchError> {
+    pub(super) fn new(room: u64) -> Result<(Self, impl Fn() -> Option<f64> + use<>), BenchError> {
         let process = ProcessCpu::new(std::process::id());
         let before = process.resident_mb();
         let store = Store::new(&StoreConfig {
             memory_bytes: room as usize,
             item_bytes_max: ITEM_BYTES_MAX,
             hash_key: HASH_KEY,
-            kind,
         })?;
         let value = vec![b'v'; ITEM_BYTES_MAX];
         let resident = move || Some((process.resident_mb()? - before?).max(0.0));

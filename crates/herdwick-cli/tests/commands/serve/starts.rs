@@ -79,8 +79,8 @@ fn items_larger_than_memory_allows_are_refused() {
 
 /// Stores twice the memory: a key that is read all the time stays, and whatever is left is whole.
 #[test]
-fn segments_serve_more_than_memory_holds() {
-    let server = Serve::start("-p 0 -m 16 -t 1 --store segments");
+fn server_serves_more_than_memory_holds() {
+    let server = Serve::start("-p 0 -m 16 -t 1");
     let value = |n: usize| {
         char::from(b'a' + n as u8 % 26)
             .to_string()

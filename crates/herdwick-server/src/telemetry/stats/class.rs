@@ -34,7 +34,7 @@ table! {
     Gauge(Seconds) age_hot = { ZERO } => "memcached_slab_hot_age_seconds" slab "1";
     /// Of memcached's LRU; 0 here.
     Gauge(Seconds) age_warm = { ZERO } => "memcached_slab_warm_age_seconds" slab "1";
-    /// Seconds since the first item of the oldest segment, or the oldest of the log, was used.
+    /// Seconds since the first item of the oldest segment was used.
     Gauge(Seconds) age = { v.sum.age } => "memcached_slab_items_age_seconds" slab "1";
     /// Bytes of the items that are stored now; a counter in name only, because memcached_exporter has one.
     Counter(Bytes) mem_requested = { v.sum.store.bytes }

@@ -1,24 +1,32 @@
 //! A limit that is lowered: what stays, and what the store does while values on their way hold more
 //! than the limit allows.
 
-use super::{KIND, STAGED_LEAST, left};
-use crate::ITEM_BYTES_MAX;
-use crate::common::{Answer, HASH_KEY};
+mod common;
+
+use common::{Answer, HASH_KEY};
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
     Clock, Delete, Execute, Get, Op, Put, Reply, Request, Second, Staged, Status,
 };
 
 const MEMORY_BYTES: usize = 8 << 20;
+const ITEM_BYTES_MAX: usize = 64 << 10;
+/// Uploads that the lowest limit admits at a time.
+const STAGED_LEAST: usize = 4;
 /// Steps that no limit takes on so small a store: each walks over or returns 256 KiB.
 const STEPS_MAX: usize = 128;
+
+/// Returns the bytes that the limit for so many of the largest items leaves: three segments for each,
+/// and twelve beside them.
+fn left(largest: usize) -> usize {
+    (largest * 3 + 12) * (32 << 10)
+}
 
 fn store() -> Store {
     Store::new(&StoreConfig {
         memory_bytes: MEMORY_BYTES,
         item_bytes_max: ITEM_BYTES_MAX,
         hash_key: HASH_KEY,
-        kind: KIND,
     })
     .unwrap()
 }
@@ -223,7 +231,6 @@ fn small_sets_give_up_no_upload_under_a_limit() {
             memory_bytes: 16 << 20,
             item_bytes_max: ITEM_BYTES_MAX,
             hash_key: HASH_KEY,
-            kind: KIND,
         })
         .unwrap();
         leave_room_for(&mut store, largest);

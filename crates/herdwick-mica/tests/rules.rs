@@ -1,7 +1,8 @@
-//! memcached's rules for each operation, one test each, on a single store of one kind.
+//! memcached's rules for each operation, one test each.
 
-use super::KIND;
-use crate::common::{Answer, HASH_KEY};
+mod common;
+
+use common::{Answer, HASH_KEY};
 use herdwick_mica::{Store, StoreConfig, StoreError};
 use herdwick_request::{
     Arith, Clock, Deadline, Delete, EXPTIME_PAST, Execute, Get, Mode, Op, Put, Reply, Request,
@@ -20,7 +21,6 @@ impl Bed {
             memory_bytes: 1 << 20,
             item_bytes_max: 100_000,
             hash_key: HASH_KEY,
-            kind: KIND,
         };
         Self {
             store: Store::new(&config).unwrap(),
@@ -531,8 +531,8 @@ fn flush_holds_after_the_generation_wraps() {
     assert_eq!(bed.store.counters().items, 0);
 }
 
-/// The last item stored before the numbers wrapped stays flushed when the log, which is full, comes
-/// round to it.
+/// The last item stored before the numbers wrapped stays flushed when the store, which is full, has
+/// cleaned every segment.
 #[test]
 fn flushed_item_stays_flushed_when_its_room_is_needed() {
     let mut bed = Bed::new();
@@ -547,7 +547,7 @@ fn flushed_item_stays_flushed_when_its_room_is_needed() {
     for _ in 0..1 << 16 {
         bed.store.flush(Second(100), Second(100));
     }
-    // The bytes of the log and some more; a read of the item meanwhile would remove it.
+    // The bytes of the store and some more; a read of the item meanwhile would remove it.
     for n in 0..360 {
         bed.set(&format!("new {n}"), &small);
     }
@@ -594,7 +594,6 @@ fn store_too_small_is_refused_with_the_minimum() {
             memory_bytes,
             item_bytes_max: 1 << 20,
             hash_key: HASH_KEY,
-            kind: KIND,
         })
     };
     let Err(StoreError::TooSmall { needed, .. }) = with(1 << 20) else {
