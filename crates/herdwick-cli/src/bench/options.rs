@@ -90,7 +90,7 @@ fn has_store(system: System) -> bool {
 }
 
 /// Options of a server that the benchmark starts, or of the bare store.
-const OF_OWN_SERVER: [(&str, OptionReaders); 3] = [
+const OF_OWN_SERVER: [(&str, OptionReaders); 2] = [
     ("workers", |system| {
         matches!(
             system,
@@ -98,7 +98,6 @@ const OF_OWN_SERVER: [(&str, OptionReaders); 3] = [
         )
     }),
     ("memory", has_store),
-    ("store", has_store),
 ];
 
 /// Options of HERD's channels, and of TCP connections.
