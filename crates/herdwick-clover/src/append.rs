@@ -10,9 +10,9 @@
 //!    that a later one has, and can take the place of the first.
 //! 3. CAS on the first node: the uncommitted link, to a *committed* one.
 //!
-//! Readers pass an uncommitted link by: the entry is still the last one. Who wants to append behind it
-//! does steps 2 and 3 himself, with the same result whoever does them and however often. So whoever
-//! dies in between blocks nobody.
+//! Readers ignore an uncommitted link: the entry is still the last one. An appender that finds one
+//! completes steps 2 and 3 itself. They are idempotent, so a client that dies between steps delays no
+//! other.
 
 use crate::layout::{Link, Next, Place};
 
@@ -149,7 +149,7 @@ impl Append {
         }
     }
 
-    /// Takes the word that a CAS found; says what to do next.
+    /// Takes the word that a CAS found. Returns what to do next.
     pub(crate) fn found(&mut self, word: u64) -> Act {
         let (found, free) = (Link::of(word), self.tail.unlinked().word());
         if found.own != self.tail.version {
@@ -165,7 +165,7 @@ impl Append {
             }
             AppendStage::Deciding if found.committed => self.committed(found),
             AppendStage::Deciding => self.copy(found, 1),
-            // Nobody but who follows the first node's link changes the others'.
+            // The other nodes' links are changed only to what the first node's link names.
             AppendStage::Copying(link, node) if word == free || found.next == link.next => {
                 self.copy(link, node + 1)
             }

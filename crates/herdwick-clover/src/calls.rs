@@ -40,10 +40,10 @@ pub(crate) enum Caller {
     Get(u32),
     /// The PUT or DELETE of this slot.
     Mutation(usize),
-    /// The stock of a size class.
-    Stock(usize),
-    /// Nobody.
-    Nobody,
+    /// The free list of a size class.
+    FreeList(usize),
+    /// No request: the reply is not waited for.
+    None,
 }
 
 /// What a call asks for, without what all calls have.

@@ -216,7 +216,7 @@ impl Client {
         Ok(())
     }
 
-    /// Posts what has begun, and what has to be told to the server.
+    /// Posts the requests that have begun, and the reports to the server that are due.
     pub fn post<P: Port>(&mut self, port: &mut P, now: Duration) {
         if self.failed().is_some() {
             return;
@@ -261,13 +261,13 @@ impl Client {
                 class,
                 entry: 0,
                 body: &[],
-                caller: Caller::Stock(class),
+                caller: Caller::FreeList(class),
             };
             if !self.call(port, now, asks) {
                 return;
             }
             self.lookups.counters.takes += 1;
-            self.mutations.stock.asked(class);
+            self.mutations.free_list.asked(class);
         }
     }
 
@@ -276,7 +276,7 @@ impl Client {
         if self.calls.is_calling(CallOp::Give) {
             return;
         }
-        let Some((class, places)) = self.mutations.stock.surplus(now) else {
+        let Some((class, places)) = self.mutations.free_list.surplus(now) else {
             return;
         };
         let (mut body, count) = ([0; NUMBERS_MAX * WORD], places.len());
@@ -286,11 +286,11 @@ impl Client {
             class: 0,
             entry: 0,
             body,
-            caller: Caller::Nobody,
+            caller: Caller::None,
         };
         if self.call(port, now, asks) {
             self.lookups.counters.gives += 1;
-            self.mutations.stock.given(class, count);
+            self.mutations.free_list.given(class, count);
         }
     }
 
@@ -307,7 +307,7 @@ impl Client {
                 class: 0,
                 entry: 0,
                 body,
-                caller: Caller::Nobody,
+                caller: Caller::None,
             };
             if self.call(port, now, asks) {
                 self.mutations.superseded.clear();
@@ -318,7 +318,7 @@ impl Client {
                 class: 0,
                 entry: 0,
                 body: &[],
-                caller: Caller::Nobody,
+                caller: Caller::None,
             };
             self.call(port, now, asks);
         }

@@ -27,7 +27,7 @@ counters! {
         overtaken,
         /// Times that all cursors were forgotten, because versions wrapped.
         flushes,
-        /// Keys with superseded entries that the server was not told of, for want of room.
+        /// Hints of superseded entries that were not sent to the server, for want of room.
         hints_dropped,
         /// Replies that belong to no call: dropped.
         unexpected_replies,
@@ -57,15 +57,15 @@ counters! {
         recycled,
         /// Entries whose version began again at 0.
         wraps,
-        /// Links finished that somebody had begun.
+        /// Uncommitted links of other parties that this server completed.
         settled,
         /// Entries found that clients held when they were removed, and had not linked.
         reclaimed,
         /// Keys found in the memory at the start.
         recovered,
-        /// Shortcuts, or entries of chains, that make no sense: somebody wrote over the memory.
+        /// Invalid shortcuts or entries of chains: the memory was overwritten.
         corrupt,
-        /// Messages refused: their length is not what they say.
+        /// Messages refused: their length differs from the one in their head.
         bad_length,
         /// Messages refused: no such operation, or a field that has no meaning.
         bad_unknown,

@@ -1,4 +1,4 @@
-//! When a client may say that it has left an epoch.
+//! When a client may report that it has left an epoch.
 //!
 //! The metadata server's epoch grows when it takes entries out of chains. Requests that began before a
 //! client learned of an epoch may still use such an entry; later ones may not. So a client publishes
@@ -75,7 +75,7 @@ impl Epochs {
         flush
     }
 
-    /// Returns the epoch that may be told to the server.
+    /// Returns the epoch that may be reported to the server.
     pub(crate) fn published(&self) -> u64 {
         self.published
     }

@@ -44,7 +44,7 @@ struct Get {
     shortcut: bool,
 }
 
-/// What a READ says.
+/// The meaning of what a READ returned.
 enum Says {
     /// The last entry of the chain.
     Last(Verdict),

@@ -68,7 +68,7 @@ pub struct Place {
     pub target: u32,
     /// The version that the entry has in this use.
     pub version: u16,
-    /// Whether it says that the key is deleted.
+    /// Whether it marks the key as deleted.
     pub tombstone: bool,
 }
 
@@ -191,7 +191,7 @@ pub struct Head {
     pub value_len: usize,
     /// The version.
     pub version: u16,
-    /// Whether the entry says that the key is deleted.
+    /// Whether the entry marks the key as deleted.
     pub tombstone: bool,
 }
 
@@ -300,7 +300,7 @@ fn word(bytes: &[u8], index: usize) -> u64 {
 }
 
 /// The hash of a key, by which client and metadata server know it: 128 bits, under a key that the
-/// server draws, so that nobody but its clients can look for two keys with one hash. Every entry has
+/// server draws, so that only its clients can search for two keys with one hash. Every entry has
 /// its whole key, which a GET compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyHash(pub(crate) [u64; 2]);

@@ -1,5 +1,4 @@
-//! Clover (Tsai, Shan and Zhang, ATC 2020; the second store of the hKVS paper): a key-value store whose
-//! data nodes are memory alone.
+//! Clover (Tsai, Shan and Zhang, ATC 2020): a key-value store whose data nodes are memory alone.
 //!
 //! Each key has a chain of entries, one for each version of its value. A client reads the last one by RDMA
 //! READs, from the entry that it knows (its *cursor*) or the one that a *shortcut* names. It stores a
@@ -9,7 +8,7 @@
 //!
 //! [`layout`] is the memory of a data node, [`NodeEnd`] has it. [`ServerEnd`] and [`ClientEnd`] are the
 //! other two on a port; their machines, [`Server`] and [`Client`], are poll-driven and know no clock.
-//! `docs/clover.md` draws every layout, and says what happens when whoever dies.
+//! `docs/clover.md` draws every layout, and describes the failure of each party.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -20,6 +19,7 @@ mod counters;
 mod cursors;
 mod epochs;
 mod failure;
+mod free_list;
 mod judge;
 pub mod layout;
 pub mod message;
@@ -27,7 +27,6 @@ mod mutations;
 mod nodes;
 mod server;
 mod setup;
-mod stock;
 
 pub use answer::{Answer, Refused};
 pub use client::Client;

@@ -30,7 +30,7 @@ pub enum CallOp {
     Create = 3,
     /// Keys with superseded entries.
     Superseded = 4,
-    /// Nothing: the head says which epoch the client has left.
+    /// No body: the head holds the epoch that the client has left.
     Publish = 5,
     /// Entries that the client has taken and does not need.
     Give = 6,
@@ -79,7 +79,7 @@ pub enum CallStatus {
     Done = 0,
     /// The key is not stored.
     NotFound = 1,
-    /// [`CallOp::Create`]: the key is there already; the body says where.
+    /// [`CallOp::Create`]: the key exists already; the body holds its position.
     Exists = 2,
     /// There is no room for another key.
     Full = 3,
@@ -120,7 +120,7 @@ pub struct Reply {
 /// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadMessage {
-    /// Its length is not what its head says.
+    /// Its length differs from the one in its head.
     Length,
     /// No such operation, or a field that has no meaning.
     Unknown,

@@ -1,6 +1,6 @@
-//! PUTs and DELETEs of a client: an entry of its stock is written on all data nodes, then linked behind
+//! PUTs and DELETEs of a client: an entry of its free list is written on all data nodes, then linked behind
 //! the last one of the key's chain. No CPU of a data node takes part, and the metadata server's only
-//! where a key is new or unknown, and when the stock runs out.
+//! where a key is new or unknown, and when the free list runs out.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -14,10 +14,10 @@ use crate::{
     calls::Caller,
     cursors::{Cursor, Cursors},
     epochs::{Epochs, Stay},
+    free_list::FreeList,
     layout::{CLASSES, HEAD_BYTES, KEY_BYTES_MAX, KeyHash, Next, Place, class_of_len, lay_out},
     message::{CallOp, CallStatus, NUMBERS_MAX, Reply},
     nodes::{Landed, Nodes},
-    stock::Stock,
 };
 
 /// Times that a PUT or DELETE looks for its chain again before it is given up.
@@ -83,7 +83,7 @@ pub(crate) struct Mutations {
     body_max: usize,
     scratch: Vec<u8>,
     pub(crate) nodes: Nodes,
-    pub(crate) stock: Stock,
+    pub(crate) free_list: FreeList,
     /// Entries that there are of each class.
     entries: [u32; CLASSES],
     /// Requests that wait for an entry, in order.
@@ -111,7 +111,7 @@ impl Mutations {
             body_max,
             scratch: vec![0; HEAD_BYTES + body_max],
             nodes,
-            stock: Stock::new(window, idle),
+            free_list: FreeList::new(window, idle),
             entries,
             waiting: VecDeque::with_capacity(window),
             needs: VecDeque::with_capacity(window),
@@ -180,7 +180,7 @@ impl Mutations {
                 .filter_map(|index| self.all[*index].as_ref());
             waiting.any(|mutation| mutation.class == class)
         };
-        self.stock.wanting(now, waits)
+        self.free_list.wanting(now, waits)
     }
 
     /// Hands entries to requests that wait for them; ends those that have waited for `entry_wait`.
@@ -197,7 +197,7 @@ impl Mutations {
             let Some(mutation) = &mut self.all[index] else {
                 continue;
             };
-            if let Some(place) = self.stock.take(mutation.class, shared.now) {
+            if let Some(place) = self.free_list.take(mutation.class, shared.now) {
                 mutation.entry = Place {
                     tombstone: mutation.delete,
                     ..place
@@ -211,7 +211,7 @@ impl Mutations {
             }
             let late = matches!(mutation.stage, MutationStage::Entry(since)
                 if shared.now.saturating_sub(since) > entry_wait);
-            if mutation.delete && (late || self.stock.is_dry(mutation.class)) {
+            if mutation.delete && (late || self.free_list.is_dry(mutation.class)) {
                 mutation.stage = MutationStage::Asking;
                 self.needs.push_back(Needs::Delete(index));
             } else if late {
@@ -403,7 +403,7 @@ impl Mutations {
         }
     }
 
-    /// Ends a request. An entry that nobody can reach goes back to the stock.
+    /// Ends a request. An entry that no other party can reach returns to the free list.
     fn end(&mut self, index: usize, answer: Answer<'static>, shared: &mut Shared<'_>) {
         let Some(mutation) = self.all[index].take() else {
             return;
@@ -416,7 +416,7 @@ impl Mutations {
                 tombstone: false,
                 ..mutation.entry
             };
-            self.stock.put_back(mutation.class, place);
+            self.free_list.put_back(mutation.class, place);
         }
         if let Some(stay) = mutation.stay {
             shared.epochs.end(stay);
@@ -450,7 +450,7 @@ impl Mutations {
 /// Completions taken at a time.
 const POLLED: usize = 32;
 
-/// Returns where a reply says that a chain is.
+/// Returns the position of a chain that a reply names.
 pub(crate) fn cursor_of(reply: &Reply) -> Option<Cursor> {
     match reply.words[..] {
         [slot, word] => Some(Cursor {

@@ -46,7 +46,7 @@ pub struct Server {
     tasks: Tasks,
     reaper: Reaper,
     start: Start,
-    /// What the headers say, and then what they have to say.
+    /// The memberships that were read from the headers; then those to write into them.
     members: Memberships,
     /// The shortcuts whose chains are walked at the start.
     chunk: [u64; CHUNK],

@@ -149,9 +149,9 @@ impl Client {
             self.epochs.learn(reply.epoch, reply.flush);
             match caller {
                 Caller::Get(slot) => self.found(slot, &reply, sink),
-                Caller::Stock(class) => {
+                Caller::FreeList(class) => {
                     let again = now + self.delays.publish;
-                    self.mutations.stock.stocked(class, &reply.words, again);
+                    self.mutations.free_list.refill(class, &reply.words, again);
                 }
                 Caller::Mutation(index) => {
                     let Self {
@@ -170,7 +170,7 @@ impl Client {
                     };
                     mutations.replied(port, index, (&reply, op), &mut shared);
                 }
-                Caller::Nobody => {}
+                Caller::None => {}
             }
         }
         self.replies = replies;

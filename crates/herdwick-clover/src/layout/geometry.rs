@@ -1,4 +1,4 @@
-//! Where shortcuts and size classes are in the memory of a data node, and the header that says so.
+//! The offsets of shortcuts and size classes in the memory of a data node, and the header that holds them.
 
 use herdwick_mem::WORD;
 

@@ -1,6 +1,6 @@
-//! Superseded entries are taken out of a chain: its shortcut moves to the last entry, on all data nodes;
+//! Removes superseded entries from a chain: its shortcut moves to the last entry, on all data nodes;
 //! then the entries before that are retired. A chain that ends with a tombstone is closed, and its key
-//! forgotten. A link that somebody began and did not finish is finished on the way.
+//! forgotten. Uncommitted links found on the walk are completed.
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::Port;
@@ -176,7 +176,7 @@ impl Server {
         true
     }
 
-    /// The shortcut names the entry that was reached: nobody finds those before it any more.
+    /// The shortcut names the entry that was reached: no client finds those before it any more.
     fn moved(&mut self, collect: &mut Collect) {
         self.index.slot(collect.slot).place = collect.at;
         for place in collect.passed.drain(..) {
@@ -209,8 +209,8 @@ impl Server {
         collect: &mut Collect,
     ) -> bool {
         match act {
-            // Closed, or somebody has appended another entry, behind which the append would go on: it
-            // stays open then.
+            // Closed, or a client has appended another entry, behind which the append would continue:
+            // the chain stays open then.
             Act::End(End::Linked(_) | End::Closed) => {
                 if let Reason::Delete(deleter) = &mut collect.reason {
                     deleter.closed = !collect.at.tombstone;
@@ -248,14 +248,14 @@ impl Server {
         self.counters.forgotten += 1;
     }
 
-    /// Somebody wrote over the chain: it is left as it is, and no entry of it is used again.
+    /// The chain was overwritten: it is left as it is, and no entry of it is used again.
     #[cold]
     fn corrupted(&mut self, collect: &mut Collect) -> bool {
         self.counters.corrupt += 1;
         // An orphan whose chain is not known to the end may be in it.
         match std::mem::replace(&mut collect.reason, Reason::Superseded) {
             Reason::Superseded => {}
-            // It may be in the chain: nobody holds it any more, and it is not used again.
+            // It may be in the chain. No client holds it any more, and it is not used again.
             Reason::Orphan(number) => self.abandoned(number),
             Reason::Delete(deleter) => {
                 let status = match deleter.closed {

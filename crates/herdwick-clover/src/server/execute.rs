@@ -153,8 +153,8 @@ impl Server {
                 let body = [slot.into(), one.place.word()];
                 Executed::Answered(CallStatus::Done, body.into_iter().collect())
             }
-            // Whoever knew the slot from an earlier life of the key may see the new entry by now, or the
-            // old ones still: who asks is told when all see the same.
+            // A client that knew the slot from an earlier use of the key may see the new entry already,
+            // or the old ones still. The reply is sent when all clients see the same.
             Phase::Creating | Phase::Forgetting | Phase::Free => Executed::NotYet,
         }
     }

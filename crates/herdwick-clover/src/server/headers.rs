@@ -1,5 +1,5 @@
 //! The start: the server READs the headers of all data nodes, refuses nodes that do not belong together,
-//! and says in the headers which nodes it has. Nothing else is changed before that.
+//! and writes into the headers which nodes it has. Nothing else is changed before that.
 
 use herdwick_fabric::Port;
 use herdwick_mem::WORD;
@@ -67,7 +67,7 @@ impl Server {
     }
 
     fn agree<P: Port>(&mut self, port: &mut P, landed: Landed) {
-        // Whoever has the key of the hashes learns nothing of it from another hash.
+        // Another hash under the same key reveals nothing about the key.
         let fresh = KeyHash::of(&self.hash_key, b"store").0[0].max(1);
         match agree(&self.members, fresh) {
             Ok(agreed) if agreed == self.members => self.begin_scan(landed),

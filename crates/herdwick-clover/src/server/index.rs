@@ -16,7 +16,7 @@ pub(super) enum Phase {
     Live,
     /// The chain is closed, or about to be.
     Forgetting,
-    /// Somebody wrote over the chain: no entry of it is used again.
+    /// The chain was overwritten: no entry of it is used again.
     Broken,
 }
 

@@ -1,5 +1,5 @@
-//! Entries that a client held when it was removed: those that it had not linked are retired. Whether it
-//! had linked one, the chain of the key tells that the entry names.
+//! Entries that a client held when it was removed: those that it had not linked are retired. The server
+//! walks the chain of the key that an entry names to find out whether it was linked.
 
 use herdwick_fabric::Port;
 

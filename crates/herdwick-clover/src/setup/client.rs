@@ -38,7 +38,7 @@ pub struct ClientOptions {
     pub cursors: usize,
     /// Longest value that is written.
     pub value_max: usize,
-    /// How often the metadata server is told which epoch the client has left.
+    /// Interval at which the client reports to the metadata server which epoch it has left.
     pub publish: Duration,
     /// Time for which a PUT waits for a free entry.
     pub entry_wait: Duration,

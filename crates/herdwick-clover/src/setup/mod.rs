@@ -1,5 +1,5 @@
-//! The objects of data nodes, metadata server and clients on their ports, and what they have to tell each
-//! other. The caller carries grants, accepts and tickets between them, as the fabric needs it.
+//! The queue pairs and regions of data nodes, metadata server and clients on their ports, and the messages
+//! that connect them. The caller carries grants, accepts and tickets between them, as the fabric needs it.
 //!
 //! ```text
 //! client                                           data node

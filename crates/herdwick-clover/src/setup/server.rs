@@ -26,9 +26,9 @@ pub struct ServerOptions {
     pub clients: usize,
     /// The key by which keys are hashed: a secret of the server and its clients, drawn at random.
     pub hash_key: HashKey,
-    /// How often a key is looked at that nobody has said has superseded entries.
+    /// Interval at which the server examines keys for which no client reported superseded entries.
     pub sweep: Duration,
-    /// Time after which a client is taken for dead that does not call, or that memory waits for.
+    /// Time without a call, or for which memory waits for a client, after which it counts as dead.
     pub lease: Duration,
 }
 

@@ -29,7 +29,7 @@ fn deleted(seed: u64, nodes: usize) -> World<SeededNetwork> {
 type Cut = (PartyId, PartyId);
 
 /// Client 1 creates the key; after so many passes packets are lost, and client 0 READs it. Returns
-/// whether it found the value, and whether client 1 was told before that it is stored.
+/// whether it found the value, and whether client 1 got the reply before that it is stored.
 fn found(world: &mut World<SeededNetwork>, passes: u64, cut: Cut) -> (bool, bool) {
     let now = world.now;
     let creator = &mut world.clients[1].end.client;

@@ -1,4 +1,4 @@
-//! Clients that say what they like, write without the right, or hoard; and those that only stop.
+//! Clients that send arbitrary messages, write without the right, or hoard; and those that only stop.
 
 use herdwick_check::Rng;
 use std::time::Duration;
@@ -220,10 +220,10 @@ fn claims_are_checked_and_hoards_bounded() {
     let free = world.server.server().free_entries(0);
     let mut raw = Raw::new(&mut world);
     let full = |reply: &[u64]| status(reply) == CallStatus::Malformed as u64;
-    // Of no class, in a chain, in the stock of another, free, and behind the last one. Entries are handed
+    // Of no class, in a chain, in the free list of another, free, and behind the last one. Entries are handed
     // out by their numbers, of the class of the value first.
     assert_eq!(class_of_len(24 + 16 + 4), Some(0));
-    assert!(free < 9_998, "the client has some in stock: {free}");
+    assert!(free < 9_998, "the client has some in its free list: {free}");
     let [linked, held, unused] = [0, 1, 9_999].map(|number| geometry.target_of(number));
     for target in [1, linked, held, unused, 1 << 20] {
         let place = Place {
@@ -277,7 +277,7 @@ fn claims_are_checked_and_hoards_bounded() {
     assert_eq!(world.get(0, &key(1)), Kept::Value(b"new".to_vec()));
 }
 
-/// A client that sends calls and takes no replies holds up nobody.
+/// A client that sends calls and takes no replies delays no other.
 #[test]
 fn a_client_that_takes_no_replies_is_bounded() {
     let mut world = world(3);

@@ -18,7 +18,7 @@ struct History {
     next: u64,
 }
 
-/// A value that says which operation stored it: the number, padded to a length that changes.
+/// A value that names the operation that stored it: its number, padded to a length that changes.
 fn value(n: u64) -> Vec<u8> {
     let mut value = n.to_le_bytes().to_vec();
     value.resize(8 + (n as usize * 37) % 120, n as u8);
@@ -130,7 +130,7 @@ impl History {
 }
 
 /// One pass, in which each client begins an operation if fewer than `most` of its own are in flight. What
-/// is in flight when somebody dies has an unknown outcome, and each doubles what the check has to try.
+/// is in flight when a party dies has an unknown outcome, and each doubles what the check has to try.
 fn step(world: &mut World<SeededNetwork>, history: &mut History, draw: &mut Rng, most: usize) {
     for index in 0..world.clients.len() {
         let open = history
@@ -223,7 +223,7 @@ fn histories_without_deaths_are_linearizable() {
     }
 }
 
-/// A client that is killed at any step of its PUTs blocks nobody, and the entries that it held are used
+/// A client that is killed at any step of its PUTs blocks no other, and the entries that it held are used
 /// again.
 #[test]
 fn clients_killed_at_any_step_block_nobody() {
@@ -239,7 +239,7 @@ fn clients_killed_at_any_step_block_nobody() {
             while history.next < others {
                 step(&mut world, &mut history, &mut draw, 3);
             }
-            // Whoever watches sessions notices its end.
+            // The caller watches sessions, and notices its end.
             world.remove(2);
             history.lose(2);
             run(&mut world, &mut history, &mut draw, 60);

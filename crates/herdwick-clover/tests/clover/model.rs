@@ -39,7 +39,7 @@ fn name(n: u64) -> Vec<u8> {
     }
 }
 
-/// Runs operations of several clients on keys that nobody else asks for meanwhile. Returns what is
+/// Runs operations of several clients, each on keys that no other uses meanwhile. Returns what is
 /// stored in the end.
 fn against_a_map<F: Fabric>(
     world: &mut World<F>,
@@ -125,7 +125,7 @@ fn settles<F: Fabric>(world: &mut World<F>, map: &BTreeMap<Vec<u8>, Vec<u8>>, ke
     conserves(world, map.len());
 }
 
-/// No entry is lost: one is in use for each key, and when nobody has a stock all others are free.
+/// No entry is lost: one is in use for each key, and when no client has a free list all others are free.
 fn conserves<F: Fabric>(world: &mut World<F>, keys: usize) {
     let entries = world.geometry.count() as usize;
     for _ in 0..200_000 {

@@ -121,7 +121,7 @@ fn a_start_that_dies_between_headers_is_taken_up() {
     }
 }
 
-/// Somebody wrote over a replica: a PUT that one node names and another one does not is neither done nor
+/// A replica was overwritten: a PUT that one node names and another one does not is neither done nor
 /// without effect, and its entry is not used for another one.
 #[test]
 fn a_put_that_the_nodes_disagree_about_has_an_unknown_outcome() {
@@ -241,7 +241,7 @@ fn a_key_is_seen_when_all_nodes_have_it_and_not_before() {
     while world.server.server().keys() > 0 {
         world.pass();
     }
-    // A stock, and the end of the calls for it, before the link is cut.
+    // A free list, and the end of the calls for it, before the link is cut.
     assert_eq!(world.put(0, &key(2), b"else"), Kept::Done);
     assert_eq!(world.delete(0, &key(2)), Kept::Done);
     while world.server.server().keys() > 0 {
@@ -275,7 +275,7 @@ fn a_key_is_seen_when_all_nodes_have_it_and_not_before() {
     );
 }
 
-/// A node that cannot end a session says so, and keeps it.
+/// A node that cannot end a session reports it, and keeps it.
 #[test]
 fn a_session_that_cannot_be_ended_is_kept() {
     let mut world = world(1);

@@ -29,7 +29,7 @@ fn memory_that_a_slow_reader_may_read_is_not_reused() {
         world.get(1, &key(1)),
         Kept::Value(b"first value, 20 byte".to_vec())
     );
-    // Nobody is slow: entries are reused as often as one likes.
+    // No client is slow: entries are reused without limit.
     assert_eq!(put_until_full(&mut world), 2000);
     // The READs of a GET are on their way, and then the client does nothing more.
     let last = vec![(1999 % 256) as u8; 20];
@@ -75,11 +75,11 @@ fn a_client_that_does_not_come_back_lapses() {
         world.pass();
     }
     assert_eq!(put_until_full(&mut world), 2000);
-    // Its stock is there again.
+    // Its free list is there again.
     assert!(world.server.server().counters().reclaimed > 0);
 }
 
-/// Where nothing is retired, nobody waits for a client that is gone; but it has a place.
+/// Where nothing is retired, no reuse waits for a client that is gone; but it has a place.
 #[test]
 fn a_client_that_is_gone_lapses_where_nothing_is_retired_too() {
     let mut world = World::new(SeededNetwork::new(4), (1, 2), geometry(4, 60, 100));

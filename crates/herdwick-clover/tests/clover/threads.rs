@@ -17,7 +17,7 @@ use crate::fixture::{Kept, SECRET, Shm, World, geometry, join, key};
 const KEYS: u64 = 16;
 const WRITERS: usize = 4;
 
-/// A value that names its key, of a length that its first byte says.
+/// A value that names its key, of the length in its first byte.
 fn value(n: u64, seed: u8) -> Vec<u8> {
     let mut value = vec![seed; 9 + usize::from(seed)];
     value[1..9].copy_from_slice(&n.to_le_bytes());
@@ -55,7 +55,7 @@ fn work(
                     .put(&key(n), &value(n, draw.below(200) as u8), n, now),
             };
         }
-        // Steps of time: nothing is lost here, and nobody may be taken for dead on a busy host.
+        // Steps of time: nothing is lost here, and no client may be taken for dead on a busy host.
         now += Duration::from_nanos(100);
         end.client.post(&mut end.port, now);
         end.port.progress(now);
@@ -131,7 +131,7 @@ fn readers_on_other_threads_see_whole_values_of_their_keys() {
         {
             thread::yield_now();
         }
-        // Whoever panics, the others must end.
+        // If one thread panics, the others must end.
         failed.store(gets.load(Ordering::Relaxed) < wanted, Ordering::Relaxed);
         stop.store(true, Ordering::Relaxed);
         let ends: Vec<_> = workers

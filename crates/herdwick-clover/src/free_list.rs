@@ -1,5 +1,5 @@
-//! The free entries that a client has in stock, of each size class: when more are asked for, and which are
-//! given back.
+//! A client's free lists, one for each size class: when it asks the server for more entries, and which it
+//! gives back.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LOW: usize = BATCH / 2;
 const HIGH: usize = 2 * BATCH;
 
 #[derive(Debug, Default)]
-struct ClassStock {
+struct ClassFreeList {
     places: Vec<Place>,
     /// A call for entries is in flight.
     asked: bool,
@@ -27,20 +27,20 @@ struct ClassStock {
     used: Duration,
 }
 
-/// The stock.
+/// The free lists of all size classes.
 #[derive(Debug)]
-pub(crate) struct Stock {
-    classes: [ClassStock; CLASSES],
-    /// Time after which a class that nobody uses is given back.
+pub(crate) struct FreeList {
+    classes: [ClassFreeList; CLASSES],
+    /// Time without use after which the entries of a class are given back.
     idle: Duration,
 }
 
-impl Stock {
+impl FreeList {
     /// Makes room for what `window` requests may give back, beside what is asked for.
     pub(crate) fn new(window: usize, idle: Duration) -> Self {
-        let class = |_| ClassStock {
+        let class = |_| ClassFreeList {
             places: Vec::with_capacity(window + LOW + BATCH),
-            ..ClassStock::default()
+            ..ClassFreeList::default()
         };
         Self {
             classes: std::array::from_fn(class),
@@ -60,7 +60,7 @@ impl Stock {
         self.classes[class].places.push(place);
     }
 
-    /// Returns a class that is to be asked for; `waits` says whether a request waits for it.
+    /// Returns a class that is to be asked for; `waits` returns whether a request waits for it.
     pub(crate) fn wanting(&self, now: Duration, waits: impl Fn(usize) -> bool) -> Option<usize> {
         let wanting = |index: &usize| {
             let class = &self.classes[*index];
@@ -77,7 +77,7 @@ impl Stock {
     }
 
     /// Takes the entries of a reply; after one without any, more are asked for at `again`.
-    pub(crate) fn stocked(&mut self, class: usize, words: &[u64], again: Duration) {
+    pub(crate) fn refill(&mut self, class: usize, words: &[u64], again: Duration) {
         let class = &mut self.classes[class];
         let before = class.places.len();
         class
@@ -96,7 +96,7 @@ impl Stock {
 
     /// Returns entries of a class that are to be given back: too many, or not used for a while.
     pub(crate) fn surplus(&self, now: Duration) -> Option<(usize, &[Place])> {
-        let surplus = |(index, class): (usize, &'_ ClassStock)| {
+        let surplus = |(index, class): (usize, &'_ ClassFreeList)| {
             let idle = now.saturating_sub(class.used) > self.idle;
             let kept = if idle { 0 } else { HIGH };
             let count = class.places.len().saturating_sub(kept).min(NUMBERS_MAX);
@@ -107,7 +107,7 @@ impl Stock {
         Some((class, &places[places.len() - count..]))
     }
 
-    /// So many entries of [`Stock::surplus`] are being given back.
+    /// So many entries of [`FreeList::surplus`] are being given back.
     pub(crate) fn given(&mut self, class: usize, count: usize) {
         let places = &mut self.classes[class].places;
         places.truncate(places.len().saturating_sub(count));
@@ -131,51 +131,55 @@ mod tests {
 
     #[test]
     fn one_call_at_a_time_asks_for_a_class() {
-        let (mut stock, now) = (Stock::new(4, IDLE), Duration::from_secs(1));
-        assert_eq!(stock.wanting(now, |_| false), None);
-        assert_eq!(stock.take(3, now), None);
-        assert_eq!(stock.wanting(now, |class| class == 3), Some(3));
-        stock.asked(3);
-        assert_eq!(stock.wanting(now * 2, |class| class == 3), None);
-        stock.stocked(3, &[], now * 3);
-        assert_eq!(stock.wanting(now * 2, |class| class == 3), None);
-        assert_eq!(stock.wanting(now * 3, |class| class == 3), Some(3));
-        stock.asked(3);
-        assert!(stock.is_dry(3));
-        stock.stocked(3, &words(BATCH), now);
-        assert!(!stock.is_dry(3));
+        let (mut free_list, now) = (FreeList::new(4, IDLE), Duration::from_secs(1));
+        assert_eq!(free_list.wanting(now, |_| false), None);
+        assert_eq!(free_list.take(3, now), None);
+        assert_eq!(free_list.wanting(now, |class| class == 3), Some(3));
+        free_list.asked(3);
+        assert_eq!(free_list.wanting(now * 2, |class| class == 3), None);
+        free_list.refill(3, &[], now * 3);
+        assert_eq!(free_list.wanting(now * 2, |class| class == 3), None);
+        assert_eq!(free_list.wanting(now * 3, |class| class == 3), Some(3));
+        free_list.asked(3);
+        assert!(free_list.is_dry(3));
+        free_list.refill(3, &words(BATCH), now);
+        assert!(!free_list.is_dry(3));
         for left in (LOW..BATCH).rev() {
-            assert_eq!(stock.wanting(now, |_| false), None, "{left}");
-            assert!(stock.take(3, now).is_some());
+            assert_eq!(free_list.wanting(now, |_| false), None, "{left}");
+            assert!(free_list.take(3, now).is_some());
         }
-        stock.take(3, now);
-        assert_eq!(stock.wanting(now, |_| false), Some(3));
-        assert_eq!(stock.wanting(now * 2, |_| false), None, "nobody uses it");
+        free_list.take(3, now);
+        assert_eq!(free_list.wanting(now, |_| false), Some(3));
+        assert_eq!(
+            free_list.wanting(now * 2, |_| false),
+            None,
+            "it is not in use"
+        );
         // Where there are few, others need them.
-        stock.stocked(3, &words(1), now);
-        assert_eq!(stock.wanting(now, |_| false), None);
+        free_list.refill(3, &words(1), now);
+        assert_eq!(free_list.wanting(now, |_| false), None);
     }
 
     #[test]
     fn what_is_too_much_or_not_used_is_given_back() {
-        let (mut stock, now) = (Stock::new(40, IDLE), Duration::from_secs(1));
-        stock.take(0, now);
-        stock.stocked(0, &words(BATCH), now);
-        assert_eq!(stock.surplus(now), None);
+        let (mut free_list, now) = (FreeList::new(40, IDLE), Duration::from_secs(1));
+        free_list.take(0, now);
+        free_list.refill(0, &words(BATCH), now);
+        assert_eq!(free_list.surplus(now), None);
         for word in words(2 * BATCH) {
-            stock.put_back(0, Place::of(word).unwrap());
+            free_list.put_back(0, Place::of(word).unwrap());
         }
-        let surplus = |stock: &Stock, now| {
-            stock
+        let surplus = |free_list: &FreeList, now| {
+            free_list
                 .surplus(now)
                 .map(|(class, places)| (class, places.len()))
         };
-        assert_eq!(surplus(&stock, now), Some((0, BATCH)));
-        assert_eq!(surplus(&stock, now + 2 * IDLE), Some((0, NUMBERS_MAX)));
-        stock.given(0, NUMBERS_MAX);
-        assert_eq!(surplus(&stock, now), None);
-        assert_eq!(surplus(&stock, now + 2 * IDLE), Some((0, BATCH)));
-        stock.given(0, BATCH);
-        assert_eq!(surplus(&stock, now + 2 * IDLE), None);
+        assert_eq!(surplus(&free_list, now), Some((0, BATCH)));
+        assert_eq!(surplus(&free_list, now + 2 * IDLE), Some((0, NUMBERS_MAX)));
+        free_list.given(0, NUMBERS_MAX);
+        assert_eq!(surplus(&free_list, now), None);
+        assert_eq!(surplus(&free_list, now + 2 * IDLE), Some((0, BATCH)));
+        free_list.given(0, BATCH);
+        assert_eq!(surplus(&free_list, now + 2 * IDLE), None);
     }
 }
