@@ -39,14 +39,14 @@ fn check(input: &[u8]) {
 fn commands(input: &[u8], step: usize) -> Vec<String> {
     let (mut decoder, mut keys) = (Decoder::new(VALUE_BYTES_MAX), KeyRoom::new(1));
     let mut seen = Vec::new();
-    let (mut start, mut end, mut need, mut swallow) = (0, 0, 1, 0u64);
+    let (mut start, mut end, mut need, mut discard) = (0, 0, 1, 0u64);
     while end < input.len() {
         end = (end + step).min(input.len());
         loop {
-            let dropped = swallow.min((end - start) as u64);
-            swallow -= dropped;
+            let dropped = discard.min((end - start) as u64);
+            discard -= dropped;
             start += dropped as usize;
-            if swallow > 0 || end - start < need || start == end {
+            if discard > 0 || end - start < need || start == end {
                 break;
             }
             let front = &input[start..end];
@@ -69,20 +69,20 @@ fn commands(input: &[u8], step: usize) -> Vec<String> {
                     seen.push(format!("{:?}", get.keys.of(front)));
                     (used, 0)
                 }
-                Decoded::Request { used, swallow, .. }
-                | Decoded::Command { used, swallow, .. }
-                | Decoded::Refused { used, swallow, .. } => (used, swallow),
+                Decoded::Request { used, discard, .. }
+                | Decoded::Command { used, discard, .. }
+                | Decoded::Refused { used, discard, .. } => (used, discard),
             };
             assert!(0 < used && used <= end - start, "{used} of {}", end - start);
             sane(&decoded, front);
             seen.push(format!("{decoded:?}"));
-            (start, need, swallow) = (start + used, 1, drop);
+            (start, need, discard) = (start + used, 1, drop);
         }
     }
     seen
 }
 
-/// What whoever executes a request relies on.
+/// Checks what the execution of a request relies on.
 fn sane(decoded: &Decoded<'_>, input: &[u8]) {
     let key = |key: &[u8]| assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "{key:?}");
     match decoded {

@@ -61,7 +61,7 @@ def check(cache):
         assert get(path) == (200, None, body), path
     # nginx escapes what a key cannot have.
     assert cache.set("/a%20b", b"escaped", noreply=False) and get("/a%20b")[2] == b"escaped"
-    # The flag that says that a value is compressed.
+    # The flag of a compressed value.
     assert cache.set("/packed", gzip.compress(page), flags=2, noreply=False)
     assert get("/packed") == (200, None, page)
     status, encoding, body = get("/packed", {"Accept-Encoding": "gzip"})

@@ -23,8 +23,8 @@ for mtu in 1500 9000; do
     ip link add hs netns "$server" mtu "$mtu" type veth peer name hc netns "$client" mtu "$mtu"
     ip -n "$server" address add 10.8.0.1/24 dev hs
     ip -n "$client" address add 10.8.0.2/24 dev hc
-    # Trains are cut on the way, as they would be on a real link, so that packets get lost and not
-    # GSO batches.
+    # GSO batches are segmented before the link, as on a real one, so that single packets get lost and
+    # not whole batches.
     for end in "$server hs" "$client hc"; do
         set -- $end
         ip -n "$1" link set lo up

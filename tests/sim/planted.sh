@@ -4,8 +4,8 @@
 #     tests/sim/planted.sh [NAME...]
 #
 # The bugs are the patches in crates/herdwick-sim-bench/tests/planted, all of them if none is named: the
-# first line says what is wrong, the line `System:` what is run. The copy is target/planted (PLANTED_TREE), with a target
-# directory of its own, so that no program with a bug lies beside the others.
+# first line describes the bug, the line `System:` names what is run. The copy is target/planted
+# (PLANTED_TREE), with a target directory of its own, so that no program with a bug lies beside the others.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 copy=${PLANTED_TREE:-$PWD/target/planted}

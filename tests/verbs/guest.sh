@@ -10,7 +10,7 @@
 # that holds another system, that one is beneath instead, and its own init is started, which has to run
 # /run/script: a copy of SCRIPT.
 #
-# Ends with 77 where there can be no guest, and says why.
+# Prints the reason and exits with 77 where there can be no guest.
 set -euo pipefail
 script=$(realpath "$1")
 cd "$(dirname "$0")/../.."

@@ -65,7 +65,7 @@ impl Drop for Guard {
 pub fn guard(pid: i32) -> io::Result<()> {
     let pid = Pid::from_raw(pid).filter(|_| pid > 0);
     let server = pidfd_open(pid.ok_or(ErrorKind::InvalidInput)?, PidfdFlags::empty())?;
-    // Where nobody reads that any more, standard input has ended, too.
+    // If the reader of that has gone, standard input has ended, too.
     let _ = writeln!(io::stdout(), "{BEGUN}");
     let stdin = io::stdin();
     let mut ended = [

@@ -9,7 +9,7 @@ pub struct Operation {
     pub client: usize,
     /// When the call began.
     pub called: u64,
-    /// When the answer came. `None`: never, or it said that the outcome is unknown. The operation
+    /// When the answer came. `None`: never, or the answer was that the outcome is unknown. The operation
     /// may then have taken effect at any time after the call, or not at all. A read without an
     /// answer is no operation: leave it out.
     pub answered: Option<u64>,

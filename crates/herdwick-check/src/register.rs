@@ -53,7 +53,7 @@ impl Action {
         }
     }
 
-    /// Returns the same action with an unknown outcome; `None` for a read, which then says nothing.
+    /// Returns the same action with an unknown outcome; `None` for a read, which then proves nothing.
     pub(crate) fn unknown(self) -> Option<Self> {
         match self {
             Self::Get { .. } => None,

@@ -341,7 +341,7 @@ fn write_latencies(mut hdr: OutputFile<'_>, report: &Report) -> Result<(), Bench
     }
 }
 
-/// Returns what tells the lines of a table apart.
+/// Returns the names that distinguish the lines of a table.
 fn name_of(subject: &Subject) -> (&String, &String) {
     let system = subject.beside.as_ref().unwrap_or(&subject.system);
     (system, &subject.fabric)

@@ -177,8 +177,8 @@ fn ended(result: Result<(), FigureFailure>) -> ExitCode {
     }
 }
 
-/// Measures, prints and writes each figure, and passes all until then to `so_far`; `otherwise` tells what
-/// becomes of one of which nothing could be measured.
+/// Measures, prints and writes each figure, and passes all until then to `so_far`; `otherwise` handles a
+/// figure of which nothing could be measured.
 fn draw_all(
     figures: impl Iterator<Item = &'static Figure>,
     (terms, seconds): (&FigureTerms, f64),

@@ -1,5 +1,6 @@
-//! Words for whoever runs the command. What cannot be written is lost: the macros of the standard
-//! library end the process instead, and with it a server whose log is on a full disk.
+//! Output of the command on standard output and standard error. What cannot be written is lost: the
+//! macros of the standard library end the process instead, and with it a server whose log is on a full
+//! disk.
 
 use std::{
     fmt::Display,
@@ -11,7 +12,7 @@ pub(crate) fn complain(words: impl Display) {
     let _ = writeln!(io::stderr().lock(), "herdwick: {words}");
 }
 
-/// Writes a report to standard output. Whoever reads it may stop reading.
+/// Writes a report to standard output. A pipe may be closed by its reader.
 ///
 /// # Errors
 /// Those of standard output, but for a pipe that has been closed.

@@ -65,8 +65,7 @@
 //! **Contract of the one-sided verbs.** `herdwick-conformance` tests it on each provider:
 //!
 //! - A READ or WRITE accesses exactly its bytes, at any alignment of either end. Bytes beside a WRITE
-//!   that the peer's CPU stores at the same time are kept, except where [`SendOp::Write`] says
-//!   otherwise.
+//!   that the peer's CPU stores at the same time are kept, with the exceptions of [`SendOp::Write`].
 //! - Each aligned 8-byte word is loaded, or stored, at once, if the remote address is a multiple of 8.
 //!   So a READ beside a writer returns words that were stored, but words of different stores.
 //!   The kernel's `rdma_rxe` on an emulated CPU does not hold to this (`docs/rdma.md`).
@@ -395,8 +394,8 @@ pub trait Device {
     }
 
     /// Returns whether `endpoints` belong to the peer of `pd`, whose host is `host` (`None`: this
-    /// host), so that it directs no replies to others. Providers tell by the host, or by the
-    /// domain. To be asked before the first use of an endpoint that came from an untrusted peer.
+    /// host), so that it directs no replies to others. Providers decide by the host, or by the
+    /// domain. To be called before the first use of an endpoint that came from an untrusted peer.
     fn is_at(
         &self,
         port: &Self::Port,

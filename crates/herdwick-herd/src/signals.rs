@@ -52,7 +52,7 @@ impl Signals {
 mod tests {
     use super::*;
 
-    /// Postlists of each length, mixed by a generator: what rdma.md says of those on their way.
+    /// Postlists of each length, in random order: the bound of rdma.md on those in flight holds.
     #[test]
     fn at_most_94_requests_are_posted_before_a_signaled_one() {
         let (mut signals, mut chance) = (Signals::default(), 1_u32);

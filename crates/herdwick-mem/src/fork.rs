@@ -72,7 +72,7 @@ fn number(word: &AtomicU64) -> u64 {
 /// while another thread holds the lock would wait for ever.
 fn page() -> io::Result<&'static AtomicU64> {
     static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
-    // Acquire: whoever finds the page finds it mapped. Release below: it is published mapped.
+    // Acquire: a thread that reads the pointer sees the mapping. Release below: it is published mapped.
     let mut word = PAGE.load(Ordering::Acquire);
     if word.is_null() {
         let mapping = Mapping::anonymous(size_of::<AtomicU64>())?;

@@ -25,8 +25,8 @@ impl Interruptible {
     /// `ESRCH` if there is no such thread any more.
     pub fn interrupt(self) -> io::Result<()> {
         let (process, thread) = (getpid().as_raw_pid(), self.0.as_raw_pid());
-        // SAFETY: tgkill(2) takes three numbers and touches no memory. What the signal does is up to
-        // whoever installed a handler, which was not safe to do unless any thread may run it.
+        // SAFETY: tgkill(2) takes three numbers and touches no memory. The signal runs the handler that
+        // is installed; installing one was unsound unless any thread may run it.
         let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGURG) };
         if sent == 0 {
             Ok(())

@@ -84,7 +84,7 @@ impl Awaited {
             Block::Whole(value, used) => asked(value).map(|asked| Decoded::Request {
                 asked,
                 used,
-                swallow: 0,
+                discard: 0,
             }),
             Block::Unended(used) => Some(unended(self.answer.is_silent(), used)),
             Block::Short(at) => Some(Decoded::NeedMore { at }),

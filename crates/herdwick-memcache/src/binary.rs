@@ -301,11 +301,11 @@ impl<'a> Frame<'a> {
         }
     }
 
-    fn request(&self, op: Op<'a>, kind: PacketKind, used: usize, swallow: u32) -> Decoded<'a> {
+    fn request(&self, op: Op<'a>, kind: PacketKind, used: usize, discard: u32) -> Decoded<'a> {
         Decoded::Request {
             asked: self.asked(op, kind),
             used,
-            swallow: u64::from(swallow),
+            discard: u64::from(discard),
         }
     }
 
@@ -327,7 +327,7 @@ impl<'a> Frame<'a> {
                 closes,
             },
             used: self.value_at,
-            swallow: u64::from(value_len),
+            discard: u64::from(value_len),
         }
     }
 
@@ -336,13 +336,13 @@ impl<'a> Frame<'a> {
         self.command(verb, self.value_at, 0)
     }
 
-    fn command(&self, verb: Verb<'a>, used: usize, swallow: u32) -> Decoded<'a> {
+    fn command(&self, verb: Verb<'a>, used: usize, discard: u32) -> Decoded<'a> {
         let echo = Echo::new(&self.header);
         let key = self.key;
         Decoded::Command {
             command: Command::Packet(Packet { echo, key, verb }),
             used,
-            swallow: u64::from(swallow),
+            discard: u64::from(discard),
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) fn unended<'a>(noreply: bool, used: usize) -> Decoded<'a> {
     Decoded::Refused {
         refused: Refused::Line { refusal, noreply },
         used,
-        swallow: 0,
+        discard: 0,
     }
 }
 

@@ -101,7 +101,7 @@ fn put<'a>(line: &Line<'a>, words: Keys<'a>, verb: Storage) -> Decoded<'a> {
         noreply,
     } = match PutLine::read(words, verb) {
         Ok(read) => read,
-        Err((refused, swallow)) => return line.refused(refused, swallow),
+        Err((refused, discard)) => return line.refused(refused, discard),
     };
     let shape = match put.mode {
         Mode::Append | Mode::Prepend => Shape::Extended,
@@ -111,12 +111,12 @@ fn put<'a>(line: &Line<'a>, words: Keys<'a>, verb: Storage) -> Decoded<'a> {
     match line.stores(bytes, stores) {
         Ok(decoded) => decoded,
         // Only `set` removes the old value on failure.
-        Err(swallow) if verb == Storage::Mode(Mode::Set) => Decoded::Request {
+        Err(discard) if verb == Storage::Mode(Mode::Set) => Decoded::Request {
             asked: asked(key, Op::Delete(Delete::default()), Shape::TooLarge, noreply),
             used: line.data_at,
-            swallow,
+            discard,
         },
-        Err(swallow) => line.refused((Refusal::TooLarge, noreply), swallow),
+        Err(discard) => line.refused((Refusal::TooLarge, noreply), discard),
     }
 }
 

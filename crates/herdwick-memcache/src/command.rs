@@ -122,7 +122,7 @@ pub enum Decoded<'a> {
         /// Bytes of the input that it takes, its data included.
         used: usize,
         /// Bytes of the stream after those that are to be dropped.
-        swallow: u64,
+        discard: u64,
     },
     /// A read of any number of keys: `get`, `gets`, `gat`, `gats`.
     Get {
@@ -150,7 +150,7 @@ pub enum Decoded<'a> {
         /// Bytes of the input that it takes.
         used: usize,
         /// Bytes of the stream after those that are to be dropped.
-        swallow: u64,
+        discard: u64,
     },
     /// A command that is answered by an error.
     Refused {
@@ -160,7 +160,7 @@ pub enum Decoded<'a> {
         used: usize,
         /// Bytes of the stream after those that are to be dropped, so that they are never executed
         /// as commands.
-        swallow: u64,
+        discard: u64,
     },
     /// A command that was not [admitted](Admits), or that is too large for the input and was not
     /// announced because others are.

@@ -276,7 +276,7 @@ mod tests {
         let whole = Decoded::Request {
             asked: put(&[b'v'; 20_000]),
             used: input.len(),
-            swallow: 0,
+            discard: 0,
         };
         assert_eq!(decoder.decode(&input, &keys, Admits::All), whole);
         input[8..19].copy_from_slice(b"7 8 16384\r\n".first_chunk::<11>().unwrap());

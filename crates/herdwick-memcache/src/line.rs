@@ -50,14 +50,14 @@ impl<'a> Line<'a> {
         self.refused((refusal, false), 0)
     }
 
-    /// Returns the refusal of a command, and whether its reply is suppressed. Its block, `swallow`
+    /// Returns the refusal of a command, and whether its reply is suppressed. Its block, `discard`
     /// bytes of the stream, is dropped, so that its contents are never executed as commands.
-    pub(crate) fn refused(&self, refused: (Refusal, bool), swallow: u64) -> Decoded<'a> {
+    pub(crate) fn refused(&self, refused: (Refusal, bool), discard: u64) -> Decoded<'a> {
         let (refusal, noreply) = refused;
         Decoded::Refused {
             refused: Refused::Line { refusal, noreply },
             used: self.data_at,
-            swallow,
+            discard,
         }
     }
 
@@ -66,7 +66,7 @@ impl<'a> Line<'a> {
         Decoded::Command {
             command,
             used: self.data_at,
-            swallow: 0,
+            discard: 0,
         }
     }
 
@@ -76,7 +76,7 @@ impl<'a> Line<'a> {
         Decoded::Request {
             asked,
             used: self.data_at,
-            swallow: 0,
+            discard: 0,
         }
     }
 
@@ -92,7 +92,7 @@ impl<'a> Line<'a> {
             Block::Whole(value, used) => Decoded::Request {
                 asked: asked(value),
                 used,
-                swallow: 0,
+                discard: 0,
             },
             Block::Unended(used) => unended(asked(&[]).answer.is_silent(), used),
             Block::Short(at) => {
@@ -105,7 +105,7 @@ impl<'a> Line<'a> {
                 Decoded::Held
             }
             Block::Announced => announced(asked(&[]), self.data_at, bytes),
-            Block::Oversized(swallow) => return Err(swallow),
+            Block::Oversized(discard) => return Err(discard),
         })
     }
 

@@ -171,8 +171,8 @@ fn key<'a>(line: &Line<'a>, mut words: Keys<'a>) -> ParsedPart<(&'a [u8], Keys<'
     Ok((key, words))
 }
 
-/// Decodes the flags in the words `rest`, which `before` words precede, and the key `text`, as they
-/// tell.
+/// Decodes the flags in the words `rest`, which `before` words precede, and the key `text`, which is
+/// base64 if the flags contain `b`.
 #[inline]
 fn flags<'a>(
     line: &Line<'a>,
@@ -237,12 +237,12 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
             &flags,
         )
     };
-    line.stores(bytes, stores).unwrap_or_else(|swallow| {
+    line.stores(bytes, stores).unwrap_or_else(|discard| {
         let removal = Op::Delete(Delete::default());
         Decoded::Request {
             asked: asked(key, removal, MetaKind::TooLarge, &flags),
             used: line.data_at,
-            swallow,
+            discard,
         }
     })
 }

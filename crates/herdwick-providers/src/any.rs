@@ -18,10 +18,10 @@ use herdwick_sim::SeededPort;
 
 /// What to do with a device, compiled for each provider.
 pub trait Visit {
-    /// What comes of it.
+    /// The result of the visit.
     type Output;
 
-    /// Does it with a device of one provider.
+    /// Visits a device of one provider.
     fn visit<D>(self, device: D) -> Self::Output
     where
         D: Device<Port: Into<AnyPort> + 'static> + Send + 'static;
@@ -29,10 +29,10 @@ pub trait Visit {
 
 /// What to do with several devices of one provider, compiled for each provider.
 pub trait VisitAll {
-    /// What comes of it.
+    /// The result of the visit.
     type Output;
 
-    /// Does it with devices of one provider.
+    /// Visits the devices of one provider.
     fn visit<D>(self, first: D, others: Vec<D>) -> Self::Output
     where
         D: Device<Port: Into<AnyPort> + 'static> + Send + 'static;

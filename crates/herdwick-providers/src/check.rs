@@ -16,11 +16,11 @@ pub enum Status {
 /// A value that a check found, for scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// The host does not tell, or there is no limit.
+    /// The host does not report it, or there is no limit.
     Absent,
     /// Whether something holds.
     Flag(bool),
-    /// A number, of bytes if its name says so.
+    /// A number, of bytes if its name contains `bytes`.
     Number(u64),
     /// A name.
     Text(String),

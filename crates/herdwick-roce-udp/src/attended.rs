@@ -102,7 +102,7 @@ impl AttendedPort {
         let start = Instant::now();
         // Pairs with the release in `Attended::drop`.
         while !self.over.load(Ordering::Acquire) {
-            // What rings from here on is seen by the pass, or ends the rest behind it.
+            // A wakeup after this read is handled by the pass below, or ends the next sleep.
             // Nothing to read is the usual case.
             let _ = read(&self.wakeup, &mut [0; 8]);
             let now = start.elapsed();

@@ -223,7 +223,7 @@ impl RoceDevice {
         }
         let source = port.outbox.sockets()[wanted].local().port();
         let from = SocketAddr::new(path.from, source);
-        // A socket bound to one address sends from it without being told.
+        // A socket bound to one address sends from it: only others need the source given.
         let told = self.0.local.ip().is_unspecified().then_some(path.from);
         let to = socket::Destination::new(place.address, told);
         let route = route(from, place.address);

@@ -2,8 +2,8 @@
 //!
 //! [`RoceDevice`] binds one UDP port for all its ports. Each has a socket of its own and runs its
 //! engine in the caller's poll loop, or in a thread ([`Attended`]). Packets are sent in GSO batches
-//! and received in GRO batches, here called GSO batches: see `docs/roce.md`. Start with `port`;
-//! folder `socket` has the UDP sockets and their four system calls.
+//! and received as GRO batches: see `docs/roce.md`. Start with `port`; folder `socket` has the UDP
+//! sockets and their four system calls.
 
 mod attended;
 pub mod bare;

@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) rationed: bool,
     /// The number of the pass. Blame for wrong packets does not outlast a pass.
     pub(crate) turn: u64,
-    /// The latest time that a driver told.
+    /// The latest time that the caller passed.
     pub(crate) now: Duration,
 }
 

@@ -74,7 +74,7 @@ impl PathLock {
 
 impl Drop for PathLock {
     fn drop(&mut self) {
-        // Removed while it is locked: whoever has opened it finds that the path names it no more.
+        // Removed while it is locked: a process that has it open finds that the path names another file.
         // If it stays, the next lock is that of the same file.
         let _ = fs::remove_file(&self.beside);
     }

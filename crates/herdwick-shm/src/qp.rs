@@ -110,7 +110,7 @@ pub(crate) fn lose_peer(qp: &mut Qp, pd: &Pd) {
     if qp.transport != Transport::Rc || qp.state != QpState::ReadyToSend || qp.has_arrivals() {
         return;
     }
-    // The oldest READ says why; the others are flushed.
+    // The oldest READ completes with the cause; the others are flushed.
     if let Some(read) = qp.reads.front_mut() {
         read.status.get_or_insert(Status::RetryExceeded);
     }

@@ -1,4 +1,4 @@
-//! The items of a run: 16-byte keys, and values that tell whose they are.
+//! The items of a run: 16-byte keys, and values that identify their key.
 
 use herdwick_check::Rng;
 use herdwick_request::{HashKey, KeyHash};

@@ -1,7 +1,7 @@
 //! Systems on simulated RNICs: the same machines as on any fabric, each on a virtual core, under a
 //! closed load.
 //!
-//! A [`Run`] says which system, how many of everything, and the seed; [`Run::on`] sets it up on the
+//! A [`Run`] holds the system, the number of everything, and the seed; [`Run::on`] sets it up on the
 //! hosts of a profile, runs it in virtual time, and measures. The same run gives the same
 //! [`Report`], hash of all events included, on every machine.
 #![forbid(unsafe_code)]

@@ -16,7 +16,7 @@ pub(super) type EventKey = (Duration, u64);
 
 /// The events.
 pub(super) enum Event {
-    /// The RNIC is given a WQE of a queue pair, or told to fetch it.
+    /// A WQE of a queue pair is written to the RNIC, or a doorbell has the RNIC fetch it.
     HandOver(Qpn, Wqe),
     /// A queue pair transmits its next work request.
     Transmit(Qpn),

@@ -176,8 +176,8 @@ impl SeededNetwork {
     }
 
     /// Takes a party's device away, as a hot unplug or a fatal event does: its queue pairs fail, its
-    /// [`Device::health`](herdwick_fabric::Device::health) says that it is lost, and nothing comes
-    /// or goes any more.
+    /// [`Device::health`](herdwick_fabric::Device::health) returns that it is lost, and no packet arrives
+    /// or leaves any more.
     pub fn lose_device(&self, party: PartyId) {
         self.world().lose_device(party);
     }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 /// The costs of a host with an RNIC. Times are in nanoseconds, sizes in bytes; a time of 0 switches
-/// its part of the model off. `docs/sim.md` says how the parts work together.
+/// its part of the model off. `docs/sim.md` describes how the parts work together.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {

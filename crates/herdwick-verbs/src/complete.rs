@@ -81,7 +81,7 @@ pub(crate) fn put_aside(
     let mut left = most;
     while left > 0 {
         let room = TAKE.min(left);
-        // A queue that fails has no more: the look at it says that it failed.
+        // A queue that fails returns no more; its state is checked separately, and shows the failure.
         let taken = cq.raw.poll(&mut scratch[..room]).unwrap_or(0).min(room);
         for wc in &scratch[..taken] {
             let token = WorkId::decode(wc.wr_id);

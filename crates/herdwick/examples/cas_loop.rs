@@ -9,7 +9,7 @@ fn add_word(client: &mut Client, key: &str, word: &str) -> Result<(), Error> {
             if client.add(key, word)? {
                 return Ok(());
             }
-            continue; // Somebody was first: there is something to read now.
+            continue; // Another client was first: there is something to read now.
         };
         let words = [&item.value[..], b",", word.as_bytes()].concat();
         match client.cas(key, &words, item.version)? {

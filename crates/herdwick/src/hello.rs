@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::{DialError, Fabric, Login, Options, due::Due, stream::Stream};
 
 /// Least timeout of the hello, which otherwise gets a quarter of the time left. A memcached answers
-/// `ERROR` at once; a proxy may swallow the line.
+/// `ERROR` at once; a proxy may drop the line.
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// Its longest timeout.
 const TIMEOUT_MAX: Duration = Duration::from_secs(5);

@@ -34,7 +34,7 @@ pub struct TlsFiles {
     pub key: Option<PathBuf>,
     /// The name that the server's certificate has to be for; `None`: that of the address.
     pub name: Option<String>,
-    /// Take any certificate: whoever is between the ends can read and change everything.
+    /// Take any certificate: a man in the middle can read and change everything.
     pub insecure: bool,
 }
 
@@ -251,7 +251,7 @@ impl TlsStream {
         match self.session.process_new_packets() {
             Ok(state) => self.unread = state.plaintext_bytes_to_read(),
             Err(error) => {
-                // What the peer is told of it leaves if it can.
+                // Tries to send the TLS alert; errors are ignored, since the connection ends.
                 let _ = self.session.write_tls(&mut self.socket);
                 return Err(io::Error::new(ErrorKind::InvalidData, error));
             }
@@ -314,7 +314,7 @@ impl AsFd for TlsStream {
 }
 
 impl Drop for TlsStream {
-    /// Says farewell, if that can be said at once.
+    /// Sends close_notify if the socket accepts it without blocking.
     fn drop(&mut self) {
         self.session.send_close_notify();
         let _ = self.flush();

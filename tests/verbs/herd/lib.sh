@@ -25,7 +25,7 @@ count() {
     exec 3>&-
 }
 
-# Tells its progress to nobody, but what went wrong.
+# Prints nothing but errors.
 measure() {
     "$HERDWICK" bench --server "$here" --fabric verbs --window 16 --runs 1 --keys 500 "$@" \
         2>"$work/said" || {

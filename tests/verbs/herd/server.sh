@@ -3,7 +3,7 @@ cd "$(dirname "$0")"
 . ./lib.sh
 
 resources >"$work/before"
-# Until the client says that it has seen all.
+# Until the client reports that it has seen all.
 serve -A
 wait "$server"
 back_to "$work/before"

@@ -22,7 +22,7 @@ use crate::{target::DriveError, workload::KeySpace};
 
 /// What the data node asks for; its clients are in this process.
 const SECRET: Secret = Secret(*b"herdwick bench's");
-/// Entries to spare, and those of each client: in its stock, on the way into a chain, or out of it.
+/// Entries to spare, and those of each client: in its free list, on the way into a chain, or out of it.
 const ENTRIES_TO_SPARE: u32 = 1 << 16;
 const ENTRIES_OF_CLIENT: u32 = 1 << 14;
 /// Most PUTs in flight.
@@ -48,7 +48,7 @@ struct Devices<D> {
 }
 
 impl<D> Devices<D> {
-    /// `None`: there are fewer than [`ends`] says.
+    /// `None`: there are fewer than [`ends`] returns.
     fn new((node, others): (D, Vec<D>), replicas: usize) -> Option<Self> {
         let mut others = others.into_iter();
         let mut nodes = vec![node];

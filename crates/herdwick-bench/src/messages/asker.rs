@@ -63,7 +63,7 @@ impl<D: Device> Asker<D> {
         (number % self.slots.len() as u64) as usize
     }
 
-    /// Begins a message that [`Asker::send`] sends: `fill` is told its number, and writes its words; the
+    /// Begins a message that [`Asker::send`] sends: `fill` gets its number, and writes its words; the
     /// last one is overwritten. There has to be room.
     #[inline]
     pub(crate) fn ask(&mut self, (tag, now_ns): (u64, u64), fill: impl FnOnce(u64, &mut [u64])) {

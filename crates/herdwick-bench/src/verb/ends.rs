@@ -80,7 +80,7 @@ pub(super) fn servers_export(point: &Point) -> bool {
 }
 
 /// Connects the ends of `point`: `exporters` are the devices of the side that [`servers_export`]
-/// says, `importers` those of the other side.
+/// returns, `importers` those of the other side.
 ///
 /// # Errors
 /// [`SetupError`].

@@ -43,7 +43,7 @@ Extended options, NAME or NAME=VALUE, several by commas:
   idle_timeout=S     close connections without a command for S seconds, or 15m, 1h (0: never)
   request_timeout=S  close connections in the middle of a command for S seconds (30)
   udp_trusted=NET    whole answers over UDP (-U) to addresses of NET, such as 10.0.0.0/8, as to
-                     loopback; nobody outside may be able to forge them
+                     loopback; no host outside may be able to forge them
   no_lru_crawler     refuse `lru_crawler crawl` and dumps of keys until `lru_crawler enable`
   lru_crawler_sleep=US    pause of a crawl after 1,000 items, in microseconds (100)
   lru_crawler_tocrawl=N   most items that a crawl checks (0: all)

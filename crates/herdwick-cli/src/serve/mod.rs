@@ -77,7 +77,7 @@ fn serve_with(args: &ServeArgs, flags: Option<&FlagSources>) -> Result<(), Serve
     paths::check(args, flags.map(FlagSources::path))?;
     if args.daemon && !args.in_background {
         let said = process::start_in_background()?;
-        // The server runs, whoever hears of it.
+        // The server runs even if this line cannot be written.
         let _ = say::report(said);
         return Ok(());
     }
@@ -164,7 +164,9 @@ fn announce(server: &Server, args: &ServeArgs) {
     }
     warn_of_flags(args);
     if process::is_root_unasked(args.user.as_deref()) {
-        warn!("runs as root: whoever takes the server over has the host; name another user (-u)");
+        warn!(
+            "runs as root: an attacker who takes over the server has the host; name another user (-u)"
+        );
     }
 }
 

@@ -145,7 +145,7 @@ fn output_that_cannot_be_written_exits_with_code_4() {
     }
 }
 
-/// A complaint that nobody can read does not change how the command ends.
+/// An error message that cannot be written does not change the exit status.
 #[test]
 fn complaints_that_cannot_be_written_are_lost() {
     for (args, code) in [

@@ -702,7 +702,7 @@ fn sighup_reloads_users() {
     assert!(server.ask(old).starts_with("CLIENT_ERROR"));
 }
 
-/// A server whose log is on a full disk serves on, and so does one that cannot say that it is ready.
+/// A server whose log is on a full disk serves on, and so does one that cannot report that it is ready.
 #[test]
 fn server_whose_log_cannot_be_written_serves_on() {
     let full = || fs::File::options().write(true).open("/dev/full").unwrap();
@@ -723,7 +723,7 @@ fn server_whose_log_cannot_be_written_serves_on() {
         while settings().is_none() {
             assert_eq!(child.try_wait().unwrap(), None, "{format}");
         }
-        // It says something of each reload.
+        // It logs each reload.
         fs::write(&path.0, "port = 0\nthreads = 1\nverbose = true\n").unwrap();
         while !settings().is_some_and(|said| said.contains("verbosity 1")) {
             assert_eq!(child.try_wait().unwrap(), None, "{format}");
@@ -812,7 +812,7 @@ fn sighup_compares_the_config_file_with_the_flags_of_the_start() {
     assert_eq!(reload(""), [done]);
 }
 
-/// SIGTERM ends a server whose standard error is a full pipe that nobody reads.
+/// SIGTERM ends a server whose standard error is a full pipe without a reader.
 #[test]
 fn server_whose_log_is_not_read_ends_on_sigterm() {
     let (reader, writer) = rustix::pipe::pipe().unwrap();

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 const SHORT: Duration = Duration::from_millis(100);
 
 /// Returns the error of a call that is made while the server is stopped. A busy host may let the
-/// deadline of a mutation expire before it is sent: then the client says that nothing has changed,
+/// deadline of a mutation expire before it is sent: then the client reports that nothing has changed,
 /// and `is_right` asks for another call, with twice the time.
 fn unanswered<T: std::fmt::Debug>(
     server: &Server,

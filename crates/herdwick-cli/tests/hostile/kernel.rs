@@ -185,7 +185,7 @@ fn descriptors_of_one_user_do_not_block_other_users_and_are_closed() {
     drop(far);
 }
 
-/// Bytes of a file that are in memory, whoever maps it.
+/// Bytes of a file that are in memory, whichever process maps it.
 fn held(file: &OwnedFd) -> i64 {
     fstat(file).unwrap().st_blocks * 512
 }

@@ -24,7 +24,7 @@ const REGISTERS: usize = 48;
 
 /// Time after which the server has executed or dropped what a client left in flight, on a busy host
 /// as well: a killed client's requests were seen to be executed a second later. A longer time would
-/// fill the store with values that nobody reads, and evict others.
+/// fill the store with values that no client reads, and evict others.
 const RESTING: Duration = Duration::from_secs(10);
 
 /// Longest rest of a client before it checks whether the soak has failed.

@@ -1,5 +1,5 @@
-//! The handshake of a lease, both sides, without I/O: bytes and descriptors in, events out. Whoever
-//! owns the socket moves the bytes: the server's lease manager, a client, a benchmark, a test.
+//! The handshake of a lease, both sides, without I/O: bytes and descriptors in, events out. The owner of
+//! the socket moves the bytes: the server's lease manager, a client, a benchmark, a test.
 //!
 //! ```text
 //! client                                server

@@ -232,7 +232,7 @@ impl Offer {
                 .ok_or(LineError::Field(name))
         };
         let workers = number("workers")?;
-        // A lease is of fewer: its grant says so.
+        // A lease may be for fewer workers; its grant names them.
         if !(1..=wire::WORKERS_MAX).contains(&workers) {
             return Err(LineError::Field("workers"));
         }

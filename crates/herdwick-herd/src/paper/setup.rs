@@ -1,4 +1,5 @@
-//! The objects of both ends on a port, and what they tell each other; the caller carries that between them.
+//! The queue pairs and regions of both ends on a port, and the messages that connect them; the caller
+//! carries these between the ends.
 //!
 //! ```text
 //!             client, at each server process            server process
@@ -335,7 +336,7 @@ impl<P: Port> PaperClientSetup<P> {
     }
 
     /// Makes what the client needs at the next server process, in its domain `pd`, and connects it. Returns
-    /// what to tell that process.
+    /// the message for that process.
     ///
     /// # Errors
     /// [`PaperSetupError`].

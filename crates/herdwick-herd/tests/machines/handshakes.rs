@@ -1,9 +1,9 @@
 //! Random schedules of the lease handshake, both sides, under virtual time: clients take a place,
-//! send their frames in pieces, dawdle, die at any byte, send garbage, keep their lease for a while
-//! and leave; the next one takes the same place. The server is stopped now and then, and excuses its
-//! clients for that time.
+//! send their frames in pieces, pause, die at any byte, send garbage, keep their lease for a while
+//! and leave; the next one takes the same place. The server is stopped now and then, and extends its
+//! clients' deadlines by that time.
 //!
-//! Whoever keeps to the rules gets its lease and keeps it; whoever does not loses its place in time.
+//! A client that keeps to the protocol gets its lease and keeps it; any other loses its place in time.
 //!
 //! The schedules find these bugs when they are planted: a handshake that each byte extends (a client
 //! that dies in the middle, or sends a byte now and then, keeps its place), a lease that no heartbeat
@@ -191,7 +191,7 @@ impl Place {
         Ok(())
     }
 
-    /// What a client of this place has said is its own, and not that of another.
+    /// What a client of this place has sent is its own, and not that of another.
     fn is_told(&self, own: bool) -> Result<(), End> {
         let garbled = matches!(self.manner, Manner::Garbles(_));
         assert!(own || garbled, "{:?}: another's frame", self.manner);

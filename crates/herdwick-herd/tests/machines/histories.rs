@@ -2,7 +2,7 @@
 //! of each key is linearizable. Clients join, die with requests under way, and are revoked.
 //!
 //! What this finds and [`schedules`](crate::schedules), whose clients have keys of their own, need
-//! not: a request that takes effect twice, or after its client was told that it did not. Planted
+//! not: a request that takes effect twice, or after the reply that it did not. Planted
 //! below: an increment that the store executes again when its reply is lost.
 
 use std::time::Duration;
@@ -201,7 +201,7 @@ impl Run {
                 .calls
                 .swap_remove(index.expect("one outcome for each request"));
             let answered = told.explains(call.action);
-            // What was told to have changed nothing is no operation.
+            // A request whose reply is that it changed nothing is no operation.
             let Some((action, answered)) = answered else {
                 continue;
             };
@@ -215,7 +215,7 @@ impl Run {
     }
 }
 
-/// What a client was told.
+/// The reply that a client got.
 enum Told {
     Answer {
         status: ReplyStatus,

@@ -33,9 +33,9 @@ fn requested(input: &[u8]) -> (&[u8], Op<'_>, PacketAnswer) {
                     answer: Answer::Binary(answer),
                 },
             used,
-            swallow,
+            discard,
         } => {
-            assert_eq!((used, swallow), (input.len(), 0));
+            assert_eq!((used, discard), (input.len(), 0));
             (key, op, answer)
         }
         other => panic!("{input:?}: {other:?}"),
@@ -49,8 +49,8 @@ fn refused(input: &[u8]) -> (Status, bool, usize, u64) {
         Decoded::Refused {
             refused: Refused::Packet { status, closes, .. },
             used,
-            swallow,
-        } => (status, closes, used, swallow),
+            discard,
+        } => (status, closes, used, discard),
         other => panic!("{input:?}: {other:?}"),
     }
 }
@@ -60,8 +60,8 @@ fn packet(input: &[u8]) -> (Packet<'_>, usize, u64) {
         Decoded::Command {
             command: Command::Packet(packet),
             used,
-            swallow,
-        } => (packet, used, swallow),
+            discard,
+        } => (packet, used, discard),
         other => panic!("{input:?}: {other:?}"),
     }
 }
@@ -103,12 +103,12 @@ fn oversized_value_is_discarded_without_buffering() {
     let Decoded::Request {
         asked,
         used,
-        swallow,
+        discard,
     } = decode(&input[..40])
     else {
         panic!("the removal of the old value");
     };
-    assert_eq!((used, swallow), (24 + 8 + 3, 101));
+    assert_eq!((used, discard), (24 + 8 + 3, 101));
     assert_eq!(asked.op, Op::Delete(Delete::default()));
     assert!(asked.answer.is_refusal());
 }
@@ -136,28 +136,28 @@ fn packet_that_is_not_admitted_is_not_decoded() {
 }
 
 #[test]
-fn a_sasl_message_is_read_whole_and_an_endless_one_is_swallowed() {
+fn a_sasl_message_is_read_whole_and_an_endless_one_is_discarded() {
     let input = request(opcode::SASL_AUTH, b"", b"PLAIN", b"\0u\0p", 0);
     let whole = Decoded::NeedMore { at: input.len() };
     assert_eq!(decode(&input[..input.len() - 1]), whole);
-    let (auth, used, swallow) = packet(&input);
+    let (auth, used, discard) = packet(&input);
     let message = Some(&b"\0u\0p"[..]);
     assert_eq!(
         (auth.key, auth.verb),
         (&b"PLAIN"[..], Verb::Sasl { message })
     );
-    assert_eq!((used, swallow), (input.len(), 0));
+    assert_eq!((used, discard), (input.len(), 0));
     let list = request(opcode::SASL_LIST, b"", b"", b"", 0);
     assert_eq!(packet(&list).0.verb, Verb::SaslList);
-    for (len, swallowed) in [
+    for (len, discarded) in [
         (SASL_BYTES_MAX, 0),
         (SASL_BYTES_MAX + 1, SASL_BYTES_MAX + 1),
     ] {
         let input = request(opcode::SASL_STEP, b"", b"PLAIN", &vec![b'x'; len], 0);
-        let (step, used, swallow) = packet(&input);
-        let message = (swallowed == 0).then(|| &input[29..]);
+        let (step, used, discard) = packet(&input);
+        let message = (discarded == 0).then(|| &input[29..]);
         assert_eq!(step.verb, Verb::Sasl { message });
-        assert_eq!((used, swallow), (29 + len - swallowed, swallowed as u64));
+        assert_eq!((used, discard), (29 + len - discarded, discarded as u64));
     }
 }
 
@@ -195,7 +195,7 @@ fn increment_decodes_delta_initial_and_exptime() {
 fn invalid_packets_are_refused_or_end_the_connection() {
     let fatal = (Status::Invalid, true);
     let long = [b'k'; 251];
-    for (input, flaw, swallow) in [
+    for (input, flaw, discard) in [
         (request(opcode::GET, b"", b"", b"", 0), fatal, 0),
         (request(opcode::GET, b"", b"k", b"v", 0), fatal, 0),
         (request(opcode::GET, b"", &long, b"", 0), fatal, 0),
@@ -214,8 +214,8 @@ fn invalid_packets_are_refused_or_end_the_connection() {
             5,
         ),
     ] {
-        let (status, closes, _, swallowed) = refused(&input);
-        assert_eq!(((status, closes), swallowed), (flaw, swallow), "{input:?}");
+        let (status, closes, _, discarded) = refused(&input);
+        assert_eq!(((status, closes), discarded), (flaw, discard), "{input:?}");
     }
     let mut short = request(opcode::GET, b"", b"key", b"", 0);
     short[11] = 2;

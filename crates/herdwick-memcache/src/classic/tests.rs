@@ -54,7 +54,7 @@ fn decoded_command_reports_its_length() {
         Decoded::Request {
             asked: asked(b"k", Op::Put(put), Shape::Stored, true),
             used: input.len() - 3,
-            swallow: 0
+            discard: 0
         }
     );
 }
@@ -68,7 +68,7 @@ fn oversized_block_is_reported_without_buffering() {
         Decoded::Request {
             asked: asked(b"k", removal, Shape::TooLarge, true),
             used: 23,
-            swallow: 103
+            discard: 103
         }
     );
     for verb in ["add", "replace", "append", "prepend"] {
@@ -320,14 +320,14 @@ fn nul_byte_is_part_of_a_word() {
 /// come from a client's user.
 #[test]
 fn block_of_a_refused_line_is_discarded() {
-    let swallowed = |line: &str| match decode(line.as_bytes()) {
+    let discarded = |line: &str| match decode(line.as_bytes()) {
         Decoded::Refused {
             refused: Refused::Line { refusal, noreply },
             used,
-            swallow,
+            discard,
         } => {
             assert_eq!(used, line.len());
-            (refusal, noreply, swallow)
+            (refusal, noreply, discard)
         }
         other => panic!("{line:?}: {other:?}"),
     };
@@ -343,13 +343,13 @@ fn block_of_a_refused_line_is_discarded() {
         ("cas k 0 0 9 noreply\r\n".into(), true),
         ("cas k 0 0 9 x\r\n".into(), false),
     ] {
-        assert_eq!(swallowed(&line), (Refusal::Format, noreply, 11), "{line}");
+        assert_eq!(discarded(&line), (Refusal::Format, noreply, 11), "{line}");
     }
     // The length of the block is unknown here, so nothing is dropped.
-    assert_eq!(swallowed("set k 0 0\r\n"), (Refusal::Format, false, 0));
+    assert_eq!(discarded("set k 0 0\r\n"), (Refusal::Format, false, 0));
     for bytes in ["-1", "x", "2147483646", "9x"] {
         let line = format!("set k 0 0 {bytes}\r\n");
-        assert_eq!(swallowed(&line), (Refusal::Format, false, 0), "{line}");
+        assert_eq!(discarded(&line), (Refusal::Format, false, 0), "{line}");
     }
 }
 
@@ -461,7 +461,7 @@ fn transcript(stream: &[u8], cuts: &[usize]) -> Vec<String> {
     for &cut in cuts {
         while at < cut && cut - at >= wanted {
             let decoded = decoder.decode(&stream[at..cut], no_keys(), Admits::All);
-            let (used, swallow) = match decoded {
+            let (used, discard) = match decoded {
                 Decoded::NeedMore { at: more } => {
                     assert!(more > cut - at);
                     wanted = more;
@@ -473,13 +473,13 @@ fn transcript(stream: &[u8], cuts: &[usize]) -> Vec<String> {
                 }
                 Decoded::Announced { .. } | Decoded::Held => panic!("{decoded:?}"),
                 Decoded::Get { used, .. } => (used, 0),
-                Decoded::Request { used, swallow, .. }
-                | Decoded::Command { used, swallow, .. }
-                | Decoded::Refused { used, swallow, .. } => (used, swallow),
+                Decoded::Request { used, discard, .. }
+                | Decoded::Command { used, discard, .. }
+                | Decoded::Refused { used, discard, .. } => (used, discard),
             };
             said.push(format!("{decoded:?}"));
             assert!(used > 0 && used <= cut - at);
-            at += used + usize::try_from(swallow).unwrap();
+            at += used + usize::try_from(discard).unwrap();
             wanted = 0;
         }
     }

@@ -34,9 +34,9 @@ fn refusal(input: &[u8]) -> (Refusal, u64) {
                     refusal,
                     noreply: false,
                 },
-            swallow,
+            discard,
             ..
-        } => (refusal, swallow),
+        } => (refusal, discard),
         other => panic!("{:?}: {other:?}", String::from_utf8_lossy(input)),
     }
 }
@@ -100,10 +100,10 @@ fn t_returns_the_ttl_set_by_flags_before_it() {
 #[test]
 fn meta_set_is_decoded_with_its_block() {
     let input = b"ms a2V5 2 MA T0 F5 I C7 b\r\nhi\r\nmn\r\n";
-    let Decoded::Request { used, swallow, .. } = decode(input) else {
+    let Decoded::Request { used, discard, .. } = decode(input) else {
         panic!("a complete command")
     };
-    assert_eq!((used, swallow), (input.len() - 4, 0));
+    assert_eq!((used, discard), (input.len() - 4, 0));
     let input = b"ms a2V5 2 MA T0 F5 I C7 b S\r\nhi\r\n";
     assert_eq!(refusal(input), (Refusal::FlagInvalid, 4));
     let (key, op, answer) = meta(b"ms a2V5 2 MA T0 F5 I C7 b\r\nhi\r\n");
@@ -118,10 +118,10 @@ fn meta_set_is_decoded_with_its_block() {
     assert_eq!((key, op), (&b"key"[..], Op::Put(put)));
     assert!(answer.echo().base64);
     assert_eq!(decode(b"ms k 2\r\nhi\r"), Decoded::NeedMore { at: 12 });
-    let Decoded::Request { asked, swallow, .. } = decode(b"ms k 101 T0\r\n") else {
+    let Decoded::Request { asked, discard, .. } = decode(b"ms k 101 T0\r\n") else {
         panic!("an oversized block")
     };
-    assert_eq!(swallow, 103);
+    assert_eq!(discard, 103);
     assert_eq!(asked.op, Op::Delete(Delete::default()));
     assert!(asked.answer.is_refusal());
 }
@@ -131,7 +131,7 @@ fn refusals_have_memcacheds_wording() {
     let long = "k".repeat(251);
     let many = "mg k b v u q O1 k s t c f h l T1 N1 R1 C1 D1 J1 E1\r\n";
     let long_set = many.replace("mg k b", "ms k 5");
-    for (line, expected, swallow) in [
+    for (line, expected, discard) in [
         ("mg\r\n", Refusal::Format, 0),
         ("ms k\r\n", Refusal::Format, 0),
         ("me\r\n", Refusal::Format, 0),
@@ -183,7 +183,7 @@ fn refusals_have_memcacheds_wording() {
         (&format!("mg k O{}\r\n", &long[..32]), Refusal::Opaque, 0),
         (&format!("ms k 2 O{}\r\n", &long[..32]), Refusal::Opaque, 4),
     ] {
-        assert_eq!(refusal(line.as_bytes()), (expected, swallow), "{line}");
+        assert_eq!(refusal(line.as_bytes()), (expected, discard), "{line}");
     }
 }
 

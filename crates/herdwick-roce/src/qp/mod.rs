@@ -63,7 +63,7 @@ pub(crate) struct Qp {
     pub(crate) responder: Responder,
     /// The wrong packets that arrived for it in this pass.
     pub(crate) blame: Blame,
-    /// Whether its peer is to be told that packets of its met congestion.
+    /// Whether a CNP is to be sent to its peer: a packet arrived marked as congested.
     pub(crate) congested: bool,
     /// Whether it is in the engine's list of queue pairs with packets to transmit.
     pub(crate) listed: bool,

@@ -23,13 +23,13 @@ use crate::{
     runtime::{forward::ReplyTo, front::Pass},
 };
 
-/// Executes `packet`, or begins to. `used` bytes of input are its own, and `swallow` bytes after
+/// Executes `packet`, or begins to. `used` bytes of input are its own, and `discard` bytes after
 /// them are to be dropped.
 pub(super) fn begin(
     service: &mut Service,
     output: &mut Output,
     packet: &Packet<'_>,
-    (used, swallow): (usize, u64),
+    (used, discard): (usize, u64),
     ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
@@ -83,5 +83,5 @@ pub(super) fn begin(
         // Not allowed.
         Verb::Flush { .. } => echo.error(out, Status::Auth),
     }
-    Begun::Said { used, swallow }
+    Begun::Said { used, discard }
 }

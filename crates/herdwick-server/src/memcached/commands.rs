@@ -34,7 +34,7 @@ use crate::{
 /// The effect of a command, or of what stands in its place in the input.
 pub(super) enum Begun {
     /// The command is answered; the connection continues behind it.
-    Said { used: usize, swallow: u64 },
+    Said { used: usize, discard: u64 },
     /// The connection becomes a watcher of these topics.
     Watch { used: usize, topics: u32 },
     /// A dump begins, which is produced step by step.
@@ -59,25 +59,25 @@ pub(super) fn begin(
     ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
-    let (command, used, swallow) = match stop {
+    let (command, used, discard) = match stop {
         Stop::Immediate {
             command,
             used,
-            swallow,
-        } => (command, used, swallow),
+            discard,
+        } => (command, used, discard),
         Stop::Refused(refusing) => {
             let out = output.buffer(&mut service.pool);
             if refuse(refusing.refused, out, pass) {
                 return Begun::HangUp { faulty: true };
             }
-            let (used, swallow) = (refusing.used(), refusing.swallow());
-            return Begun::Said { used, swallow };
+            let (used, discard) = (refusing.used(), refusing.discard());
+            return Begun::Said { used, discard };
         }
         Stop::Close => {
             pass.counters.closed_not_memcached += 1;
             return Begun::HangUp { faulty: true };
         }
-        Stop::NeedMore(_) | Stop::Full | Stop::Held | Stop::Swallow(_) | Stop::Upload { .. } => {
+        Stop::NeedMore(_) | Stop::Full | Stop::Held | Stop::Discard(_) | Stop::Upload { .. } => {
             return Begun::Hungry;
         }
     };
@@ -88,7 +88,7 @@ pub(super) fn begin(
             flush_all(flush.delay, Encoder::Text { noreply }, used, ticket, pass)
         }
         Command::Packet(packet) => {
-            binary_commands::begin(service, output, &packet, (used, swallow), ticket, pass)
+            binary_commands::begin(service, output, &packet, (used, discard), ticket, pass)
         }
         Command::Shutdown { known, noreply } => shutdown(service, output, known, noreply, used),
         Command::Unknown(line) if let Some(admin) = Admin::read(line, &service.context) => {
@@ -111,7 +111,7 @@ pub(super) fn begin(
         command => {
             let out = output.buffer(&mut service.pool);
             answer(service, command, out, pass);
-            Begun::Said { used, swallow }
+            Begun::Said { used, discard }
         }
     }
 }
@@ -146,17 +146,17 @@ fn administer(
         Admin::Certificates => {
             let out = output.buffer(&mut service.pool);
             reload_certificates(service, pass, out);
-            return Begun::Said { used, swallow: 0 };
+            return Begun::Said { used, discard: 0 };
         }
         Admin::Crawler(order) => {
             let line = crawler(&service.context, order);
             output.buffer(&mut service.pool).extend_from_slice(line);
-            return Begun::Said { used, swallow: 0 };
+            return Begun::Said { used, discard: 0 };
         }
         Admin::Watch(topics) => return Begun::Watch { used, topics },
         Admin::Say(line) => {
             output.buffer(&mut service.pool).extend_from_slice(line);
-            return Begun::Said { used, swallow: 0 };
+            return Begun::Said { used, discard: 0 };
         }
     };
     broadcast(order, purpose, used, ticket, pass)
@@ -251,7 +251,7 @@ fn shutdown(
     };
     let out = output.buffer(&mut service.pool);
     out.extend_from_slice(line);
-    Begun::Said { used, swallow: 0 }
+    Begun::Said { used, discard: 0 }
 }
 
 pub(super) fn stats(
@@ -409,9 +409,9 @@ fn refuse(refused: Refused, out: &mut Vec<u8>, pass: &mut Pass<'_>) -> bool {
 /// Applies the effect to the connection and ends the round.
 pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) -> Round {
     match begun {
-        Begun::Said { used, swallow } => {
+        Begun::Said { used, discard } => {
             connection.advance(Progress {
-                swallow,
+                discard,
                 ..Progress::past(used)
             });
             Round::Done

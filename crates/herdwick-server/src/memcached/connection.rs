@@ -34,7 +34,7 @@ pub(crate) struct Connection {
     /// The input is not decoded before it has this many bytes.
     need: usize,
     /// Bytes of the stream that are to be dropped.
-    swallow: u64,
+    discard: u64,
     /// Pending replies of other workers; no other command is executed meanwhile.
     pub(crate) gather: Option<Gather>,
     /// A large value that is being received; no other command is executed meanwhile.
@@ -133,7 +133,7 @@ impl Connection {
             output: Output::default(),
             cursor: Cursor::default(),
             need: 1,
-            swallow: 0,
+            discard: 0,
             gather: None,
             behind: None,
             upload: None,
@@ -257,7 +257,7 @@ impl Connection {
         }
         self.dump.is_some()
             || self.cursor.ahead.is_some()
-            || here > 0 && (self.swallow > 0 || here >= self.need)
+            || here > 0 && (self.discard > 0 || here >= self.need)
     }
 
     /// Returns whether a read may return data.
@@ -305,7 +305,7 @@ impl Connection {
     /// end is no block: of that, one byte more is awaited.
     fn awaits_block(&self) -> bool {
         let here = self.input.data().len();
-        self.swallow > 0 || here > 0 && self.need > here + 1
+        self.discard > 0 || here > 0 && self.need > here + 1
     }
 
     /// Returns the partition to which it uploads, and its permit there.
@@ -351,7 +351,7 @@ impl Connection {
         self.gather.is_none()
             && self.output.is_empty()
             && !self.waits()
-            && (self.swallow > 0 || self.is_amid() && !self.has_work() || self.lacks_value())
+            && (self.discard > 0 || self.is_amid() && !self.has_work() || self.lacks_value())
     }
 
     /// Returns whether an upload is incomplete.
@@ -386,12 +386,12 @@ impl Connection {
     }
 
     /// Drops input that is to be dropped; returns whether all of it has been.
-    pub(crate) fn swallow(&mut self) -> bool {
+    pub(crate) fn discard(&mut self) -> bool {
         let here = self.input.data().len();
-        let count = usize::try_from(self.swallow).map_or(here, |swallow| swallow.min(here));
+        let count = usize::try_from(self.discard).map_or(here, |discard| discard.min(here));
         self.input.consume(count);
-        self.swallow -= count as u64;
-        self.swallow == 0
+        self.discard -= count as u64;
+        self.discard == 0
     }
 
     /// Moves on in the input by a round's progress, and records the commands taken.
@@ -412,7 +412,7 @@ impl Connection {
         self.input.consume(used);
         self.cursor = cursor;
         self.need = progress.need;
-        self.swallow = progress.swallow;
+        self.discard = progress.discard;
     }
 
     /// Sets the bytes of input needed before the next decoding.

@@ -42,7 +42,8 @@ impl<'a, 'p> HeldPartitions<'a, 'p> {
             if tried.try_push(owner).is_err() {
                 break;
             }
-            // Whoever waits for a partition that is held here does not wait for further attempts.
+            // One attempt while another partition is held, so that a worker that waits for that one
+            // does not wait for further attempts.
             let attempts = if others.is_empty() { ATTEMPTS } else { 1 };
             if let Some(partition) = partitions.try_lock(owner.into(), start, attempts) {
                 others.push((owner, partition));

@@ -47,7 +47,7 @@ pub(crate) struct Refusing {
     used: u32,
     /// ... and bytes of the stream after those that are to be dropped. Its length has 32 bits in each
     /// protocol.
-    swallow: u32,
+    discard: u32,
 }
 
 impl Refusing {
@@ -55,8 +55,8 @@ impl Refusing {
         self.used as usize
     }
 
-    pub(crate) fn swallow(&self) -> u64 {
-        self.swallow.into()
+    pub(crate) fn discard(&self) -> u64 {
+        self.discard.into()
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Progress {
     /// The input behind the cursor is not decoded before it has this many bytes.
     pub(crate) need: usize,
     /// Bytes of the stream behind the cursor that are to be dropped.
-    pub(crate) swallow: u64,
+    pub(crate) discard: u64,
     /// The decoder knows where the line behind the cursor ends.
     pub(crate) holds_line: bool,
 }
@@ -83,22 +83,22 @@ impl Progress {
         Self {
             cursor,
             need: 1,
-            swallow: 0,
+            discard: 0,
             holds_line: false,
         }
     }
 
     /// Returns the progress after a run that ended at `stop`.
     pub(crate) fn after(cursor: Cursor, stop: &Stop<'_>) -> Self {
-        let (need, swallow) = match *stop {
+        let (need, discard) = match *stop {
             Stop::NeedMore(need) => (need, 0),
-            Stop::Swallow(swallow) => (1, swallow),
+            Stop::Discard(discard) => (1, discard),
             _ => (1, 0),
         };
         Self {
             cursor,
             need,
-            swallow,
+            discard,
             holds_line: matches!(stop, Stop::Held),
         }
     }
@@ -108,8 +108,7 @@ impl Progress {
 /// reads: so a read without room for its reply can be executed again later, because no later
 /// request of the run has changed what it reads.
 ///
-/// It stands on the stack of the round that decodes it, some 30 KiB: it borrows from the input, so no
-/// list of it can be kept for the next round.
+/// It lives on the stack (30 KiB) of the round that decodes it, because it borrows from the input.
 #[derive(Default)]
 pub(crate) struct Run<'a> {
     pub(crate) requests: PerRequest<Request<'a>>,
@@ -135,12 +134,12 @@ pub(crate) enum Stop<'a> {
     /// The input must first have this many bytes, from the cursor on.
     NeedMore(usize),
     /// This many bytes of the stream after the cursor are to be dropped first.
-    Swallow(u64),
+    Discard(u64),
     /// The run is empty, and the next command is not a request to one partition.
     Immediate {
         command: Command<'a>,
         used: usize,
-        swallow: u64,
+        discard: u64,
     },
     /// The run is empty, and the next command is answered by an error.
     Refused(Refusing),
@@ -231,11 +230,11 @@ impl<'a> Run<'a> {
             Decoded::Request {
                 asked,
                 used,
-                swallow,
+                discard,
             } => {
                 self.push(asked, *cursor, owners);
                 cursor.at += used;
-                (*swallow > 0).then_some(Stop::Swallow(*swallow))
+                (*discard > 0).then_some(Stop::Discard(*discard))
             }
             Decoded::Held => Some(Stop::Held),
             Decoded::NeedMore { at } => Some(Stop::NeedMore(*at)),
@@ -253,21 +252,21 @@ impl<'a> Run<'a> {
             Decoded::Command {
                 command,
                 used,
-                swallow,
+                discard,
             } => Some(Stop::Immediate {
                 command: *command,
                 used: *used,
-                swallow: *swallow,
+                discard: *discard,
             }),
             Decoded::Refused {
                 refused,
                 used,
-                swallow,
+                discard,
             } => {
                 let refusing = Refusing {
                     refused: *refused,
                     used: *used as u32,
-                    swallow: *swallow as u32,
+                    discard: *discard as u32,
                 };
                 if self.requests.is_empty() {
                     return Some(Stop::Refused(refusing));
@@ -420,12 +419,12 @@ mod tests {
                 panic!("it is refused");
             };
             assert_eq!(refusing.used(), refused.len());
-            let swallow = if refused.starts_with(b"add") {
+            let discard = if refused.starts_with(b"add") {
                 10_000_001
             } else {
                 0
             };
-            assert_eq!(refusing.swallow(), swallow);
+            assert_eq!(refusing.discard(), discard);
         }
     }
 

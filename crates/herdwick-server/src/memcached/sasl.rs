@@ -24,9 +24,9 @@ const PACKETS_MAX: usize = 16;
 /// The effect of the packet at the front of the input.
 #[derive(Debug, PartialEq, Eq)]
 enum SaslPacket {
-    /// It is answered; `used` bytes of input are its own, and `swallow` bytes after them are to be
+    /// It is answered; `used` bytes of input are its own, and `discard` bytes after them are to be
     /// dropped.
-    Answered { used: usize, swallow: u64 },
+    Answered { used: usize, discard: u64 },
     /// As `Answered`, and the connection is authenticated.
     Admitted { used: usize },
     /// Incomplete: try again with at least this many bytes of input.
@@ -46,7 +46,7 @@ impl Service {
             let Some(auth) = &self.context.auth else {
                 return false;
             };
-            if !connection.swallow() || !connection.has_work() {
+            if !connection.discard() || !connection.has_work() {
                 return false;
             }
             let packet = authenticate(
@@ -67,8 +67,8 @@ impl Service {
                     connection.hang_up();
                     return false;
                 }
-                SaslPacket::Answered { used, swallow } => connection.advance(Progress {
-                    swallow,
+                SaslPacket::Answered { used, discard } => connection.advance(Progress {
+                    discard,
                     ..Progress::past(used)
                 }),
                 SaslPacket::Admitted { used } => {
@@ -108,8 +108,8 @@ fn authenticate(
         Decoded::Command {
             command: Command::Packet(packet),
             used,
-            swallow,
-        } => handle(auth, exchange, &packet, (used, swallow), out, counters),
+            discard,
+        } => handle(auth, exchange, &packet, (used, discard), out, counters),
         Decoded::NeedMore { at } => SaslPacket::NeedMore(at),
         Decoded::Refused {
             refused: Refused::Packet { echo, status, .. },
@@ -151,7 +151,7 @@ fn handle(
     auth: &Auth,
     exchange: &mut Option<SaslExchange>,
     packet: &Packet<'_>,
-    (used, swallow): (usize, u64),
+    (used, discard): (usize, u64),
     out: &mut Vec<u8>,
     counters: &mut WorkerCounters,
 ) -> SaslPacket {
@@ -170,7 +170,7 @@ fn handle(
         // No other packet may precede authentication.
         _ => return SaslPacket::Close,
     }
-    SaslPacket::Answered { used, swallow }
+    SaslPacket::Answered { used, discard }
 }
 
 /// Starts or continues the exchange, and appends the response; returns whether the client is

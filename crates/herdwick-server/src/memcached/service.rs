@@ -58,7 +58,7 @@ impl Service {
         ticket: ReplyTo,
         pass: &mut Pass<'_>,
     ) -> Round {
-        if connection.watches.is_some() || !connection.swallow() || !connection.has_work() {
+        if connection.watches.is_some() || !connection.discard() || !connection.has_work() {
             return Round::Hungry;
         }
         if connection.output.is_full() {

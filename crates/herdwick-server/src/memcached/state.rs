@@ -77,7 +77,7 @@ pub(super) struct AbortedUpload {
     pub(super) owner: usize,
     pub(super) who: Uploader,
     pub(super) permit: Permit,
-    /// Its reservation, if the owner has not been told of it.
+    /// Its reservation, if the owner does not know it yet.
     pub(super) staged: Option<Staged>,
 }
 

@@ -18,8 +18,8 @@ use rustix::{
 /// allocated.
 pub(super) const PIECE: u64 = 64 << 20;
 
-/// Returns the free bytes of a file system. Where it does not tell, as a tmpfs without a limit,
-/// there is no bound; what it reserves for root counts for root alone.
+/// Returns the free bytes of a file system. One that does not report them, as a tmpfs without a limit,
+/// has no bound; what it reserves for root counts for root alone.
 pub(super) fn free_bytes(free: &StatVfs, is_root: bool) -> u64 {
     if free.f_blocks == 0 {
         return u64::MAX;

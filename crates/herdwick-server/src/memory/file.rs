@@ -189,7 +189,7 @@ impl Size<'_> {
             let piece = PIECE.min(self.bytes - at);
             match fallocate(file, FallocateFlags::empty(), at, piece) {
                 Ok(()) => at += piece,
-                // By a signal, which whoever has asked for it handles.
+                // By a signal, which its own handler deals with.
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(self.refused(errno.into())),
             }
@@ -595,7 +595,7 @@ mod tests {
         }
     }
 
-    /// A start that fails tells whether the items are still there for one with other options.
+    /// A start that fails reports whether a start with other options would still find the items.
     #[test]
     fn a_cold_start_that_fails_tells_whether_the_items_are_gone() {
         let place = Place::new("gone");
@@ -719,7 +719,7 @@ mod tests {
         assert_eq!(place.open(larger).1, Some(Cold::Size));
     }
 
-    /// Both reasons are told: why the start failed, and why it left something behind.
+    /// The error has both reasons: why the start failed, and why it left something behind.
     #[test]
     fn a_start_that_cannot_undo_its_work_tells_why() {
         let place = Place::new("undo");

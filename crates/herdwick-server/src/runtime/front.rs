@@ -79,7 +79,7 @@ pub(crate) trait Front {
 
 /// What a front end may use during one pass.
 pub(crate) struct Pass<'a> {
-    /// The time, and the memory limit: what the partitions are told that this pass uses.
+    /// The clock and the memory limit that this pass sets in the partitions that it uses.
     pub(crate) start: PassStart,
     /// Whether to look for everything, and not only for requests in memory.
     pub(crate) whole: bool,

@@ -43,7 +43,7 @@ pub(crate) struct Partition {
     unused: usize,
 }
 
-/// What the beginning of a pass tells the partitions that the pass uses.
+/// The clock and the memory limit that a pass sets in the partitions that it uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassStart {
     /// Time since the server's start.

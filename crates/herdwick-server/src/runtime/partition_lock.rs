@@ -112,7 +112,7 @@ impl<T> Lock<T> {
     #[inline]
     fn try_lock(&self, attempts: usize) -> Option<MutexGuard<'_, CachePadded<T>>> {
         for _ in 0..attempts {
-            // Only a hint: whoever does not see it yet tries once more.
+            // Relaxed: only a hint. A worker that does not see it yet tries the lock once more.
             if self.reserved.load(Ordering::Relaxed) {
                 break;
             }
@@ -149,7 +149,7 @@ pub(crate) enum Own<'a> {
     /// The worker keeps it locked.
     Kept {
         partition: &'a mut Partition,
-        /// Whether the pass has told it the time.
+        /// Whether this pass has set the partition's clock.
         begun: bool,
     },
     /// It is locked for each batch.
@@ -261,8 +261,8 @@ mod tests {
         assert!(lock.try_lock(ATTEMPTS).is_some());
     }
 
-    /// While a worker is stopped in another's partition, its owner waits for it, and nobody else
-    /// does: they go on at once. When it goes on, the owner is next.
+    /// While a worker is stopped in another's partition, only the owner waits for it: the others go on at
+    /// once. When it goes on, the owner is next.
     #[test]
     fn only_the_owner_waits_for_a_worker_that_is_stopped() {
         let lock = Lock::new(0);
@@ -326,8 +326,7 @@ mod tests {
     /// An owner and workers that use its partition are stopped and die in the middle of a run, at
     /// random. Every run that was begun counts, one at a time, and the lock is free in the end.
     ///
-    /// It finds this bug when it is planted: a lock that a dead worker has poisoned is one that
-    /// nobody but its owner gets.
+    /// It finds this bug when it is planted: only its owner gets a lock that a dead worker has poisoned.
     #[test]
     fn partitions_survive_workers_that_stop_or_die_in_them() {
         const RUNS: usize = 400;

@@ -19,7 +19,7 @@ pub(crate) enum UploadStep<'a> {
     Adopt(Staged),
     /// Append these bytes.
     Bytes(&'a [u8]),
-    /// Abort the upload, and release its place; its reservation, if the owner has not been told.
+    /// Abort the upload, and release its permit; its reservation, if the owner does not know it yet.
     Abort(Permit, Option<Staged>),
 }
 
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(partition.end_upload(WHO), None);
     }
 
-    /// An abort frees the reservation, whether the owner has been told of it or not.
+    /// An abort frees the reservation, whether the owner knew it or not.
     #[test]
     fn aborts_free_the_reservation() {
         let mut partition = partition();

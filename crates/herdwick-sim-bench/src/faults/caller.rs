@@ -1,4 +1,4 @@
-//! A client process under faults: it draws requests, and records what it is told.
+//! A client process under faults: it draws requests, and records the replies.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What clients ask of each key and are told, and whether it is linearizable.
+//! The history of each key, of clients' requests and replies, and whether it is linearizable.
 //!
 //! A key is used for a bounded number of requests, then another takes its place, so each history stays
 //! short and is checked as soon as its last request has ended. When a server starts again without its
@@ -196,7 +196,7 @@ impl Histories {
         }
     }
 
-    /// Makes the value of an action: decimal digits, or bytes that tell which value they are of.
+    /// Makes the value of an action: decimal digits, or bytes that identify the value.
     fn fill(&mut self, used: Use, action: Action) {
         let (Action::Put { value, .. } | Action::Add { value, .. }) = action else {
             return;

@@ -104,8 +104,8 @@ pub(super) struct Fault {
     /// Since the start of the run.
     pub(super) at: Duration,
     pub(super) lasts: Duration,
-    /// Whom it hits, and how hard: to be taken modulo what there is, so that the schedule does not
-    /// depend on the number of clients.
+    /// The party that it hits, and its strength: to be taken modulo what there is, so that the schedule
+    /// does not depend on the number of clients.
     pub(super) who: u64,
     pub(super) amount: u64,
 }

@@ -17,7 +17,7 @@ pub(super) enum Ask<'a> {
     Increment(u64),
 }
 
-/// What it is told.
+/// The outcome of a request, as the client learns it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Told<'a> {
     /// A GET found this.
@@ -32,7 +32,7 @@ pub(super) enum Told<'a> {
     Nothing,
     /// Whether it had is not known.
     Unknown,
-    /// Something that no server says.
+    /// A reply that no correct server sends.
     Odd(&'static str),
 }
 

@@ -1,5 +1,5 @@
-//! Systems under faults: clients record what they are told of each key, a nemesis brings the faults
-//! of a schedule that the seed draws, and every history has to be linearizable.
+//! Systems under faults: clients record the reply to each request for a key, a nemesis injects the
+//! faults of a schedule that the seed draws, and every history has to be linearizable.
 //!
 //! A run ends with the faults gone: every request has to end, and every client to be served again.
 //! A run that fails can be made smaller ([`shrink()`]).

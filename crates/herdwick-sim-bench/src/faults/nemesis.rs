@@ -13,7 +13,7 @@ use super::{
 /// Of so many faults that may hit either, one hits the server.
 const SERVER_IN: u64 = 4;
 
-/// Whom a fault hits.
+/// The party that a fault hits.
 enum Victim {
     Client(usize),
     Worker(usize),

@@ -12,7 +12,7 @@ use crate::run::System;
 pub struct FaultRun {
     /// The system.
     pub system: System,
-    /// HERD: how requests reach the workers; `None`: as the seed says.
+    /// HERD: how requests reach the workers; `None`: drawn from the seed.
     pub path: Option<RequestPath>,
     /// Server cores. The servers of other systems than HERD have one, whatever is asked for.
     pub workers: usize,

@@ -19,7 +19,7 @@ pub struct Shrunk {
     pub tries: usize,
 }
 
-/// Makes `run`, which failed as `report` says, smaller while it still fails, in whatever way.
+/// Makes `run`, whose failure is in `report`, smaller while it still fails, in whatever way.
 ///
 /// # Errors
 /// [`RunError`].

@@ -171,7 +171,8 @@ impl Lease {
             .name("herdwick-lease".into())
             .spawn(move || {
                 beat(&mut ours);
-                flag.store(true, Ordering::Release);
+                // Relaxed, as in `is_over`: the flag publishes no other data.
+                flag.store(true, Ordering::Relaxed);
             })?;
         Ok(Self {
             socket,
@@ -189,7 +190,7 @@ impl Lease {
     /// Whether the server has hung up: a system call, for the thread may not have run since.
     pub(super) fn is_hung_up(&self) -> bool {
         let mut fds = [PollFd::new(self, PollFlags::IN | PollFlags::RDHUP)];
-        // Where this is refused the thread will tell.
+        // If this poll fails, the thread notices the end of the connection.
         self.is_over() || matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 }

@@ -89,10 +89,10 @@ fn stat(server: &Server, name: &str) -> u64 {
 
 /// Makes a socket that takes datagrams and answers none, and a server with the same port on another
 /// address.
-fn swallowed() -> (UdpSocket, Server) {
+fn discarded() -> (UdpSocket, Server) {
     loop {
-        let swallows = UdpSocket::bind("127.0.0.2:0").unwrap();
-        let port = swallows.local_addr().unwrap().port();
+        let discards = UdpSocket::bind("127.0.0.2:0").unwrap();
+        let port = discards.local_addr().unwrap().port();
         let server = spawn(Config {
             fabrics: ListenOptions {
                 roce: Some(([127, 0, 0, 1], port).into()),
@@ -104,14 +104,14 @@ fn swallowed() -> (UdpSocket, Server) {
         });
         // Another process may use the port there.
         if let Ok(server) = server {
-            return (swallows, server);
+            return (discards, server);
         }
     }
 }
 
 #[test]
 fn fabric_that_loses_everything_is_detected_by_the_probe() {
-    let (swallows, server) = swallowed();
+    let (discards, server) = discarded();
     for request_path in herdwick::RequestPath::ALL {
         let options = Options {
             request_path: Some(request_path),
@@ -126,7 +126,7 @@ fn fabric_that_loses_everything_is_detected_by_the_probe() {
         assert_eq!(client.get("key").unwrap().unwrap(), b"value");
     }
     let mut datagram = [0; 2048];
-    swallows.recv(&mut datagram).unwrap();
+    discards.recv(&mut datagram).unwrap();
     // The granted memory is given back.
     while stat(&server, "leases") + stat(&server, "lease_bytes") > 0 {
         thread::yield_now();

@@ -125,7 +125,7 @@ fn fallback_to_text_if_all_leases_are_taken() {
     assert_eq!(reason(&dial(&address)), refused);
 }
 
-/// What README.md says that 12 MiB are for.
+/// README.md: what 12 MiB are enough for.
 #[test]
 fn three_workers_have_leases_for_nine_clients_and_two_smaller_ones() {
     let server = spawn(Config {
@@ -183,7 +183,7 @@ fn second_best_fabric_is_used_if_the_best_is_unreachable() {
     let transport = |client: &Client| client.session().map_or("none", Session::transport);
     let (first, mut second) = (dial(), dial());
     assert_eq!((transport(&first), transport(&second)), ("roce", "tcp"));
-    // It is told which way is missing, and that it does not go by text.
+    // The session has the reason: the socket is missing.
     let session = first.session().unwrap();
     assert!(matches!(session.missed(), Some(Fallback::Socket { .. })));
     assert_eq!(session.fallback(), None);

@@ -24,7 +24,7 @@ const PATIENT: Options = Options {
 const SHORT: Duration = Duration::from_millis(30);
 
 /// Returns the error of a mutation at a server that does not answer. A busy host may let the deadline
-/// expire before the request is sent: then the client says that nothing has changed, and gets twice
+/// expire before the request is sent: then the client reports that nothing has changed, and gets twice
 /// the time.
 fn unanswered<T: Debug>(
     client: &mut Client,

@@ -1,4 +1,4 @@
-//! `herdwick serve` with flags and files that cannot be used, and what it says then.
+//! `herdwick serve` with flags and files that cannot be used, and its messages.
 
 use std::os::unix::net::UnixListener;
 

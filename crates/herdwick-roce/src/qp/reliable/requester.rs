@@ -10,7 +10,7 @@ pub(super) const WINDOW: i32 = 256;
 pub(super) const READ_PACKETS: u32 = 16;
 /// Initial window for response packets in flight; the minimum is one piece. Like a congestion
 /// window, it grows by a packet for each piece up to [`WINDOW`], and halves when responses are
-/// lost: only the requester can tell what its receive buffer holds.
+/// lost: only the requester knows what its receive buffer holds.
 const READ_WINDOW_FIRST: i32 = 32;
 const READ_WINDOW_MIN: i32 = READ_PACKETS as i32;
 

@@ -198,7 +198,7 @@ impl SaltSecret {
         first(self.mac("salt", name.as_bytes()))
     }
 
-    /// Returns a nonce that was not returned before, and that none but this process can tell.
+    /// Returns a nonce that was not returned before, and that only this process can compute.
     fn nonce(&self) -> [u8; NONCE_BYTES] {
         let count = self.nonces.fetch_add(1, Relaxed);
         first(self.mac("nonce", &count.to_be_bytes()))

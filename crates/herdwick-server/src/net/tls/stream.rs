@@ -210,8 +210,8 @@ impl Write for TlsStream {
 }
 
 impl Drop for TlsStream {
-    /// Sends close_notify, if the socket accepts it at once, so that the peer can tell the end from
-    /// a truncation.
+    /// Sends close_notify if the socket accepts it without blocking, so that the peer can distinguish
+    /// the end from a truncation.
     fn drop(&mut self) {
         if !self.session.is_handshaking() {
             self.session.send_close_notify();

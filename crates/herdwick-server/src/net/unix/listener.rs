@@ -208,7 +208,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             let reason = "there is a file, which is not a socket";
             return Err(io::Error::new(ErrorKind::AlreadyExists, reason));
         }
-        // What is wrong with the path is told by the attempt to bind there.
+        // The attempt to bind there reports what is wrong with the path.
         Err(_) => return Ok(()),
     }
     match connect(&stream_socket()?, &SocketAddrUnix::new(path)?) {

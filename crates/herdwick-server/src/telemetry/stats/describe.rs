@@ -19,7 +19,7 @@ pub struct StatisticDescription {
     pub kind: StatisticKind,
     /// Its unit.
     pub unit: Unit,
-    /// Its family on the metrics page, and the labels that tell it from others, if it is there.
+    /// Its family on the metrics page, and the labels that distinguish it, if it is there.
     pub series: Option<String>,
     /// What it means.
     pub help: &'static str,
