@@ -309,3 +309,34 @@ fn architecture_lists_every_folder() {
     folders.dedup();
     assert_eq!(mapped, folders);
 }
+
+/// Lines of a crate's README.md.
+const README_LINES: std::ops::RangeInclusive<usize> = 6..=12;
+
+/// Returns the targets of the links of a Markdown page.
+fn links(page: &str) -> Vec<&str> {
+    let after = page.split("](").skip(1);
+    after.filter_map(|rest| rest.split(')').next()).collect()
+}
+
+#[test]
+fn every_crate_has_a_readme() {
+    let crates = fs::read_dir(root().join("crates")).expect("is readable");
+    let folders: Vec<PathBuf> = crates
+        .map(|entry| entry.expect("is an entry").path())
+        .collect();
+    assert!(folders.len() > 20, "the crates were found");
+    for folder in folders {
+        let name = folder.file_name().expect("has a name").to_string_lossy();
+        let page = fs::read_to_string(folder.join("README.md"));
+        let page = page.unwrap_or_else(|error| panic!("{name}/README.md: {error}"));
+        assert!(page.starts_with(&format!("# {name}\n")), "{name}: title");
+        let lines = page.lines().count();
+        assert!(README_LINES.contains(&lines), "{name}: {lines} lines");
+        assert!(page.contains("- Front page: ["), "{name}: no front page");
+        assert!(page.contains("- Example: "), "{name}: no example");
+        for link in links(&page) {
+            assert!(folder.join(link).exists(), "{name}/README.md: {link}");
+        }
+    }
+}
