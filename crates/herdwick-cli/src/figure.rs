@@ -20,7 +20,7 @@ use crate::{exit::Exit, say};
 /// gives.
 ///
 /// Prints a chart, and writes figure-N-FABRIC.svg, .csv and .json; figure-8 and figure-14, which no fabric
-/// has a part in.
+/// has a part in. Table 1 has no .svg.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FigureArgs {
     /// Number of the figure, 2 to 14, or table1.

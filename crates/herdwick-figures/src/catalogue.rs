@@ -1,12 +1,17 @@
 //! The figures of the paper (Kalia, Kaminsky, Andersen: "Using RDMA Efficiently for Key-Value Services",
 //! SIGCOMM'14): axes, series, and the points that its text gives.
 
-use herdwick_bench::{Design, Direction, EmulatedSystem, FarmValues, System, Verb, VerbTransport};
+use herdwick_bench::{
+    Design, Direction, EmulatedSystem, FarmValues, Level, System, Verb, VerbTransport,
+};
 
 use crate::figure::{Figure, Load, Measure, PaperPoint, SeriesSpec, Sweep};
 
 /// Payloads of the figures of verbs.
 const PAYLOADS: Sweep = Sweep::Bytes(&[8, 16, 32, 64, 128, 256, 512, 1024]);
+/// Payloads that show the lines of 64 bytes in which a CPU stores to an RNIC.
+const FINE_PAYLOADS: Sweep =
+    Sweep::Bytes(&[8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256]);
 /// Verbs in flight where throughput is measured.
 const WINDOW: usize = 32;
 
@@ -71,9 +76,24 @@ const fn echo(
         name,
         load: Load::Echo {
             design,
+            level: None,
             window,
             accesses,
             prefetch,
+        },
+    }
+}
+
+/// ECHO with the optimizations up to one, in the designs of the x axis.
+const fn optimized(name: &'static str, level: Level) -> SeriesSpec {
+    SeriesSpec {
+        name,
+        load: Load::Echo {
+            design: Design::SendSend,
+            level: Some(level),
+            window: WINDOW,
+            accesses: 0,
+            prefetch: false,
         },
     }
 }
@@ -124,11 +144,11 @@ const PAPER_HERD: &str = "HERD (paper's format)";
 
 /// The systems of Figures 9 to 11, and the real ones that the paper emulates.
 const SYSTEMS: &[SeriesSpec] = &[
-    herd("HERD", SYSTEM_WINDOW, 5),
-    other(PAPER_HERD, System::HerdPaper, 5),
     other("Pilaf-em-OPT", PILAF_EM_OPT, 5),
     other("FaRM-em", FARM_EM, 5),
     other("FaRM-em-VAR", FARM_EM_VAR, 5),
+    herd("HERD", SYSTEM_WINDOW, 5),
+    other(PAPER_HERD, System::HerdPaper, 5),
     other("Pilaf", System::Pilaf, 5),
     other("FaRM-KV", System::Farm(FarmValues::Inline), 5),
     other("FaRM-KV-VAR", System::Farm(FarmValues::OutOfTable), 5),
@@ -180,8 +200,12 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
             verb("WRITE-RC", (Write, Rc, Inbound), None, WINDOW),
         ],
         paper: &[
-            said("WRITE-UC", 32.0, 35.0, "3.2.2"),
-            said("READ-RC", 32.0, 26.0, "3.2.2"),
+            said("WRITE-UC", 8.0, 35.0, "3.2.1"),
+            said("WRITE-UC", 16.0, 35.0, "3.2.1"),
+            said("WRITE-UC", 32.0, 35.0, "3.2.1"),
+            said("WRITE-UC", 64.0, 35.0, "3.2.1"),
+            said("WRITE-UC", 128.0, 35.0, "3.2.1"),
+            said("READ-RC", 32.0, 26.0, "3.2.1"),
         ],
         found: "WRITEs reach 35 Mops up to 128 bytes, 34 % more than READs; UC and RC are nearly identical.",
         why: POSTER,
@@ -191,7 +215,7 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
         name: "4",
         title: "Outbound throughput of verbs",
         x: "payload (bytes)",
-        sweep: PAYLOADS,
+        sweep: FINE_PAYLOADS,
         measure: Measure::Mops,
         series: &[
             verb("WR-UC-INLINE", (Write, Uc, Outbound), Some(true), WINDOW),
@@ -199,7 +223,10 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
             verb("WRITE-UC", (Write, Uc, Outbound), Some(false), WINDOW),
             verb("READ-RC", (Read, Rc, Outbound), None, WINDOW),
         ],
-        paper: &[said("READ-RC", 32.0, 22.0, "3.2.2")],
+        paper: &[
+            said("WR-UC-INLINE", 8.0, 35.0, "3.2.2"),
+            said("READ-RC", 32.0, 22.0, "3.2.2"),
+        ],
         found: "Small inlined WRITEs and SENDs are much faster than READs; above 28 bytes PIO limits them.",
         why: OUTBOUND,
         missing: None,
@@ -207,19 +234,24 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
     Figure {
         name: "5",
         title: "Throughput of ECHOs with 32-byte messages",
-        x: "optimizations, added one at a time",
-        sweep: Sweep::Levels,
+        x: "requests / replies",
+        sweep: Sweep::Designs(&[
+            (Design::SendSend, "SEND/SEND"),
+            (Design::WriteWrite, "WR/WR"),
+            (Design::WriteSend, "WR/SEND"),
+            (Design::SendSendUd, "SEND/SEND (UD)"),
+        ]),
         measure: Measure::Mops,
         series: &[
-            echo("SEND/SEND", Design::SendSend, (WINDOW, 0, false)),
-            echo("WR/WR", Design::WriteWrite, (WINDOW, 0, false)),
-            echo("WR/SEND", Design::WriteSend, (WINDOW, 0, false)),
-            echo("SEND/SEND (UD)", Design::SendSendUd, (WINDOW, 0, false)),
+            optimized("basic", Level::Basic),
+            optimized("+unsignaled", Level::Unsignaled),
+            optimized("+unreliable", Level::Unreliable),
+            optimized("+inlined", Level::Inlined),
         ],
         paper: &[
-            said("SEND/SEND", 3.0, 21.0, "3.2.2"),
-            said("WR/WR", 3.0, 26.0, "3.2.2"),
-            said("WR/SEND", 3.0, 26.0, "3.2.2"),
+            said("+inlined", 0.0, 21.0, "3.2.2"),
+            said("+inlined", 1.0, 26.0, "3.2.2"),
+            said("+inlined", 2.0, 26.0, "3.2.2"),
         ],
         found: "With all optimizations WRITE/SEND is as fast as WRITE/WRITE, and SEND/SEND reaches four \
                 fifths of that.",
@@ -238,7 +270,7 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
             all_to_all("Out-WRITE-UC", (Write, Uc, Outbound)),
             all_to_all("Out-SEND-UD", (Send, Ud, Outbound)),
         ],
-        paper: &[],
+        paper: &[said("Out-WRITE-UC", 16.0, 7.35, "3.3")],
         found: "Outbound WRITEs fall to 21 % at 256 queue pairs, which no longer fit the RNIC's cache; \
                 inbound WRITEs and SENDs over UD scale well.",
         why: "Here nothing has a small cache of queue pairs; but more threads than CPUs share them.",
@@ -256,7 +288,7 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
             echo("N = 8, no prefetch", Design::WriteSend, (WINDOW, 8, false)),
             echo("N = 8, prefetch", Design::WriteSend, (WINDOW, 8, true)),
         ],
-        paper: &[],
+        paper: &[said("N = 8, prefetch", 5.0, 26.0, "4.1")],
         found: "With prefetching, 5 cores deliver the peak throughput even with 8 random accesses a request.",
         why: "One core serves here, and the client needs another; what prefetching gains on it is the \
               paper's finding, how many cores fill an RNIC is not.",
@@ -279,15 +311,16 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
         name: "9",
         title: "End-to-end throughput comparison for 48-byte key-value items",
         x: "PUT (percent)",
-        sweep: Sweep::PutPercent(&[5, 50, 100]),
+        sweep: Sweep::PutPercent(&[0, 5, 50, 100]),
         measure: Measure::Mops,
         series: SYSTEMS,
         paper: &[
             said("HERD", 5.0, 26.0, "5.3"),
             said("HERD", 50.0, 26.0, "5.3"),
-            said("Pilaf-em-OPT", 5.0, 9.9, "5.3"),
-            said("FaRM-em", 5.0, 17.2, "5.3"),
-            said("FaRM-em-VAR", 5.0, 11.4, "5.3"),
+            said("HERD", 100.0, 26.0, "5.3"),
+            said("Pilaf-em-OPT", 0.0, 9.9, "5.3"),
+            said("FaRM-em", 0.0, 17.2, "5.3"),
+            said("FaRM-em-VAR", 0.0, 11.4, "5.3"),
         ],
         found: "HERD delivers 26 Mops whatever the mix, over twice what the READ-based systems deliver.",
         why: "The server's CPU limits HERD here, not an RNIC; a READ over shared memory costs the server nothing.",
@@ -300,10 +333,15 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
         sweep: Sweep::Bytes(&[4, 8, 16, 32, 64, 128, 256, 512, 1000]),
         measure: Measure::Mops,
         series: SYSTEMS,
-        paper: &[said("HERD", 32.0, 26.0, "5.3")],
+        paper: &[
+            said("HERD", 4.0, 26.0, "5.3"),
+            said("HERD", 8.0, 26.0, "5.3"),
+            said("HERD", 16.0, 26.0, "5.3"),
+            said("HERD", 32.0, 26.0, "5.3"),
+        ],
         found: "HERD delivers over 26 Mops for items up to 60 bytes; large values are equal for all systems.",
-        why: "The server's CPU limits HERD here, not an RNIC; values beyond a line and a reply cell cost \
-              more.",
+        why: "The server's CPU limits HERD here, not an RNIC; a READ over shared memory costs the server nothing \
+              at all, so the systems that READ are ahead as long as their READs are short.",
         missing: None,
     },
     Figure {
@@ -331,7 +369,7 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
             paper_herd("WS=4 (paper's format)", 4),
             paper_herd("WS=16 (paper's format)", 16),
         ],
-        paper: &[],
+        paper: &[said("WS=4", 260.0, 26.0, "5.6")],
         found: "HERD delivers its maximum for up to 260 clients; a larger window slows the decline.",
         why: "There is no RNIC whose cache is short; more clients than CPUs share them.",
         missing: None,
@@ -348,7 +386,11 @@ READ a few loads, neither of which waits for another CPU; an ECHO does, twice.",
             other("Pilaf-em-OPT (PUT)", PILAF_EM_OPT, 100),
             other("FaRM-em (PUT)", FARM_EM, 100),
         ],
-        paper: &[said("HERD", 1.0, 6.3, "5.7")],
+        paper: &[
+            said("HERD", 1.0, 6.3, "5.7"),
+            said("HERD", 5.0, 24.7, "5.5"),
+            said("HERD", 6.0, 25.9, "5.7"),
+        ],
         found: "One core delivers 6.3 Mops, and 5 cores over 95 % of the maximum.",
         why: "Clients take CPUs of the same host.",
         missing: Some(

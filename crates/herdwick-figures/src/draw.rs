@@ -1,12 +1,15 @@
-//! A drawing as SVG: measured series as lines, the paper's points as triangles of the same colour, and
-//! the legend beside them, so that it hides none.
+//! A drawing as SVG: measured series as lines or groups of bars, the paper's points as triangles of the same
+//! colour, and the legend beside them, so that it hides none.
 
 use plotters::{
     coord::{Shift, types::RangedCoordf64},
     prelude::*,
 };
 
-use crate::drawing::{Drawing, Line, PlotPoint};
+use crate::{
+    drawing::{Drawing, Drawn, Line, PlotPoint, WIDTH},
+    region,
+};
 
 /// Why a drawing could not be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +19,6 @@ pub struct DrawError {
     reason: String,
 }
 
-const WIDTH: u32 = 900;
 /// Width of the chart; the legend is right of it.
 const CHART_WIDTH: u32 = 700;
 const HEIGHT: u32 = 420;
@@ -32,12 +34,13 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(188, 143, 34),
 ];
 
-/// Draws the series; `None` if there are none, as of a table.
+/// Draws the series, or the region of Figure 8; `None` if there are none, as of a table.
 ///
 /// # Errors
 /// [`DrawError`].
 pub fn to_svg(drawing: &Drawing) -> Result<Option<String>, DrawError> {
-    if lines(drawing).all(|(_, line, _)| line.points.is_empty()) {
+    let is_region = drawing.name == region::FIGURE;
+    if !is_region && lines(drawing).all(|(_, line, _)| line.points.is_empty()) {
         return Ok(None);
     }
     let mut svg = String::new();
@@ -45,7 +48,11 @@ pub fn to_svg(drawing: &Drawing) -> Result<Option<String>, DrawError> {
         figure: drawing.name,
         reason,
     };
-    plot(drawing, &mut svg).map_err(|error| failed(error.to_string()))?;
+    let drawn = match is_region {
+        true => region::plot(drawing.title, &mut svg),
+        false => plot(drawing, &mut svg),
+    };
+    drawn.map_err(|error| failed(error.to_string()))?;
     Ok(Some(svg))
 }
 
@@ -67,7 +74,6 @@ fn lines(drawing: &Drawing) -> impl Iterator<Item = (RGBColor, &Line, bool)> {
         .map(move |(index, (line, paper))| (COLOURS[place(line, index)], line, paper))
 }
 
-type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
 type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 fn plot(drawing: &Drawing, svg: &mut String) -> Drawn<()> {
@@ -77,13 +83,56 @@ fn plot(drawing: &Drawing, svg: &mut String) -> Drawn<()> {
     let mut chart = axes(drawing, &left)?;
     for (colour, line, paper) in lines(drawing) {
         let scale = Scale::of(drawing);
-        match paper {
-            true => draw_paper(&mut chart, (line, scale), colour)?,
-            false => draw_measured(&mut chart, (line, scale), colour)?,
+        let line = &beside(drawing, line);
+        match (paper, drawing.bars) {
+            (true, false) => draw_paper(&mut chart, (line, scale), colour)?,
+            // On a bar of its colour a triangle would not be seen.
+            (true, true) => draw_paper(&mut chart, (line, scale), BLACK)?,
+            (false, false) => draw_measured(&mut chart, (line, scale), colour)?,
+            (false, true) => draw_bars(&mut chart, line, bar_width(drawing), colour)?,
         }
     }
     legend(drawing, &right)?;
     root.present()?;
+    Ok(())
+}
+
+/// Width of a group of bars; the groups are 1 apart.
+const GROUP: f64 = 0.8;
+
+fn bar_width(drawing: &Drawing) -> f64 {
+    GROUP / drawing.series.len().max(1) as f64
+}
+
+/// Returns a line as it is, or in a drawing of bars, moved to the bars of its series.
+fn beside(drawing: &Drawing, line: &Line) -> Line {
+    let mut series = drawing.series.iter();
+    let place = series.position(|other| other.name == line.name);
+    let offset = match place.filter(|_| drawing.bars) {
+        Some(place) => bar_width(drawing) * (place as f64 + 0.5) - GROUP / 2.0,
+        None => 0.0,
+    };
+    let moved = |point: &PlotPoint| PlotPoint {
+        x: point.x + offset,
+        ..*point
+    };
+    Line {
+        name: line.name.clone(),
+        points: line.points.iter().map(moved).collect(),
+    }
+}
+
+/// Draws a bar for each point, and its spread.
+fn draw_bars(chart: &mut Chart<'_>, line: &Line, width: f64, colour: RGBColor) -> Drawn<()> {
+    let half = width * 0.45;
+    chart.draw_series(placed(line).map(|point| {
+        let corners = [(point.x - half, 0.0), (point.x + half, point.y)];
+        Rectangle::new(corners, colour.filled())
+    }))?;
+    let spreads = placed(line).filter(|point| point.low < point.high);
+    chart.draw_series(spreads.map(|point| {
+        ErrorBar::new_vertical(point.x, point.low, point.y, point.high, BLACK.filled(), 4)
+    }))?;
     Ok(())
 }
 
@@ -97,6 +146,7 @@ fn legend(drawing: &Drawing, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Drawn
     for (index, (colour, line, paper)) in shown.enumerate() {
         let y = FIRST_ENTRY + ENTRY * index as i32;
         let name = if paper {
+            let colour = if drawing.bars { BLACK } else { colour };
             area.draw(&TriangleMarker::new((15, y), 6, colour.filled()))?;
             format!("{} (paper)", line.name)
         } else {

@@ -5,6 +5,12 @@ use std::path::PathBuf;
 use herdwick_bench::{BenchError, Fabric, Manifest};
 use serde::Serialize;
 
+/// Width of every SVG.
+pub(crate) const WIDTH: u32 = 900;
+
+/// What drawing returns.
+pub(crate) type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
+
 /// On what and for how long a figure is measured.
 #[derive(Clone, Debug)]
 pub struct Terms {
@@ -31,6 +37,8 @@ pub struct Drawing {
     pub axes: [&'static str; 2],
     /// Whether the y axis is logarithmic.
     pub logarithmic: bool,
+    /// Whether values are bars, one beside the other at each label, and not points of lines.
+    pub bars: bool,
     /// The labels of the x axis' values, if points stand at them; else x is a number.
     pub labels: Vec<String>,
     /// Series measured here.

@@ -54,8 +54,8 @@ pub struct PaperPoint {
 pub enum Sweep {
     /// Bytes of a payload or value.
     Bytes(&'static [usize]),
-    /// Optimizations of an ECHO, added one at a time.
-    Levels,
+    /// Designs of an ECHO, and their names.
+    Designs(&'static [(Design, &'static str)]),
     /// Threads at both sides.
     Threads(&'static [usize]),
     /// CPU cores of the server.
@@ -73,14 +73,6 @@ pub enum Sweep {
     /// Nothing is swept: the figure is drawn from constants, or is a table.
     Fixed,
 }
-
-/// Optimizations of an ECHO, each with those before it, and their labels.
-pub(crate) const LEVELS: [(Level, &str); 4] = [
-    (Level::Basic, "basic"),
-    (Level::Unsignaled, "+unsignaled"),
-    (Level::Unreliable, "+unreliable"),
-    (Level::Inlined, "+inlined"),
-];
 
 /// What the y axis shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +106,12 @@ pub enum Load {
         /// Verbs outstanding; one of them is signaled.
         window: usize,
     },
-    /// ECHO in a design of Fig 5; the optimizations are the last ones unless the x axis gives them.
+    /// ECHO in a design of Fig 5.
     Echo {
-        /// How requests and replies travel.
+        /// How requests and replies travel, unless the x axis gives it.
         design: Design,
+        /// The last of the optimizations, which are added one at a time; `None`: all that the fabric has.
+        level: Option<Level>,
         /// Messages in flight.
         window: usize,
         /// Random memory accesses of the server for a request.
@@ -149,6 +143,30 @@ pub enum Load {
 }
 
 impl Figure {
+    /// Returns the labels of the x axis: the values of the sweep, and between them those that the paper alone
+    /// has points at.
+    #[must_use]
+    pub fn labels(&self) -> Vec<String> {
+        let mut labels = self.sweep.labels();
+        if self.measure == Measure::LatencyOverMops || matches!(self.sweep, Sweep::Designs(_)) {
+            return labels;
+        }
+        for x in self.paper.iter().map(|point| point.x) {
+            let number = |label: &String| label.parse().unwrap_or(f64::NAN);
+            let at = labels.iter().take_while(|label| number(label) < x).count();
+            if labels.get(at).map(number) != Some(x) {
+                labels.insert(at, x.to_string());
+            }
+        }
+        labels
+    }
+
+    /// Returns whether its values stand apart, so that no line may join them.
+    #[must_use]
+    pub fn has_bars(&self) -> bool {
+        matches!(self.sweep, Sweep::Designs(_) | Sweep::PutPercent(_))
+    }
+
     /// Returns whether it is measured on a fabric, for as long as is asked; if not, it is drawn from constants
     /// or counted.
     #[must_use]
@@ -190,7 +208,7 @@ impl Sweep {
             | Self::Workers(values) => numbers(values),
             Self::PutPercent(values) => values.iter().map(ToString::to_string).collect(),
             Self::Partitions(count) => (1..=*count).map(|n| n.to_string()).collect(),
-            Self::Levels => LEVELS.map(|(_, label)| label.to_owned()).to_vec(),
+            Self::Designs(designs) => designs.iter().map(|(_, name)| (*name).to_owned()).collect(),
             Self::Fixed => Vec::new(),
         }
     }

@@ -8,7 +8,7 @@ use herdwick_bench::{
 use crate::{
     drawing::{Drawing, FigureError, Line, PlotPoint, Terms},
     failures::{Failures, cannot_here},
-    figure::{Figure, LEVELS, Load, Measure, SeriesSpec, Sweep},
+    figure::{Figure, Load, Measure, SeriesSpec, Sweep},
 };
 
 /// Least seconds of a point: enough for a window of the slowest system on a host that others use too.
@@ -56,12 +56,8 @@ pub fn run(
             for (index, label) in points.filter(|(index, _)| has_workers(figure, series, *index)) {
                 match measure(figure, series.load, index, seconds, terms, watch) {
                     Ok(report) => {
-                        add(
-                            &mut drawing,
-                            &mut line,
-                            (index, label, figure.measure),
-                            report,
-                        );
+                        cores(&mut drawing, (figure, series.name, label), &report);
+                        add(&mut drawing, &mut line, (label, figure.measure), report);
                     }
                     Err(error) => failures.add(series.name, label, error),
                 }
@@ -91,9 +87,9 @@ pub fn unmeasured(figure: &'static Figure, terms: &Terms, error: &FigureError) -
 
 /// Returns the drawing of a figure without points of its own.
 fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
-    let labels = figure.sweep.labels();
+    let labels = figure.labels();
     let at = |x: f64| match (figure.measure, figure.sweep) {
-        (Measure::LatencyOverMops, _) | (_, Sweep::Levels) => x,
+        (Measure::LatencyOverMops, _) | (_, Sweep::Designs(_)) => x,
         _ => {
             let place = labels.iter().position(|label| label.parse() == Ok(x));
             place.map_or(f64::NAN, |place| place as f64)
@@ -127,6 +123,7 @@ fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
         word: word.to_owned(),
         axes: [figure.x, figure.measure.label()],
         logarithmic: figure.measure.is_logarithmic(),
+        bars: figure.has_bars(),
         labels: match figure.measure {
             Measure::LatencyOverMops => Vec::new(),
             _ => labels,
@@ -147,7 +144,7 @@ fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
 }
 
 /// Adds the outcome of a point to its series, and the manifest to the drawing.
-fn add(drawing: &mut Drawing, line: &mut Line, at: (usize, &str, Measure), report: Report) {
+fn add(drawing: &mut Drawing, line: &mut Line, at: (&str, Measure), report: Report) {
     for outcome in report.results.iter().take(1) {
         add_point(drawing, line, at, outcome);
     }
@@ -158,16 +155,17 @@ fn add(drawing: &mut Drawing, line: &mut Line, at: (usize, &str, Measure), repor
 fn add_point(
     drawing: &mut Drawing,
     line: &mut Line,
-    (index, label, measure): (usize, &str, Measure),
+    (label, measure): (&str, Measure),
     outcome: &Outcome,
 ) {
+    let place = drawing.labels.iter().position(|other| other == label);
     let (name, wrong) = (&line.name, outcome.errors + outcome.wrong_values);
     if wrong > 0 {
         drawing.failed += wrong;
         let failed = format!("{name} at {label}: {wrong} requests failed");
         drawing.missing.push(failed);
     }
-    match plotted(outcome, index, measure) {
+    match plotted(outcome, place.unwrap_or(0), measure) {
         Some(point) => line.points.push(point),
         None => drawing.missing.push(format!(
             "{name} at {label}: no request was answered in the time of a point; raise --seconds"
@@ -229,11 +227,20 @@ fn measure(
         Sweep::Windows(values) => loaded = Some(values[index]),
         Sweep::Workers(values) => config.workers = Some(values[index]),
         Sweep::PutPercent(values) => puts = Some(values[index]),
-        Sweep::Levels | Sweep::Cores(_) | Sweep::Partitions(_) | Sweep::Fixed => (),
+        Sweep::Designs(_) | Sweep::Cores(_) | Sweep::Partitions(_) | Sweep::Fixed => (),
     }
     match load {
         Load::Verb { .. } => verb(&config, &verb_plan(load, bytes, config.clients), watch),
-        Load::Echo { .. } => echo(&config, load, (figure.sweep, index, bytes), watch),
+        Load::Echo { level, .. } => {
+            let plan = |level| {
+                let mut plan = design_plan(load, bytes, level);
+                if let Sweep::Designs(designs) = figure.sweep {
+                    plan.designs = vec![designs[index].0];
+                }
+                plan
+            };
+            echo(&config, level, plan, watch)
+        }
         Load::Herd {
             window,
             put_percent,
@@ -258,16 +265,15 @@ fn measure(
     }
 }
 
-/// Measures an ECHO; payloads are inlined where they fit, unless the x axis gives the optimizations.
+/// Measures an ECHO; without a level, payloads are inlined where they fit.
 fn echo(
     config: &Config,
-    load: Load,
-    (sweep, index, bytes): (Sweep, usize, usize),
+    level: Option<Level>,
+    plan: impl Fn(Level) -> DesignPlan,
     watch: &mut dyn FnMut(&Progress),
 ) -> Result<Report, BenchError> {
-    let plan = |level| design_plan(load, bytes, level);
-    if matches!(sweep, Sweep::Levels) {
-        return design(config, &plan(LEVELS[index].0), watch);
+    if let Some(level) = level {
+        return design(config, &plan(level), watch);
     }
     let inlined = design(config, &plan(Level::Inlined), watch);
     inlined.or_else(|error| match error {
@@ -278,12 +284,37 @@ fn echo(
     })
 }
 
+/// Adds what an operation costs the server's CPUs, where the x axis has their number.
+fn cores(drawing: &mut Drawing, (figure, name, label): (&Figure, &str, &str), report: &Report) {
+    if !matches!(figure.sweep, Sweep::Workers(_)) {
+        return;
+    }
+    if drawing.rows.is_empty() {
+        let head = [
+            "series",
+            "server cores",
+            "server CPU-seconds a million operations",
+        ];
+        drawing.rows.push(head.map(str::to_owned).to_vec());
+    }
+    let cost = report
+        .results
+        .first()
+        .and_then(|outcome| outcome.cpu_ns_per_op.server);
+    // A nanosecond an operation is a millisecond a million.
+    let cost = cost.map_or_else(|| "not known".to_owned(), |ns| format!("{:.3}", ns / 1e3));
+    drawing
+        .rows
+        .push(vec![name.to_owned(), label.to_owned(), cost]);
+}
+
 fn design_plan(load: Load, bytes: usize, level: Level) -> DesignPlan {
     let Load::Echo {
         design,
         window,
         accesses,
         prefetch,
+        ..
     } = load
     else {
         return DesignPlan::default();

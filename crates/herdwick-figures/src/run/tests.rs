@@ -123,6 +123,15 @@ fn figures_are_measured_and_drawn_in_every_form() {
         assert!(line.points.iter().all(ordered), "{line:?}");
     }
     assert_eq!(region.rows[3], ["bytes of a slot", "1024", "64"]);
+    let svg = to_svg(region).unwrap().unwrap();
+    for text in [
+        "16 x 200 x 2 slots of 1024 bytes",
+        "server process 15",
+        "client 199",
+        "slot 1",
+    ] {
+        assert!(svg.contains(text), "{text}");
+    }
     for drawing in [latency, partitions] {
         let svg = to_svg(drawing).unwrap().unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
@@ -174,7 +183,7 @@ fn points_that_vanish_or_fail_are_told() {
         name: "HERD".to_owned(),
         ..Line::default()
     };
-    let at = (3, "8", figure.measure);
+    let at = ("8", figure.measure);
     add_point(&mut drawing, &mut line, at, &outcome(None, 0));
     assert!(line.points.is_empty());
     assert!(
@@ -237,6 +246,54 @@ fn latencies_over_throughput_are_drawn_on_a_logarithmic_axis() {
     assert_eq!((dashes(&svg), dashes(&without)), (3, 0));
 }
 
+/// Values that no line may join are bars, side by side, with the paper's points on those of their series.
+#[test]
+fn groups_of_bars_have_one_for_each_series_and_the_papers_points_on_them() {
+    let drawing = blank(find("5").unwrap(), &terms());
+    assert_eq!(drawing.labels[..3], ["SEND/SEND", "WR/WR", "WR/SEND"]);
+    let point = |x: usize| PlotPoint {
+        x: x as f64,
+        y: 20.0,
+        low: 20.0,
+        high: 20.0,
+        median: None,
+    };
+    let line = |name: &str| Line {
+        name: name.to_owned(),
+        points: (0..4).map(point).collect(),
+    };
+    let drawing = Drawing {
+        series: ["basic", "+inlined"].map(line).to_vec(),
+        ..drawing
+    };
+    let svg = to_svg(&drawing).unwrap().unwrap();
+    let lefts = svg.split("<rect x=\"").skip(1);
+    let mut lefts: Vec<i32> = lefts
+        .filter(|rest| !rest.contains("fill=\"#FFFFFF\"") || !rest.starts_with('0'))
+        .map(|rest| rest.split('"').next().unwrap().parse().unwrap())
+        .filter(|left| *left > 0)
+        .collect();
+    lefts.sort_unstable();
+    lefts.dedup();
+    assert_eq!(lefts.len(), 8, "{lefts:?}");
+}
+
+/// The paper's points beyond what is measured here have a place of their own.
+#[test]
+fn the_axis_has_the_papers_values_in_their_order() {
+    let labels = |name: &str| find(name).unwrap().labels();
+    assert_eq!(labels("13"), ["1", "2", "5", "6"]);
+    assert_eq!(labels("12"), ["1", "2", "4", "8", "16", "260"]);
+    assert_eq!(labels("7"), ["1", "5"]);
+    let drawing = blank(find("13").unwrap(), &terms());
+    let places: Vec<_> = drawing.paper[0]
+        .points
+        .iter()
+        .map(|point| point.x)
+        .collect();
+    assert_eq!(places, [0.0, 2.0, 3.0]);
+}
+
 /// Names with commas, as of Figure 7's series, are one field.
 #[test]
 fn rows_of_csv_have_as_many_fields_as_their_head() {
@@ -251,7 +308,7 @@ fn rows_of_csv_have_as_many_fields_as_their_head() {
         assert!(series.name.contains(','));
         let csv = to_csv(&drawing(series.name));
         let row = format!("\n7,shm,shm,here,\"{}\",1,0,0,0,\n", series.name);
-        assert!(csv.ends_with(&row), "{csv}");
+        assert!(csv.contains(&row), "{csv}");
     }
     let csv = to_csv(&drawing("the \"best\""));
     assert!(csv.contains(",\"the \"\"best\"\"\",1,"), "{csv}");
