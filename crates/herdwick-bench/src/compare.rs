@@ -102,22 +102,22 @@ fn flags(config: &Config) -> Vec<&'static str> {
     flags.copied().collect()
 }
 
-/// Returns all contenders, in order. The second value is the reason why shared memory is left out:
+/// Returns all contenders, in order. The second value is the reason why the best fabric is left out:
 /// set if no fabrics are configured and the server does not offer it.
 fn contenders(
     config: &Config,
     server: Option<&Server>,
     space: KeySpace,
 ) -> (Vec<Contender>, Option<String>) {
-    let no_shm = || {
-        let dialled = HerdTarget::dial(&server?.remote, (Fabric::SHM, None), 1, space);
+    let no_fabric = || {
+        let dialled = HerdTarget::dial(&server?.remote, (Fabric::BEST, None), 1, space);
         dialled.err().map(|error| error.to_string())
     };
     let (mut contenders, mut left_out) = (Vec::new(), None);
     for system in &config.systems {
         match (system, &config.fabrics[..]) {
-            (System::Beside(_), _) => contenders.push((*system, Fabric::SHM)),
-            (System::Bare, _) => contenders.push((*system, Fabric::ROCE)),
+            (System::Beside(_), _) => contenders.push((*system, Fabric::BEST)),
+            (System::Bare, _) => contenders.push((*system, Fabric::BARE)),
             (
                 System::Echo
                 | System::Farm(_)
@@ -131,8 +131,8 @@ fn contenders(
                 contenders.extend(fabrics.into_iter().map(|fabric| (*system, fabric)));
             }
             (System::Herd | System::Crowded, []) => {
-                let offered = [Fabric::SHM, Fabric::Tcp];
-                left_out = no_shm();
+                let offered = [Fabric::BEST, Fabric::Tcp];
+                left_out = no_fabric();
                 let skip = usize::from(left_out.is_some());
                 contenders.extend(offered[skip..].iter().map(|fabric| (*system, *fabric)));
             }
@@ -266,7 +266,7 @@ impl Comparison<'_> {
                 .and_then(|targets| self.herd_bout(name).run(targets, &mut traces, watch)),
             ((System::Beside(neighbour), _), Some(server)) => {
                 let _beside = self.neighbour(neighbour, server)?;
-                self.herd_targets(Fabric::SHM, server)
+                self.herd_targets(Fabric::BEST, server)
                     .and_then(|targets| self.herd_bout(name).run(targets, &mut traces, watch))
             }
             ((System::Bare, _), _) => self
@@ -319,7 +319,7 @@ impl Comparison<'_> {
         traces: &mut [Trace],
         watch: &mut dyn FnMut(&Progress),
     ) -> Result<Run, BenchError> {
-        let fabric = fabric.session().unwrap_or(herdwick::Fabric::Shm);
+        let fabric = fabric.session().unwrap_or(herdwick::Fabric::BEST);
         let open = |end| fabric.loopback(end).map_err(EndpointError::System);
         let worker = open(End::Worker)?;
         let ends: Vec<_> = match system {

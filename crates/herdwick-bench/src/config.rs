@@ -20,7 +20,7 @@ pub struct Config {
     /// Systems to measure; their runs are interleaved.
     pub systems: Vec<System>,
     /// Fabrics to measure, interleaved too. Empty: for [`System::Herd`] those that the server
-    /// offers, for the other systems shared memory.
+    /// offers, for the other systems the best one.
     pub fabrics: Vec<Fabric>,
     /// A running server, `HOST:PORT` or the path of a unix socket; if `None`, the benchmark starts its
     /// own.
@@ -89,13 +89,19 @@ pub enum Fabric {
 
 /// The name of no known fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no fabric: say {names}, or several such as shm,tcp", names = names())]
+#[error("'{0}' is no fabric: say {names}, or several such as {best},tcp", names = names(), best = Fabric::BEST)]
 pub struct FabricError(String);
 
 /// Returns the names of all fabrics.
 fn names() -> String {
     let fabrics = herdwick::Fabric::ALL.map(herdwick::Fabric::name);
     [&fabrics[..], &[Fabric::Tcp.name()]].concat().join(", ")
+}
+
+/// Returns the names of the fabrics that stay on the host.
+fn local() -> String {
+    let local = herdwick::Fabric::local().map(herdwick::Fabric::name);
+    local.collect::<Vec<_>>().join(", ")
 }
 
 /// Invalid options.
@@ -113,13 +119,17 @@ pub enum ConfigError {
     /// A share of reads outside of 0 to 1.
     #[error("--get-share is a share, 0 to 1, not {0}")]
     GetShare(f64),
-    /// `--bare` without `--fabric roce`, which it is compared with.
-    #[error("--bare is measured beside --fabric roce, which is not asked for")]
+    /// `--bare` without the fabric that it is compared with.
+    #[error(
+        "--bare is measured beside --fabric {}, which is not asked for",
+        Fabric::BARE
+    )]
     Bare,
     /// A fabric that leaves the host, with TLS.
     #[error(
-        "--fabric {fabric}: with --tls only shm and tcp are used, since nothing else is encrypted or \
-         stays on the host; leave one of them out", fabric = .0.name()
+        "--fabric {0}: with --tls only {local} and tcp are used, since nothing else is encrypted or \
+         stays on the host; leave one of them out",
+        local = local()
     )]
     Unencrypted(Fabric),
     /// A time or rate that is not positive and finite; the option is named.
@@ -200,7 +210,7 @@ impl Config {
         if !(1..=NODES_MAX).contains(&self.replicas) {
             return Err(ConfigError::Replicas(self.replicas));
         }
-        if self.systems.contains(&System::Bare) && !self.fabrics.contains(&Fabric::ROCE) {
+        if self.systems.contains(&System::Bare) && !self.fabrics.contains(&Fabric::BARE) {
             return Err(ConfigError::Bare);
         }
         let leaves_host = |fabric: &&Fabric| matches!(fabric, Fabric::Herd(by) if !by.is_local());
@@ -226,11 +236,11 @@ impl Config {
     }
 
     /// Returns the fabrics to measure the echo on: those configured that can carry it, or else
-    /// shared memory.
+    /// the best one.
     pub(crate) fn echo_fabrics(&self) -> Vec<Fabric> {
         let asked = self.fabrics.iter().filter(|fabric| fabric.is_herd());
         match asked.copied().collect::<Vec<_>>() {
-            none if none.is_empty() => vec![Fabric::SHM],
+            none if none.is_empty() => vec![Fabric::BEST],
             asked => asked,
         }
     }
@@ -331,10 +341,10 @@ impl Config {
 }
 
 impl Fabric {
-    /// Shared memory, which a server on this host offers by default.
-    pub const SHM: Self = Self::Herd(herdwick::Fabric::Shm);
-    /// RoCEv2, the fabric that [`System::Bare`] is the baseline of.
-    pub const ROCE: Self = Self::Herd(herdwick::Fabric::Roce);
+    /// The best fabric, which a server on this host offers by default.
+    pub const BEST: Self = Self::Herd(herdwick::Fabric::BEST);
+    /// The fabric that [`System::Bare`] is the baseline of.
+    pub const BARE: Self = Self::Herd(herdwick::Fabric::Roce);
 
     /// As on the command line.
     #[must_use]
@@ -359,11 +369,11 @@ impl Fabric {
         }
     }
 
-    /// Opens a device for one end, where both are in one process; of shared memory for TCP, which has no
-    /// verbs.
+    /// Opens a device for one end, where both are in one process; of the best fabric for TCP, which has
+    /// no verbs.
     pub(crate) fn open(self, end: End) -> io::Result<AnyDevice> {
         self.session()
-            .unwrap_or(herdwick::Fabric::Shm)
+            .unwrap_or(herdwick::Fabric::BEST)
             .loopback(end)
     }
 
@@ -372,8 +382,7 @@ impl Fabric {
     pub fn word(self) -> FigureClass {
         match self {
             Self::Herd(fabric) if fabric.is_local() => FigureClass::Shm,
-            // What may be lost is a device of the host.
-            Self::Herd(fabric) if fabric.may_be_lost() && has_rnic() => FigureClass::Hardware,
+            Self::Herd(fabric) if fabric.is_hardware() => FigureClass::Hardware,
             Self::Herd(_) | Self::Tcp => FigureClass::Soft,
         }
     }
@@ -395,16 +404,6 @@ impl FromStr for Fabric {
         let named = herdwick::Fabric::named(text).map(Self::Herd);
         named.ok_or_else(|| FabricError(text.to_owned()))
     }
-}
-
-/// Returns whether there are RDMA devices and all of them are hardware: the kernel's software
-/// devices (rxe, siw) have no `device` link in sysfs.
-fn has_rnic() -> bool {
-    let Ok(devices) = std::fs::read_dir("/sys/class/infiniband") else {
-        return false;
-    };
-    let mut devices = devices.flatten().peekable();
-    devices.peek().is_some() && devices.all(|device| device.path().join("device").exists())
 }
 
 /// A text that is no count.

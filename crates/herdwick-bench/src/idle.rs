@@ -94,7 +94,7 @@ impl Attached {
             self.wake(&mut counters)?;
         }
         let lines = BeforeAfter::lines(before, rtt(placement));
-        let fabrics = [Fabric::SHM, Fabric::Tcp];
+        let fabrics = [Fabric::BEST, Fabric::Tcp];
         let outcome = |(fabric, counters): (&Fabric, &RunCounters)| Outcome {
             runs: config.runs,
             ..Outcome::of(self.subject(config, *fabric), &[rest.run(counters, lines)])
@@ -107,13 +107,13 @@ impl Attached {
     }
 
     /// Sends one request on each session and on as many connections, with a pause before each.
-    fn wake(&mut self, [by_shm, by_tcp]: &mut [RunCounters; 2]) -> Result<(), BenchError> {
+    fn wake(&mut self, [by_herd, by_tcp]: &mut [RunCounters; 2]) -> Result<(), BenchError> {
         let clock = Stopwatch::start();
         for session in &mut self.sessions {
             sleep(APART);
             let start_ns = clock.ns();
             let value = session.get(KEY).map_err(|error| no_transport(&error))?;
-            count(by_shm, value.as_deref(), start_ns, clock.ns());
+            count(by_herd, value.as_deref(), start_ns, clock.ns());
         }
         for connection in self.connections.iter_mut().take(IDLE_SESSIONS) {
             sleep(APART);
@@ -161,7 +161,7 @@ fn session(server: &Remote) -> Result<Client, BenchError> {
 
 fn no_transport(reason: &dyn std::fmt::Display) -> BenchError {
     BenchError::NoTransport {
-        fabric: Fabric::SHM,
+        fabric: Fabric::BEST,
         reason: reason.to_string(),
     }
 }

@@ -66,12 +66,11 @@ fn parse_figure(text: &str) -> Result<&'static str, String> {
 }
 
 fn parse_fabric(text: &str) -> Result<Fabric, String> {
+    let names = herdwick_providers::Fabric::list(herdwick_providers::Fabric::name, ", ");
     match text.parse::<Fabric>() {
         Ok(fabric) if fabric.is_herd() => Ok(fabric),
-        Ok(_) => Err(format!("'{text}' has no verbs: say shm, verbs or roce")),
-        Err(_) => Err(format!(
-            "'{text}' is not one fabric: say shm, verbs or roce"
-        )),
+        Ok(_) => Err(format!("'{text}' has no verbs: say one of {names}")),
+        Err(_) => Err(format!("'{text}' is not one fabric: say one of {names}")),
     }
 }
 
@@ -191,7 +190,7 @@ fn draw_all(
     }
     can_write(out).map_err(unwritable(out))?;
     let terms = Terms {
-        fabric: terms.fabric.unwrap_or(Fabric::SHM),
+        fabric: terms.fabric.unwrap_or(Fabric::BEST),
         seconds,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),
     };

@@ -7,14 +7,8 @@ use herdwick_fabric::{
     RegionId, SendWr,
 };
 use herdwick_mem::Span;
-use herdwick_roce_udp::{RoceDevice, RocePort};
-use herdwick_shm::{ShmDevice, ShmPort};
-use herdwick_verbs::{VerbsDevice, VerbsPort};
 
-use crate::fabric::Fabric;
-
-#[cfg(feature = "seeded")]
-use herdwick_sim::SeededPort;
+use crate::{Fabric, providers};
 
 /// What to do with a device, compiled for each provider.
 pub trait Visit {
@@ -38,9 +32,9 @@ pub trait VisitAll {
         D: Device<Port: Into<AnyPort> + 'static> + Send + 'static;
 }
 
-/// Makes [`AnyDevice`] from a list of providers.
+/// Makes [`AnyDevice`] from the list of providers.
 macro_rules! devices {
-    ($($name:ident: $device:ty;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $module:ident, $device:ty, $port:ty;)*) => {
         /// A device of any provider.
         #[derive(Clone, Debug)]
         pub enum AnyDevice {
@@ -88,8 +82,19 @@ macro_rules! devices {
     };
 }
 
-/// Makes [`AnyPort`] from a list of providers. Each call is one branch.
+/// Makes [`AnyPort`] from the list of providers, and from a port of the simulator.
 macro_rules! ports {
+    ($($(#[$doc:meta])* $name:ident: $module:ident, $device:ty, $port:ty;)*) => {
+        any_port! {
+            $($name: $port;)*
+            #[cfg(feature = "seeded")]
+            Seeded: herdwick_sim::SeededPort;
+        }
+    };
+}
+
+/// Makes [`AnyPort`] from a list of ports. Each call is one branch.
+macro_rules! any_port {
     ($($(#[$cfg:meta])* $name:ident: $port:ty;)*) => {
         /// A port of any provider. Each call is one branch; everything behind it is concrete.
         #[derive(Debug)]
@@ -141,11 +146,6 @@ macro_rules! ports {
             }
 
             fn arm(&mut self, cq: CqId) -> Armed {
-                // Virtual time does not pass while a test sleeps.
-                #[cfg(feature = "seeded")]
-                if matches!(self, Self::Seeded(_)) {
-                    return Armed::Never;
-                }
                 match self {
                     $($(#[$cfg])* Self::$name(port) => port.arm(cq),)*
                 }
@@ -184,16 +184,5 @@ macro_rules! ports {
     };
 }
 
-devices! {
-    Shm: ShmDevice;
-    Verbs: VerbsDevice;
-    Roce: RoceDevice;
-}
-
-ports! {
-    Shm: ShmPort;
-    Verbs: VerbsPort;
-    Roce: RocePort;
-    #[cfg(feature = "seeded")]
-    Seeded: SeededPort;
-}
+providers!(devices);
+providers!(ports);

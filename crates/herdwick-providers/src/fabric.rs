@@ -1,19 +1,28 @@
 //! The fabrics: one for each provider, the best first.
 
-/// A fabric, by its provider; the least is the best.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Fabric {
-    /// Shared memory, on the same host.
-    Shm,
-    /// An RDMA device, to any host that has one.
-    Verbs,
-    /// RoCEv2 over UDP, from any host.
-    Roce,
+use crate::providers;
+
+/// Makes [`Fabric`] from the list of providers.
+macro_rules! fabrics {
+    ($($(#[$doc:meta])* $name:ident: $module:ident, $device:ty, $port:ty;)*) => {
+        /// A fabric, by its provider; the least is the best.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Fabric {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Fabric {
+            /// Every fabric, the best first.
+            pub const ALL: [Self; [$(stringify!($name)),*].len()] = [$(Self::$name),*];
+        }
+    };
 }
 
+providers!(fabrics);
+
 impl Fabric {
-    /// Every fabric, the best first.
-    pub const ALL: [Self; 3] = [Self::Shm, Self::Verbs, Self::Roce];
+    /// The best fabric, which is used unless another is configured.
+    pub const BEST: Self = Self::ALL[0];
 
     /// Returns its rank, 0 for the best: its place in [`Fabric::ALL`].
     #[must_use]

@@ -5,13 +5,12 @@
 //! either has its own code compiled for each device behind it ([`Visit`]), as a server's worker
 //! does, or goes on with an [`AnyPort`], one branch a call, as a client does.
 //!
-//! To add a provider: its crate, its file here and one in `doctor`, and its line in each list of
-//! `fabric.rs`, `any.rs` and `table.rs`.
+//! To add a provider: its crate, its folder here (its row, and what `herdwick doctor` examines), and
+//! its line in the list below.
 #![forbid(unsafe_code)]
 
 mod any;
 mod check;
-mod doctor;
 mod fabric;
 mod options;
 mod roce;
@@ -19,6 +18,22 @@ mod row;
 mod shm;
 mod table;
 mod verbs;
+
+/// The list of providers, the best first: the fabric, the folder of its row, its device and its
+/// port. `providers!(m)` is `m!` of the list.
+macro_rules! providers {
+    ($make:ident) => {
+        $make! {
+            /// Shared memory, on the same host.
+            Shm: shm, herdwick_shm::ShmDevice, herdwick_shm::ShmPort;
+            /// An RDMA device, to any host that has one.
+            Verbs: verbs, herdwick_verbs::VerbsDevice, herdwick_verbs::VerbsPort;
+            /// RoCEv2 over UDP, from any host.
+            Roce: roce, herdwick_roce_udp::RoceDevice, herdwick_roce_udp::RocePort;
+        }
+    };
+}
+use providers;
 
 pub use any::{AnyDevice, AnyPort, Visit, VisitAll};
 pub use check::{Check, Checks, Fact, Status};

@@ -16,8 +16,16 @@ pub(crate) struct Row {
     )]
     pub(crate) fabric: Fabric,
     pub(crate) words: FabricWords,
+    /// Its name in sentences for the operator.
+    pub(crate) title: &'static str,
+    /// The option with which `herdwick serve` does without it.
+    pub(crate) off: &'static str,
+    /// Why a server may not offer it: "it ..."
+    pub(crate) why_not_offered: &'static str,
     pub(crate) may_be_lost: bool,
     pub(crate) pd_bytes: fn(&PdRoom) -> usize,
+    /// Whether its devices on this host are hardware.
+    pub(crate) is_hardware: fn() -> bool,
     pub(crate) probe: fn() -> io::Result<()>,
     /// Examines what it needs of this host; for the operator.
     pub(crate) doctor: fn() -> Checks,

@@ -10,13 +10,19 @@ use crate::{
     check::Checks,
     fabric::Fabric,
     options::{ListenOptions, Wanted},
-    roce,
+    providers,
     row::{ClientDeviceError, Description, Dial, End, ListenError, ListenHost, Row},
-    shm, verbs,
 };
 
-/// The table, in the order of [`Fabric`].
-static ROWS: [&Row; Fabric::ALL.len()] = [&shm::ROW, &verbs::ROW, &roce::ROW];
+/// Makes the table from the list of providers.
+macro_rules! rows {
+    ($($(#[$doc:meta])* $name:ident: $module:ident, $device:ty, $port:ty;)*) => {
+        /// The table, in the order of [`Fabric`].
+        static ROWS: [&Row; Fabric::ALL.len()] = [$(&crate::$module::ROW),*];
+    };
+}
+
+providers!(rows);
 
 impl Fabric {
     /// Returns how every fabric appears in hellos.
@@ -57,6 +63,11 @@ impl Fabric {
     #[must_use]
     pub fn is_local(self) -> bool {
         self.words().socket
+    }
+
+    /// Returns the fabrics whose leases pass descriptors.
+    pub fn local() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|fabric| fabric.is_local())
     }
 
     /// Returns whether its device may be lost while a server runs, and come back.
@@ -110,6 +121,36 @@ impl Fabric {
     /// [`ClientDeviceError`].
     pub fn dial(self, dial: &Dial<'_>) -> Result<AnyDevice, ClientDeviceError> {
         (self.row().dial)(dial)
+    }
+
+    /// Returns its name in sentences, such as "shared memory".
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        self.row().title
+    }
+
+    /// Returns the option with which `herdwick serve` does without it.
+    #[must_use]
+    pub fn off(self) -> &'static str {
+        self.row().off
+    }
+
+    /// Returns why a server may not offer it: "it ..."
+    #[must_use]
+    pub fn why_not_offered(self) -> &'static str {
+        self.row().why_not_offered
+    }
+
+    /// Returns whether its devices on this host are hardware, as far as the kernel reports.
+    #[must_use]
+    pub fn is_hardware(self) -> bool {
+        (self.row().is_hardware)()
+    }
+
+    /// Lists a text of each fabric, such as its name.
+    #[must_use]
+    pub fn list(text: fn(Self) -> &'static str, separator: &str) -> String {
+        Self::ALL.map(text).join(separator)
     }
 
     /// Returns the options with which `herdwick serve` offers the fabric on this host, or does not.
@@ -180,7 +221,8 @@ mod tests {
             assert_eq!(Fabric::named(fabric.name()), Some(fabric));
         }
         assert_eq!(Fabric::named("tcp"), None);
-        // An offer has one word for the token of a lease socket.
-        assert_eq!(Fabric::ALL.iter().filter(|it| it.is_local()).count(), 1);
+        // An offer has one word for the token of a lease socket: if another provider passes
+        // descriptors, the hello needs a token for each (`docs/wire.md`).
+        assert_eq!(Fabric::local().count(), 1);
     }
 }

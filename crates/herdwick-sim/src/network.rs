@@ -112,6 +112,11 @@ impl SeededNetwork {
         self.world().faults = faults;
     }
 
+    /// Lets no port be armed: for a test with virtual time, which does not pass while the test sleeps.
+    pub fn set_polled_only(&self) {
+        self.world().polled_only = true;
+    }
+
     /// Executes all events that are due up to `now`. Returns whether there was any.
     pub fn run(&self, now: Duration) -> bool {
         self.world().run(now)

@@ -149,7 +149,11 @@ impl Port for SeededPort {
     }
 
     fn arm(&mut self, cq: CqId) -> Armed {
-        let party = &mut self.network.world().parties[self.party.0];
+        let world = &mut *self.network.world();
+        if world.polled_only {
+            return Armed::Never;
+        }
+        let party = &mut world.parties[self.party.0];
         let Some(cq) = party.cqs.get_mut(&cq) else {
             return Armed::Never;
         };

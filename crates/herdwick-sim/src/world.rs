@@ -36,6 +36,8 @@ pub(super) struct World {
     /// The parties that something has happened to; kept if `watched`.
     pub(super) woken: Vec<usize>,
     pub(super) watched: bool,
+    /// Whether no port can be armed.
+    pub(super) polled_only: bool,
     /// Every rkey and every queue pair number ever used: what is late finds none of a successor.
     pub(super) rkeys: BTreeSet<Rkey>,
     pub(super) qpns: BTreeSet<Qpn>,
@@ -67,6 +69,7 @@ impl World {
             hosts: Vec::new(),
             woken: Vec::new(),
             watched: false,
+            polled_only: false,
             rkeys: BTreeSet::new(),
             qpns: BTreeSet::new(),
             tag,

@@ -32,14 +32,13 @@ pub enum Fallback {
     NoAnswer,
     /// The server shares no memory with this host, and has no fabric that reaches other hosts.
     #[error(
-        "the server offers no fabric: it runs on another host, or as `herdwick serve --shm off`, or \
-         cannot share memory (`herdwick doctor` shows the reason on its host); and it has neither an \
-         RDMA device nor `--roce`"
+        "the server offers no fabric: {}",
+        Fabric::list(Fabric::why_not_offered, "; ")
     )]
     NotOffered,
-    /// The server has an RDMA device, and this host has none that reaches it.
-    #[error("the server offers RDMA, which this host lacks: {0}")]
-    NoDevice(String),
+    /// The server offers a fabric for which this host has no device that reaches it.
+    #[error("the server offers {title}, which this host lacks: {1}", title = .0.title())]
+    NoDevice(Fabric, String),
     /// The lease socket cannot be reached, or does not answer.
     #[error("the server's lease socket, {}: {error}", path.display())]
     Socket {
@@ -78,7 +77,7 @@ impl Fallback {
             | Self::Memcached
             | Self::Version(_)
             | Self::NotOffered
-            | Self::NoDevice(_) => false,
+            | Self::NoDevice(..) => false,
         }
     }
 }

@@ -205,7 +205,7 @@ fn take(
     due: Due,
 ) -> Result<Taken<AnyPort>, Fallback> {
     let device = fabric.dial(dial).map_err(|error| match error {
-        providers::ClientDeviceError::Absent(why) => Fallback::NoDevice(why),
+        providers::ClientDeviceError::Absent(why) => Fallback::NoDevice(fabric, why),
         providers::ClientDeviceError::Setup(why) => Fallback::Setup(why),
     })?;
     let socket = match (&lease.socket, dial.ends) {

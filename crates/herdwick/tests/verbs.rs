@@ -199,7 +199,7 @@ fn client_without_a_device_uses_text_and_reports_why() {
     fake::fail("devices", 0, 1);
     let mut client = client(&server, &options());
     let session = client.session().unwrap();
-    let Some(Fallback::NoDevice(why)) = session.fallback() else {
+    let Some(Fallback::NoDevice(Fabric::Verbs, why)) = session.fallback() else {
         panic!("{:?}", session.fallback());
     };
     assert!(why.contains("rdma link add"), "{why}");

@@ -37,9 +37,9 @@ fn every_design_returns_the_bytes_that_were_sent() {
     let all = Level::ALL.to_vec();
     let ends = vec![Level::Basic, Level::Inlined];
     for (fabric, levels, payloads) in [
-        (Fabric::SHM, all, vec![32]),
-        (Fabric::SHM, ends.clone(), vec![200]),
-        (Fabric::ROCE, ends, vec![32]),
+        (Fabric::BEST, all, vec![32]),
+        (Fabric::BEST, ends.clone(), vec![200]),
+        (Fabric::BARE, ends, vec![32]),
     ] {
         let plan = DesignPlan {
             designs: designs.map(|name| name.parse().unwrap()).to_vec(),
@@ -64,7 +64,7 @@ fn memory_accesses_delay_no_answer_for_good() {
         prefetch: vec![true, false],
         ..DesignPlan::default()
     };
-    let report = measured(&plan, Fabric::SHM);
+    let report = measured(&plan, Fabric::BEST);
     let points = report.results.iter().map(|result| {
         let verb = result.subject.verb.as_ref().unwrap();
         (verb.window, verb.accesses, verb.prefetch)

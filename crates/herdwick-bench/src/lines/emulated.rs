@@ -461,7 +461,7 @@ mod tests {
             (EmulatedSystem::FarmVar, 2.0, 6.0 * 24.0 + 32.0),
         ];
         for (system, reads, bytes) in expected {
-            for fabric in [Fabric::SHM, Fabric::ROCE] {
+            for fabric in [Fabric::BEST, Fabric::BARE] {
                 let outcome = measured(system, fabric);
                 assert_eq!(outcome.errors, 0, "{system:?}");
                 let is_near = |value: Option<f64>, near: f64| {

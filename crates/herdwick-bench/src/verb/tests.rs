@@ -5,7 +5,7 @@ use herdwick_fabric::{Capabilities, Transport};
 use super::*;
 
 fn capabilities() -> Capabilities {
-    let device = Fabric::SHM
+    let device = Fabric::BEST
         .session()
         .unwrap()
         .loopback(End::Client)

@@ -20,7 +20,7 @@ use crate::{exit::Exit, say, serve::lease_directory};
 
 /// Report which fabrics work on this host and, for each that does not, why and what to type.
 ///
-/// Exit code 1 if shm or roce does not work; an RDMA device is optional.
+/// Exit code 1 if a fabric does not work, but for one whose device is optional (verbs).
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Print JSON.

@@ -137,10 +137,14 @@ fn announce(server: &Server, args: &ServeArgs) {
     if let Some(address) = server.metrics() {
         info!(%address, "metrics on http://{address}/metrics");
     }
-    match server.fabric(Fabric::Verbs) {
-        FabricStatus::On(place) => info!(%place, "RDMA by {place}"),
-        FabricStatus::Absent(reason) => debug!(%reason, "no RDMA: {reason}"),
-        FabricStatus::Off => {}
+    // A device that may be lost may also be absent, or be another one than expected.
+    for fabric in Fabric::ALL.into_iter().filter(|it| it.may_be_lost()) {
+        let title = fabric.title();
+        match server.fabric(fabric) {
+            FabricStatus::On(place) => info!(%place, "{title} by {place}"),
+            FabricStatus::Absent(reason) => debug!(%reason, "no {title}: {reason}"),
+            FabricStatus::Off => {}
+        }
     }
     if let Some(restart) = server.restart() {
         let Restart { items, damaged, .. } = *restart;

@@ -91,7 +91,7 @@ fn set_and_get_work_with_memcached() {
 fn set_and_get_work_with_herdwick() {
     let none = "over tcp (the server offers no fabric: it runs on another host, or as \
                 `herdwick serve --shm off`, or cannot share memory (`herdwick doctor` shows the \
-                reason on its host); and it has neither an RDMA device nor `--roce`)";
+                reason on its host); it has no RDMA device; it runs without `--roce`)";
     for (shm, transport) in [("auto", "over shm"), ("off", none)] {
         let (_server, address) = serve(&["--shm", shm]);
         values_go_in_and_come_out(&address, transport);

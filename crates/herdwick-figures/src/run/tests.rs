@@ -9,7 +9,7 @@ use crate::{FIGURES, find, page, to_csv, to_svg, to_text};
 
 fn terms() -> Terms {
     Terms {
-        fabric: Fabric::SHM,
+        fabric: Fabric::BEST,
         seconds: 0.0,
         program: PathBuf::from("not-needed"),
     }

@@ -22,9 +22,9 @@ use crate::{
 pub(crate) const REPLY_BYTES_MAX: usize = 4096;
 
 /// Checks that this system supports the fabrics whose leases pass descriptors.
-pub(crate) fn try_local() -> io::Result<()> {
-    let mut local = Fabric::ALL.into_iter().filter(|fabric| fabric.is_local());
-    local.try_for_each(Fabric::probe)
+pub(crate) fn try_local() -> Result<(), ListenError> {
+    let refused = |fabric: Fabric| move |error: io::Error| fabric.refused(error.to_string());
+    Fabric::local().try_for_each(|fabric| fabric.probe().map_err(refused(fabric)))
 }
 
 /// What became of a configured fabric.

@@ -70,13 +70,15 @@ impl fmt::Display for Reduced {
             ),
             Self::FabricsForWorkers { workers } => write!(
                 f,
-                "shared memory and RDMA are for at most {LEASE_WORKERS_MAX} workers, and there are \
-                 {workers}: clients use TCP; give fewer workers (-t) to have them"
+                "fabrics ({}) are for at most {LEASE_WORKERS_MAX} workers, and there are {workers}: \
+                 clients use TCP; give fewer workers (-t) to have them",
+                Fabric::list(Fabric::title, ", ")
             ),
             Self::FabricsForMemory { memory } => write!(
                 f,
-                "-m {memory} is too little for items and for leases: no shared memory and no RDMA; \
-                 give more memory (-m) to have them"
+                "-m {memory} is too little for items and for leases: no fabrics ({}); give more \
+                 memory (-m) to have them",
+                Fabric::list(Fabric::title, ", ")
             ),
             Self::Items {
                 asked,

@@ -44,7 +44,7 @@ pub enum Cold {
     #[error("{0} workers wrote it, and items stay with their worker; keep to one -t")]
     Workers(u64),
     /// Another part size.
-    #[error("it was written with another -m or --shm; keep to one")]
+    #[error("it was written with another -m or other fabrics; keep to one")]
     Size,
     /// The host went down during use: stores may not have reached the disk, in any order.
     #[error("the host went down while a server used it")]

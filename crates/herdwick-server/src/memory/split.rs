@@ -125,7 +125,7 @@ pub(crate) fn lease_socket(
     let Some(leases) = &config.leases else {
         return Ok(None);
     };
-    let possible = fabrics::try_local().map_err(StartError::SharedMemory);
+    let possible = fabrics::try_local().map_err(StartError::from);
     let bound = possible.and_then(|()| {
         let bound = LeaseListener::bind(&leases.directory, leases.mode);
         bound.map_err(|source| StartError::Leases {

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf};
 
 use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
 use herdwick_mica::StoreError;
-use herdwick_providers::ListenError;
+use herdwick_providers::{Fabric, ListenError};
 
 use super::{
     WORKERS_MAX, auth_error::AuthError, file_error::MemoryFileError, listen::Address, tls::TlsError,
@@ -21,8 +21,10 @@ pub enum StartError {
     },
     /// More workers than a lease can name.
     #[error(
-        "{workers} workers: shared memory and RDMA are for at most {LEASE_WORKERS_MAX} (-t); \
-         do without them (--shm off --roce off --verbs off) for more"
+        "{workers} workers: fabrics ({}) are for at most {LEASE_WORKERS_MAX} (-t); do without them \
+         ({}) for more",
+        Fabric::list(Fabric::title, ", "),
+        Fabric::list(Fabric::off, " ")
     )]
     LeaseWorkers {
         /// The configured number.
@@ -109,7 +111,8 @@ pub enum StartError {
     /// The lease socket cannot be created.
     #[error(
         "cannot make a lease socket below {directory}: {source}; give another directory \
-         (--shm-dir), or do without shared memory (--shm off)"
+         (--shm-dir), or {}",
+        without_local()
     )]
     Leases {
         /// The directory.
@@ -117,12 +120,6 @@ pub enum StartError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The system does not support the shared memory that leases need.
-    #[error(
-        "cannot share memory with clients: {0}; `herdwick doctor` shows what is missing, or do \
-         without shared memory (--shm off)"
-    )]
-    SharedMemory(io::Error),
     /// The users' file cannot be used.
     #[error(transparent)]
     Auth(#[from] AuthError),
@@ -180,6 +177,12 @@ impl StartError {
 /// Returns the conversion of a system call's error into [`StartError::System`].
 pub(crate) fn refused(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |source| StartError::System { what, source }
+}
+
+/// Returns how to do without the fabrics whose leases pass descriptors.
+fn without_local() -> String {
+    let without = |fabric: Fabric| format!("do without {} ({})", fabric.title(), fabric.off());
+    Fabric::local().map(without).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns in which other address the first one is contained, if they differ.

@@ -70,7 +70,7 @@ fn items_larger_than_memory_allows_are_refused() {
     let log = log_until(server, Signal::TERM);
     for told in [
         format!("those of more than {most} bytes are refused"),
-        "no shared memory and no RDMA".into(),
+        "no fabrics (shared memory, RDMA, RoCEv2)".into(),
         "1 started".into(),
     ] {
         assert!(log.contains(&told), "{told}: {log}");

@@ -272,10 +272,10 @@ counted! {
     Counter udp_amplification_refused = fields.udp_amplification_refused in DROPS(fabric = "udp", reason = "amplification_refused");
     /// UDP replies that the kernel refused.
     Counter udp_unsent = fields.udp_unsent in DROPS(fabric = "udp", reason = "unsent");
-    /// Bytes of keys and values in requests over shared memory and RDMA.
+    /// Bytes of keys and values in requests over fabrics.
     Counter(Bytes) fabric_bytes_read = fields.fabric_bytes_read
         => "herdwick_fabric_read_bytes_total";
-    /// Bytes of values in replies over shared memory and RDMA.
+    /// Bytes of values in replies over fabrics.
     Counter(Bytes) fabric_bytes_written = fields.fabric_bytes_written
         => "herdwick_fabric_written_bytes_total";
     /// Requests received over sockets.

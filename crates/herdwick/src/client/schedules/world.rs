@@ -144,6 +144,7 @@ impl Surroundings for World {
 impl World {
     pub(super) fn new(mut chance: Chance) -> Self {
         let network = SeededNetwork::new(chance.next());
+        network.set_polled_only();
         let mut inner = Inner {
             now: Duration::ZERO,
             due: Duration::MAX,

@@ -28,7 +28,7 @@ pub(crate) fn checks() -> Checks {
 }
 
 /// Checks whether a packet filter may block RoCEv2, of the software RNIC or of a hardware one.
-pub(super) fn packet_filter() -> Check {
+pub(crate) fn packet_filter() -> Check {
     // The file is missing without the module ip_tables; nftables is checked separately.
     let tables = fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
     firewall(&tables, is_loaded("nf_tables"))

@@ -1,5 +1,7 @@
 //! The row of RoCEv2 over UDP, by the software RNIC.
 
+pub(crate) mod doctor;
+
 use std::{
     fs::File,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -12,7 +14,6 @@ use herdwick_roce_udp::{RoceDevice, RoceOptions};
 
 use crate::{
     AnyDevice, ClientDeviceError, Dial, Fabric, ListenError, ListenHost, ListenOptions, Wanted,
-    doctor,
     row::{Description, Row},
 };
 
@@ -25,11 +26,15 @@ pub(crate) const ROW: Row = Row {
         // The kind of packet authentication (`docs/roce.md`).
         attribute: Some(("keys", "siphash24")),
     },
+    title: "RoCEv2",
+    off: "--roce off",
+    why_not_offered: "it runs without `--roce`",
+    is_hardware: || false,
     may_be_lost: false,
     pd_bytes: RoceDevice::pd_bytes,
     // The kernel has UDP.
     probe: || Ok(()),
-    doctor: doctor::roce::checks,
+    doctor: doctor::checks,
     wanted: |options| match options.roce {
         Some(_) => Wanted::Needed,
         None => Wanted::Off,

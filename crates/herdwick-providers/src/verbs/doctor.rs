@@ -10,8 +10,10 @@ use herdwick_verbs::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit};
 
-use super::roce::packet_filter;
-use crate::check::{Check, Checks};
+use crate::{
+    check::{Check, Checks},
+    roce::doctor::packet_filter,
+};
 
 /// Bytes of locked memory that a server with a hundred clients registers, with a margin.
 const LOCKED_WANTED: u64 = 64 << 20;

@@ -1,5 +1,7 @@
 //! The row of shared memory.
 
+mod doctor;
+
 use std::io;
 
 use herdwick_fabric::{Device, PortLimits};
@@ -7,7 +9,7 @@ use herdwick_herd::hello::FabricWords;
 use herdwick_shm::{PdSize, ShmDevice};
 
 use crate::{
-    AnyDevice, End, Fabric, ListenError, Wanted, doctor,
+    AnyDevice, End, Fabric, ListenError, Wanted,
     row::{Description, Row},
 };
 
@@ -19,10 +21,15 @@ pub(crate) const ROW: Row = Row {
         own_path: false,
         attribute: None,
     },
+    title: "shared memory",
+    off: "--shm off",
+    why_not_offered: "it runs on another host, or as `herdwick serve --shm off`, or cannot share memory \
+                      (`herdwick doctor` shows the reason on its host)",
+    is_hardware: || false,
     may_be_lost: false,
     pd_bytes: ShmDevice::pd_bytes,
     probe,
-    doctor: doctor::shm::checks,
+    doctor: doctor::checks,
     // It is offered where there is a lease socket.
     wanted: |_| Wanted::Off,
     has_attribute: |_| false,

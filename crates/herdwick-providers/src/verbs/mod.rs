@@ -1,5 +1,7 @@
 //! The row of RDMA devices, by libibverbs.
 
+mod doctor;
+
 use std::{fs, io};
 
 use herdwick_fabric::Device;
@@ -7,7 +9,7 @@ use herdwick_herd::hello::FabricWords;
 use herdwick_verbs::{Inlining, NoPlace, VerbsDevice, VerbsError, VerbsOptions};
 
 use crate::{
-    AnyDevice, ClientDeviceError, Dial, Fabric, ListenError, ListenOptions, Verbs, Wanted, doctor,
+    AnyDevice, ClientDeviceError, Dial, Fabric, ListenError, ListenOptions, Verbs, Wanted,
     row::{Description, Row},
 };
 
@@ -20,10 +22,14 @@ pub(crate) const ROW: Row = Row {
         own_path: true,
         attribute: None,
     },
+    title: "RDMA",
+    off: "--verbs off",
+    why_not_offered: "it has no RDMA device",
+    is_hardware: has_rnic,
     may_be_lost: true,
     pd_bytes: VerbsDevice::pd_bytes,
     probe,
-    doctor: doctor::verbs::checks,
+    doctor: doctor::checks,
     wanted: |options| match options.verbs {
         Verbs::Off => Wanted::Off,
         Verbs::IfThere(_) => Wanted::IfThere,
@@ -49,11 +55,24 @@ pub(crate) const ROW: Row = Row {
     },
 };
 
+/// The kernel's RDMA devices, one directory each.
+const DEVICES: &str = "/sys/class/infiniband";
+
 /// Checks that the kernel lists a device, which may still be unusable.
 fn probe() -> io::Result<()> {
-    let mut devices = fs::read_dir("/sys/class/infiniband")?;
+    let mut devices = fs::read_dir(DEVICES)?;
     devices.next().ok_or(io::ErrorKind::NotFound)??;
     Ok(())
+}
+
+/// Returns whether there are RDMA devices and all of them are hardware: the kernel's software
+/// devices (rxe, siw) have no `device` link in sysfs.
+fn has_rnic() -> bool {
+    let Ok(devices) = fs::read_dir(DEVICES) else {
+        return false;
+    };
+    let mut devices = devices.flatten().peekable();
+    devices.peek().is_some() && devices.all(|device| device.path().join("device").exists())
 }
 
 fn listen(options: &ListenOptions) -> Result<AnyDevice, ListenError> {
