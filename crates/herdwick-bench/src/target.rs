@@ -126,6 +126,9 @@ pub enum DriveError {
     /// A value that does not fit a request line and its overflow area.
     #[error("a value of {0} bytes does not fit HERD's request: take smaller ones, or --fabric tcp")]
     TooLarge(usize),
+    /// An operation that the system does not have.
+    #[error("the system has plain GETs and PUTs alone")]
+    Operation,
     /// A value larger than any that this benchmark stores.
     #[error(
         "the server returned a value of {0} bytes for one of our keys: it holds data of other sizes, so flush it or use another"

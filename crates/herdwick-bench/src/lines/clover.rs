@@ -11,11 +11,12 @@ use herdwick_fabric::{Device, Port};
 use herdwick_herd::{Refused, wire::Unencodable};
 use herdwick_providers::End;
 use herdwick_read::ReadCounters;
-use herdwick_request::{Op, Request};
+use herdwick_request::Request;
 
 use super::{
     driver::{Lines, Reply},
     endpoints::EndpointError,
+    get_or_put::get_or_put,
     one_sided::{HASH_KEY, OneSided, OneSidedTarget},
 };
 use crate::{target::DriveError, workload::KeySpace};
@@ -219,9 +220,9 @@ impl<D: Device> Lines for CloverLines<D> {
     #[inline]
     fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
         let client = &mut self.end.client;
-        let begun = match request.op {
-            Op::Put(put) => client.put(request.key, put.value, token, self.now),
-            _ => client.get(request.key, token),
+        let begun = match get_or_put(request)? {
+            Some(value) => client.put(request.key, value, token, self.now),
+            None => client.get(request.key, token),
         };
         begun.map_err(|error| match error {
             herdwick_clover::Refused::Key(_) | herdwick_clover::Refused::Value { .. } => {

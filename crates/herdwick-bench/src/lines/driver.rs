@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use herdwick::Direct;
 use herdwick_fabric::Port;
-use herdwick_herd::{Outcome, Refused, wire::ReplyStatus};
+use herdwick_herd::{
+    Outcome, Refused,
+    wire::{ReplyStatus, Unencodable},
+};
 use herdwick_read::Answer;
 use herdwick_request::{Get, Op, Put, Request};
 
@@ -198,7 +201,10 @@ impl Driver {
             match lines.submit(&request, self.slots.next()) {
                 Ok(()) => {}
                 Err(Refused::Full) => break,
-                Err(Refused::Unencodable(_)) => {
+                Err(Refused::Unencodable(Unencodable::Option)) => {
+                    return Err(DriveError::Operation);
+                }
+                Err(Refused::Unencodable(Unencodable::Key | Unencodable::TooLarge)) => {
                     return Err(DriveError::TooLarge(self.space.value_size()));
                 }
             }

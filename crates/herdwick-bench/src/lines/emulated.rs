@@ -17,11 +17,12 @@ use herdwick_mem::WORD;
 use herdwick_read::{
     Begin, Fetch, Fetched, Judge, Outcome, ReadCounters, Reader, ReaderOptions, Step, Verdict,
 };
-use herdwick_request::{KeyHash, Op, Request};
+use herdwick_request::{KeyHash, Request};
 
 use super::{
     driver::{Lines, Reply},
     endpoints::EndpointError,
+    get_or_put::get_or_put,
     one_sided::{OneSided, OneSidedTarget},
 };
 use crate::{
@@ -310,12 +311,12 @@ fn touch(memory: &SharedMemory) {
 impl<D: Device> Lines for EmulatedEnd<D> {
     #[inline]
     fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
-        if let Op::Put(put) = request.op {
+        if let Some(value) = get_or_put(request)? {
             if !self.asker.has_room() {
                 return Err(Refused::Full);
             }
             self.asker.ask((token, self.now_ns), |_, message| {
-                write_item(message, request.key, put.value);
+                write_item(message, request.key, value);
             });
             return Ok(());
         }

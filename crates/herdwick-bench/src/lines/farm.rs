@@ -9,11 +9,12 @@ use herdwick_farm::{
 };
 use herdwick_herd::{Refused, wire::Unencodable};
 use herdwick_read::ReadCounters;
-use herdwick_request::{Op, Request};
+use herdwick_request::Request;
 
 use super::{
     driver::{Lines, Reply},
     endpoints::EndpointError,
+    get_or_put::get_or_put,
     one_sided::{HASH_KEY, OneSided, OneSidedTarget, fill},
 };
 use crate::{system::FarmValues, target::DriveError, workload::KeySpace};
@@ -97,9 +98,9 @@ impl<P: Port> Lines for FarmLines<P> {
     #[inline]
     fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
         let ClientEnd { port, side } = &mut self.end;
-        let begun = match request.op {
-            Op::Put(put) => side.put(port, (request.key, put.value), token, self.now),
-            _ => side.get(request.key, token),
+        let begun = match get_or_put(request)? {
+            Some(value) => side.put(port, (request.key, value), token, self.now),
+            None => side.get(request.key, token),
         };
         begun.map_err(|error| match error {
             CallError::Length => Refused::Unencodable(Unencodable::TooLarge),

@@ -7,6 +7,7 @@ mod echo;
 pub(crate) mod emulated;
 mod endpoints;
 pub(crate) mod farm;
+mod get_or_put;
 mod instant;
 mod one_sided;
 mod paper;

@@ -20,6 +20,7 @@ use herdwick_request::{
 use super::{
     driver::{Driver, Lines, Reply},
     endpoints::EndpointError,
+    get_or_put::get_or_put,
     one_sided::{HASH_KEY, fill},
 };
 use crate::{
@@ -170,10 +171,7 @@ impl<P: Port> Lines for PaperLines<P> {
     #[inline]
     fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
         let PaperClientEnd { port, side } = &mut self.end;
-        let value = match request.op {
-            Op::Put(put) => Some(put.value),
-            _ => None,
-        };
+        let value = get_or_put(request)?;
         let keyhash = <[u8; KEYHASH_BYTES]>::try_from(request.key).ok();
         let keyhash = keyhash.and_then(Keyhash::new);
         let keyhash = keyhash.ok_or(Refused::Unencodable(Unencodable::TooLarge))?;

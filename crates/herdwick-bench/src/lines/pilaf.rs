@@ -6,11 +6,12 @@ use herdwick_fabric::{Device, Port};
 use herdwick_herd::{Refused, wire::Unencodable};
 use herdwick_pilaf::{ClientEnd, ClientOptions, ServerEnd, ServerOptions, layout::VALUE_BYTES_MAX};
 use herdwick_read::ReadCounters;
-use herdwick_request::{Op, Request};
+use herdwick_request::Request;
 
 use super::{
     driver::{Lines, Reply},
     endpoints::EndpointError,
+    get_or_put::get_or_put,
     one_sided::{HASH_KEY, OneSided, OneSidedTarget, fill},
 };
 use crate::{target::DriveError, workload::KeySpace};
@@ -87,9 +88,9 @@ fn server<D: Device>(
 impl<D: Device> Lines for ClientEnd<D> {
     #[inline]
     fn submit(&mut self, request: &Request<'_>, token: u64) -> Result<(), Refused> {
-        let begun = match request.op {
-            Op::Put(put) => self.client.put(request.key, put.value, token),
-            _ => self.client.get(request.key, token),
+        let begun = match get_or_put(request)? {
+            Some(value) => self.client.put(request.key, value, token),
+            None => self.client.get(request.key, token),
         };
         begun.map_err(|error| match error {
             herdwick_pilaf::Refused::Key(_) | herdwick_pilaf::Refused::Value(_) => {

@@ -137,7 +137,10 @@ impl From<&BenchError> for Exit {
             | BenchError::Stalled { .. } => Self::Unreachable,
             BenchError::Server(ServerError::NotStarted { .. })
             | BenchError::Drive(
-                DriveError::ForeignValue(_) | DriveError::Verb(_) | DriveError::Post(_),
+                DriveError::ForeignValue(_)
+                | DriveError::Operation
+                | DriveError::Verb(_)
+                | DriveError::Post(_),
             )
             | BenchError::Descriptors { .. }
             | BenchError::Fill { .. }
