@@ -1,12 +1,10 @@
 //! A server at rest: the CPU time that it uses, and the latency of the first request after the
 //! rest.
 
-use std::{
-    io::{BufRead, BufReader, ErrorKind, Write},
-    time::Duration,
-};
+use std::{io::Write, time::Duration};
 
 use herdwick::{Client, Options};
+use herdwick_memcache::reply::Reply;
 
 use crate::{
     BenchError, Config, DriveError, Fabric, Progress,
@@ -14,6 +12,7 @@ use crate::{
     counters::RunCounters,
     host::{Placement, Stopwatch, pin},
     remote::{Blocking, Remote},
+    replies::ReplyReader,
     report::{BeforeAfter, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
 };
@@ -167,30 +166,31 @@ fn no_transport(reason: &dyn std::fmt::Display) -> BenchError {
 }
 
 /// A plain memcached connection.
-struct BlockingConnection(BufReader<Blocking>);
+struct BlockingConnection(ReplyReader<Blocking>);
 
 impl BlockingConnection {
     fn new(server: &Remote) -> Result<Self, BenchError> {
         let stream = server.connect_blocking().map_err(DriveError::from)?;
-        Ok(Self(BufReader::new(stream)))
+        Ok(Self(ReplyReader::new(stream, VALUE.len())))
     }
 
     fn get(&mut self) -> Result<Option<Vec<u8>>, BenchError> {
-        let mut ask = || {
-            self.0
-                .get_mut()
-                .write_all(format!("get {KEY}\r\n").as_bytes())?;
-            let (mut line, mut value) = (String::new(), None);
-            loop {
-                line.clear();
-                match self.0.read_line(&mut line)? {
-                    0 => return Err(ErrorKind::UnexpectedEof.into()),
-                    _ if line == "END\r\n" => return Ok(value),
-                    _ => value = Some(line.trim_end().as_bytes().to_vec()),
-                }
+        let command = format!("get {KEY}\r\n");
+        let sent = self.0.get_mut().write_all(command.as_bytes());
+        sent.map_err(DriveError::Io)?;
+        let mut value = None;
+        loop {
+            // A value is followed by `END`.
+            let next = self.0.next(|reply| match reply {
+                Reply::Value(found) => Some(Some(found.data.to_vec())),
+                Reply::End => Some(None),
+                _ => None,
+            })?;
+            match next {
+                Some(found) => value = Some(found),
+                None => return Ok(value),
             }
-        };
-        ask().map_err(|error: std::io::Error| DriveError::Io(error).into())
+        }
     }
 }
 

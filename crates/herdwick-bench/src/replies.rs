@@ -1,6 +1,6 @@
 //! The replies of a memcached over a blocking socket, one after the other.
 
-use std::{io::Read, net::TcpStream};
+use std::io::Read;
 
 use herdwick_memcache::reply::{LINE_BYTES_MAX, MalformedReply, Reply, parse};
 
@@ -9,9 +9,9 @@ use crate::DriveError;
 /// Bytes of the buffer at first; it grows for a value that does not fit.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Reads replies from a socket.
-pub(crate) struct ReplyReader {
-    from: TcpStream,
+/// Reads replies from a blocking socket.
+pub(crate) struct ReplyReader<R> {
+    from: R,
     buffer: Vec<u8>,
     /// The unread bytes of the buffer.
     start: usize,
@@ -19,9 +19,9 @@ pub(crate) struct ReplyReader {
     value_bytes_max: usize,
 }
 
-impl ReplyReader {
+impl<R: Read> ReplyReader<R> {
     /// Creates a reader of replies with values of up to `value_bytes_max` bytes.
-    pub(crate) fn new(from: TcpStream, value_bytes_max: usize) -> Self {
+    pub(crate) fn new(from: R, value_bytes_max: usize) -> Self {
         Self {
             from,
             buffer: vec![0; BUFFER_BYTES],
@@ -29,6 +29,11 @@ impl ReplyReader {
             end: 0,
             value_bytes_max,
         }
+    }
+
+    /// Returns the socket, to write to.
+    pub(crate) fn get_mut(&mut self) -> &mut R {
+        &mut self.from
     }
 
     /// Reads the next reply and returns what `take` makes of it; `None` if it is no reply to what
@@ -93,12 +98,15 @@ pub(crate) fn unexpected(bytes: &[u8]) -> DriveError {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write, net::TcpListener};
+    use std::{
+        io::Write,
+        net::{TcpListener, TcpStream},
+    };
 
     use super::*;
 
     /// Returns a reader of `bytes`, which its peer sends before it closes.
-    fn reader(bytes: &[u8], value_bytes_max: usize) -> ReplyReader {
+    fn reader(bytes: &[u8], value_bytes_max: usize) -> ReplyReader<TcpStream> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut to, _) = listener.accept().unwrap();

@@ -4,6 +4,10 @@
 //! The grammar is protocol.txt's classic text. The caller checks which reply may follow which
 //! command.
 
+mod fixed;
+
+pub use fixed::{FixedReplies, FixedReply};
+
 /// Maximum length of a reply line in bytes, its end included. memcached's longest are `stats` of
 /// paths and error texts; a `VALUE` line needs 6 + 250 + 3 * 21.
 pub const LINE_BYTES_MAX: usize = 8192;

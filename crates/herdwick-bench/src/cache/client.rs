@@ -20,7 +20,7 @@ pub(super) const BATCH: usize = 64;
 pub(super) struct CacheClient {
     space: KeySpace,
     to: TcpStream,
-    from: ReplyReader,
+    from: ReplyReader<TcpStream>,
     key: Vec<u8>,
     value: Vec<u8>,
     out: Vec<u8>,

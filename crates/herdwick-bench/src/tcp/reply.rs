@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use herdwick_mem::same;
-use herdwick_memcache::reply::{Reply, parse};
+use herdwick_memcache::reply::{FixedReplies, FixedReply, Reply, parse};
 
 use crate::{
     counters::RunCounters,
@@ -12,15 +12,13 @@ use crate::{
     workload::KeySpace,
 };
 
-/// Recognises replies. Every key and value has a known size, so a hit is compared at its expected
-/// place rather than parsed; any other reply is parsed.
+/// Recognises replies. Every key and value has a known size.
 #[derive(Debug)]
 pub(super) struct Reader {
     space: KeySpace,
+    replies: FixedReplies,
     /// Buffer for the next expected key.
     key: Vec<u8>,
-    /// Expected end of a header: ` 0 LENGTH\r\n`.
-    tail: Vec<u8>,
 }
 
 /// A request that waits for its reply.
@@ -45,9 +43,6 @@ pub(super) enum NextReply {
     End(usize),
 }
 
-const VALUE: &[u8] = b"VALUE ";
-const STORED: &[u8] = b"STORED\r\n";
-const END: &[u8] = b"END\r\n";
 /// Largest foreign value that is skipped, in bytes; a connection has room for it beside its own
 /// values.
 pub(super) const FOREIGN_MAX: usize = 60 << 10;
@@ -56,7 +51,7 @@ impl Reader {
     pub(super) fn new(space: KeySpace) -> Self {
         Self {
             key: space.key_filler(),
-            tail: format!(" 0 {}\r\n", space.value_size()).into_bytes(),
+            replies: FixedReplies::new(space.key_size(), space.value_size()),
             space,
         }
     }
@@ -71,48 +66,25 @@ impl Reader {
         wanted: &mut VecDeque<u32>,
         counters: &mut RunCounters,
     ) -> Result<NextReply, DriveError> {
-        if asked.is_put && bytes.starts_with(STORED) {
-            counters.puts += 1;
-            return Ok(NextReply::End(STORED.len()));
-        }
-        if !asked.is_put && bytes.starts_with(VALUE) {
-            return self.value(bytes, asked, wanted, counters);
-        }
-        if !asked.is_put && bytes.starts_with(END) {
-            counters.misses += asked.remaining as u64;
-            wanted.drain(..asked.remaining);
-            return Ok(NextReply::End(END.len()));
-        }
-        refusal(bytes, asked, wanted, counters)
-    }
-
-    fn value(
-        &mut self,
-        bytes: &[u8],
-        asked: &mut Asked,
-        wanted: &mut VecDeque<u32>,
-        counters: &mut RunCounters,
-    ) -> Result<NextReply, DriveError> {
-        let key_end = VALUE.len() + self.space.key_size();
-        let header_end = key_end + self.tail.len();
-        let value_end = header_end + self.space.value_size();
-        let tail = bytes.get(key_end..header_end);
-        if !tail.is_some_and(|tail| same(tail, &self.tail)) {
-            return foreign_value(bytes, asked, wanted, counters);
-        }
-        if bytes.len() < value_end + 2 {
-            return Ok(NextReply::Partial);
-        }
-        match self.expected(&bytes[VALUE.len()..key_end], asked, wanted, counters) {
-            Some(key)
-                if self.space.check(key, &bytes[header_end..value_end])
-                    && bytes[value_end..].starts_with(b"\r\n") =>
-            {
-                counters.hits += 1;
+        match self.replies.front(bytes) {
+            Some((FixedReply::Stored, used)) if asked.is_put => {
+                counters.puts += 1;
+                Ok(NextReply::End(used))
             }
-            _ => counters.wrong_values += 1,
+            Some((FixedReply::End, used)) if !asked.is_put => {
+                counters.misses += asked.remaining as u64;
+                wanted.drain(..asked.remaining);
+                Ok(NextReply::End(used))
+            }
+            Some((FixedReply::Value { key, data }, used)) if !asked.is_put => {
+                match self.expected(key, asked, wanted, counters) {
+                    Some(key) if self.space.check(key, data) => counters.hits += 1,
+                    _ => counters.wrong_values += 1,
+                }
+                Ok(NextReply::Part(used))
+            }
+            _ => other(bytes, asked, wanted, counters),
         }
-        Ok(NextReply::Part(value_end + 2))
     }
 
     /// Returns the index of the requested key that `key` is; the requested keys before it were
@@ -138,41 +110,31 @@ impl Reader {
 }
 
 /// Skips a value of another size or with flags: not stored by this benchmark, so it counts as wrong
-/// whatever it contains.
-fn foreign_value(
+/// whatever it contains. Counts an error line, which ends the reply, whatever keys were still to be
+/// answered.
+fn other(
     bytes: &[u8],
     asked: &mut Asked,
     wanted: &mut VecDeque<u32>,
     counters: &mut RunCounters,
 ) -> Result<NextReply, DriveError> {
-    let total = match parsed(bytes)? {
-        None => return Ok(NextReply::Partial),
-        Some((Reply::Value(_), total)) => total,
-        Some(_) => return Err(unexpected(bytes)),
-    };
-    counters.wrong_values += 1;
-    if asked.remaining > 0 {
-        wanted.pop_front();
-        asked.remaining -= 1;
+    match parsed(bytes)? {
+        None => Ok(NextReply::Partial),
+        Some((Reply::Value(_), total)) if !asked.is_put => {
+            counters.wrong_values += 1;
+            if asked.remaining > 0 {
+                wanted.pop_front();
+                asked.remaining -= 1;
+            }
+            Ok(NextReply::Part(total))
+        }
+        Some((reply, len)) if is_refusal(&reply) => {
+            wanted.drain(..asked.remaining);
+            counters.errors += 1;
+            Ok(NextReply::End(len))
+        }
+        Some(_) => Err(unexpected(bytes)),
     }
-    Ok(NextReply::Part(total))
-}
-
-/// Counts an error line, which ends the reply, whatever keys were still to be answered.
-fn refusal(
-    bytes: &[u8],
-    asked: &Asked,
-    wanted: &mut VecDeque<u32>,
-    counters: &mut RunCounters,
-) -> Result<NextReply, DriveError> {
-    let len = match parsed(bytes)? {
-        None => return Ok(NextReply::Partial),
-        Some((reply, len)) if is_refusal(&reply) => len,
-        Some(_) => return Err(unexpected(bytes)),
-    };
-    wanted.drain(..asked.remaining);
-    counters.errors += 1;
-    Ok(NextReply::End(len))
 }
 
 fn is_refusal(reply: &Reply<'_>) -> bool {

@@ -23,7 +23,7 @@ const VALUE_MAX: u32 = (1 << 20) - 1024;
 pub(super) struct Peer {
     server: Server,
     to: TcpStream,
-    from: ReplyReader,
+    from: ReplyReader<TcpStream>,
     out: Vec<u8>,
     value: Vec<u8>,
     /// Writes of the keys missed in the last batch; sent ahead of the next one.
