@@ -9,6 +9,7 @@ use std::{
 };
 
 use herdwick::{Address, Options, Usage};
+use herdwick_server::{GeneralNames, names};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::{
@@ -16,6 +17,9 @@ use crate::{
     host::{ProcessCpu, Stopwatch, pin},
     remote::Remote,
 };
+
+/// The names in `stats`; a memcached has those that are its own.
+const STATS: GeneralNames = GeneralNames::NAMES;
 
 /// A server, and the process whose CPU time is measured.
 #[derive(Debug)]
@@ -150,7 +154,7 @@ impl Server {
             remote,
             version,
             is_memcached,
-            workers: stat(&stats, "threads"),
+            workers: stat(&stats, STATS.threads),
             cpu,
             own: Some(own),
         })
@@ -168,13 +172,13 @@ impl Server {
         let remote = Remote::new(parsed, access);
         let (version, stats) = ask(&remote)?;
         let local = is_local(&remote);
-        let pid = stat(&stats, "pid").filter(|pid| local && is_as_old(*pid, &stats));
+        let pid = stat(&stats, STATS.pid).filter(|pid| local && is_as_old(*pid, &stats));
         let (version, is_memcached) = identity(version, &stats);
         Ok(Self {
             remote,
             version,
             is_memcached,
-            workers: stat(&stats, "threads"),
+            workers: stat(&stats, STATS.threads),
             cpu: pid.map(ProcessCpu::new),
             own: None,
         })
@@ -199,7 +203,7 @@ impl Server {
     /// Returns the number of items it holds, if it reports that.
     pub(crate) fn items(&self) -> Option<u64> {
         let (_, stats) = ask(&self.remote).ok()?;
-        stat(&stats, "curr_items")
+        stat(&stats, STATS.curr_items)
     }
 }
 
@@ -285,11 +289,14 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Returns the requests over shared memory that a server has executed and the number of batches;
+/// Returns the requests over fabrics that a server has executed and the number of batches;
 /// `None` if it does not report them.
 pub(crate) fn batches(server: &Remote) -> Option<[u64; 2]> {
     let (_, stats) = ask(server).ok()?;
-    Some([stat(&stats, "requests")?, stat(&stats, "batches")?])
+    Some([
+        stat(&stats, names::REQUESTS)?,
+        stat(&stats, names::BATCHES)?,
+    ])
 }
 
 /// The statistics of a server, by name.
@@ -309,7 +316,7 @@ fn ask(server: &Remote) -> Result<(String, StatList), ServerError> {
 
 /// Returns the version to report, and whether the server is not a herdwick.
 fn identity(version: String, stats: &[(String, String)]) -> (String, bool) {
-    match stat::<String>(stats, "herdwick_version") {
+    match stat::<String>(stats, STATS.herdwick_version) {
         Some(own) => (format!("herdwick {own}"), false),
         None => (version, true),
     }
@@ -333,7 +340,7 @@ fn is_as_old(pid: u32, stats: &[(String, String)]) -> bool {
         let started: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
         (uptime as u64).checked_sub(started / rustix::param::clock_ticks_per_second().max(1))
     };
-    match (age(), stat::<u64>(stats, "uptime")) {
+    match (age(), stat::<u64>(stats, STATS.uptime)) {
         (Some(age), Some(told)) => age.abs_diff(told) <= SAME_AGE_S,
         _ => false,
     }
@@ -352,7 +359,7 @@ mod tests {
     fn statistics_match_by_whole_name() {
         let stats = stats(&[("pid", "17"), ("pid_max", "3"), ("threads", "4")]);
         assert_eq!(stat(&stats, "pid"), Some(17_u32));
-        assert_eq!(stat(&stats, "threads"), Some(4_usize));
+        assert_eq!(stat(&stats, STATS.threads), Some(4_usize));
         assert_eq!(stat::<u32>(&stats, "pi"), None);
     }
 

@@ -65,5 +65,7 @@ pub use settings::{
 };
 pub use telemetry::{
     leases::LeaseNames,
-    stats::{GeneralNames, StatisticDescription, StatisticKind, Unit, WorkerNames, statistics},
+    stats::{
+        GeneralNames, StatisticDescription, StatisticKind, Unit, WorkerNames, names, statistics,
+    },
 };

@@ -6,7 +6,10 @@ use std::{
 };
 
 use herdwick::{Client, Error};
-use herdwick_server::{GeneralNames, LeaseNames, WorkerNames};
+use herdwick_server::{
+    GeneralNames, LeaseNames, WorkerNames,
+    names::{self, HotKeyStatistic},
+};
 
 /// The names in `stats`; a memcached has those that are its own.
 pub(super) const STATS: GeneralNames = GeneralNames::NAMES;
@@ -98,12 +101,7 @@ impl Sample {
 fn read_workers(said: Vec<(String, String)>) -> BTreeMap<u32, HashMap<String, f64>> {
     let mut workers: BTreeMap<u32, HashMap<String, f64>> = BTreeMap::new();
     for (name, value) in said {
-        let parts = name
-            .strip_prefix("worker:")
-            .and_then(|rest| rest.split_once(':'));
-        if let Some((number, name)) = parts
-            && let (Ok(number), Ok(value)) = (number.parse(), value.parse())
-        {
+        if let (Some((number, name)), Ok(value)) = (names::worker_of(&name), value.parse()) {
             let worker = workers.entry(number).or_default();
             worker.insert(name.to_owned(), value);
         }
@@ -114,8 +112,8 @@ fn read_workers(said: Vec<(String, String)>) -> BTreeMap<u32, HashMap<String, f6
 fn read_hot(said: &HashMap<String, String>) -> Vec<(String, f64)> {
     (1..)
         .map_while(|rank| {
-            let key = said.get(&format!("hotkey:{rank}:key"))?;
-            let rate = said.get(&format!("hotkey:{rank}:rate"))?;
+            let key = said.get(&names::of_hot_key(rank, HotKeyStatistic::Key))?;
+            let rate = said.get(&names::of_hot_key(rank, HotKeyStatistic::Rate))?;
             Some((key.clone(), rate.parse().ok()?))
         })
         .collect()
@@ -255,21 +253,22 @@ impl State {
         let Some(now) = &self.now else {
             return Vec::new();
         };
-        let names = now.workers.values().flat_map(HashMap::keys);
-        let mut names: Vec<&str> = names
-            .filter_map(|name| name.strip_suffix(":requests"))
+        let of_workers = now.workers.values().flat_map(HashMap::keys);
+        let mut transports: Vec<&str> = of_workers
+            .filter_map(|name| names::transport_of(name))
+            .map(|(transport, _)| transport)
             .collect();
-        names.sort_unstable();
-        names.dedup();
+        transports.sort_unstable();
+        transports.dedup();
         let all = |name: String| -> Option<f64> {
             let each = now.workers.keys();
             each.map(|&number| self.worker_rate(number, &[&name])).sum()
         };
-        names
+        transports
             .into_iter()
             .map(|name| {
-                let requests = all(format!("{name}:requests"));
-                let batches = all(format!("{name}:batches"));
+                let requests = all(names::of_transport(name, names::REQUESTS));
+                let batches = all(names::of_transport(name, names::BATCHES));
                 FabricRates {
                     name: name.to_owned(),
                     requests,

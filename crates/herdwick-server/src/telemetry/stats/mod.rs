@@ -6,6 +6,7 @@ mod class;
 mod describe;
 pub(crate) mod families;
 mod general;
+pub mod names;
 mod output;
 pub(crate) mod registry;
 mod settings;

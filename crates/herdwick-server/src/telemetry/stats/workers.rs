@@ -3,10 +3,9 @@
 //! Circular import with `counters` and `general`: a row declares a counter, and reads it from a snapshot
 //! of all counters.
 
-use herdwick_herd::ServerCounters;
-
 use super::{
     families,
+    names::{BATCHES, HotKeyStatistic, REQUESTS, of_hot_key, of_transport, of_worker},
     output::Stats,
     registry::{Family, counted},
 };
@@ -63,12 +62,13 @@ pub(crate) fn workers(view: &StatsView<'_>, parts: &[Snapshot], out: &mut Stats<
     parts.sort_by_key(|part| part.worker);
     for part in parts {
         let worker = part.worker;
-        let prefix = format!("worker:{worker}:");
+        let prefix = of_worker(worker, "");
         let view = view.of(part);
         out.table(WORKER, &prefix, |read| read(&view));
         for (transport, requests, batches) in transports(part) {
-            out.say(&format!("worker:{worker}:{transport}:requests"), requests);
-            out.say(&format!("worker:{worker}:{transport}:batches"), batches);
+            for (name, count) in [(REQUESTS, requests), (BATCHES, batches)] {
+                out.say(&of_worker(worker, &of_transport(transport, name)), count);
+            }
         }
     }
 }
@@ -97,28 +97,17 @@ pub(crate) fn hottest(settings: &Settings, sum: &Snapshot, most: usize) -> Vec<H
 /// `stats hotkeys`: the most requested keys of the last 10 to 20 seconds, hottest first.
 pub(crate) fn hot_keys(keys: &[HotKey], out: &mut Stats<'_>) {
     for (hot, rank) in keys.iter().zip(1..) {
-        out.say(&format!("hotkey:{rank}:key"), Uri(&hot.key));
-        for (name, value) in [
-            ("requests", hot.count),
-            ("excess", hot.excess),
-            ("seconds", hot.seconds.into()),
-            ("rate", hot.rate()),
+        out.say(&of_hot_key(rank, HotKeyStatistic::Key), Uri(&hot.key));
+        for (statistic, value) in [
+            (HotKeyStatistic::Requests, hot.count),
+            (HotKeyStatistic::Excess, hot.excess),
+            (HotKeyStatistic::Seconds, hot.seconds.into()),
+            (HotKeyStatistic::Rate, hot.rate()),
         ] {
-            out.say(&format!("hotkey:{rank}:{name}"), value);
+            out.say(&of_hot_key(rank, statistic), value);
         }
     }
 }
-
-/// The name of a counter of [`ServerCounters`]; that of an unknown one does not compile.
-macro_rules! herd_counter {
-    ($field:ident) => {{
-        let _ = |counters: &ServerCounters| counters.$field;
-        stringify!($field)
-    }};
-}
-
-const REQUESTS: &str = herd_counter!(requests);
-const BATCHES: &str = herd_counter!(batches);
 
 /// Returns the family that counts this of a transport by worker; `None`: it is counted among the
 /// drops.
