@@ -1,5 +1,6 @@
 //! Histories of a key-value store, and whether they are linearizable (Herlihy and Wing, 1990); and what
-//! tests and loads need besides: random numbers from a seed ([`Rng`]), and how long a test runs ([`length()`]).
+//! tests and loads need besides: random numbers from a seed ([`Rng`]), random operations compared with a map
+//! ([`MapLoad`]), and how long a test runs ([`length()`]).
 //!
 //! A test records each call on one key as an [`Operation`]: who called, when, when the answer came,
 //! and what it was. [`check`] searches an order of these operations in which each takes effect at
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod length;
+mod model;
 mod operation;
 mod register;
 mod rng;
@@ -33,6 +35,7 @@ mod search;
 mod violation;
 
 pub use length::{count, length};
+pub use model::{Map, MapAnswer, MapCall, MapClients, MapLoad};
 pub use operation::Operation;
 pub use register::{Action, Register};
 pub use rng::{Rng, mix};

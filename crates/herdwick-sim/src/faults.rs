@@ -34,6 +34,25 @@ pub struct Faults {
     pub tear_reads: Duration,
 }
 
+impl Faults {
+    /// Returns loss, delay, reordering, and READs and WRITEs whose words are accessed at different
+    /// times.
+    #[must_use]
+    pub fn storm() -> Self {
+        Self {
+            drop_per_mille: 30,
+            duplicate_per_mille: 30,
+            reorder_per_mille: 100,
+            reorder_window: Duration::from_micros(4),
+            delay_min: Duration::from_nanos(200),
+            delay_max: Duration::from_micros(3),
+            tear: Duration::from_nanos(100),
+            tear_reads: Duration::from_nanos(900),
+            ..Self::default()
+        }
+    }
+}
+
 /// How often faults had an effect since the network was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {

@@ -7,7 +7,7 @@ use herdwick_clover::{
     NodeOptions, Secret, ServerEnd, ServerOptions,
     layout::{CLASSES, Geometry},
 };
-use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork};
+use herdwick_conformance::seeded::{SeededDevice, SeededNetwork};
 use herdwick_fabric::{
     Completion, CqSpec, Device, Payload, PdId, Port, PortLimits, QpSpec, SendOp, SendWr, Status,
     Transport,
@@ -377,21 +377,6 @@ impl<F: Fabric> World<F> {
         let now = self.now;
         self.clients[client].end.client.delete(key, 0, now).unwrap();
         self.answer()
-    }
-}
-
-/// Loss, delay, reordering, and READs and WRITEs whose words are accessed at different times.
-pub(crate) fn storm() -> Faults {
-    Faults {
-        drop_per_mille: 30,
-        duplicate_per_mille: 30,
-        reorder_per_mille: 100,
-        reorder_window: Duration::from_micros(4),
-        delay_min: Duration::from_nanos(200),
-        delay_max: Duration::from_micros(3),
-        tear: Duration::from_nanos(100),
-        tear_reads: Duration::from_nanos(900),
-        ..Faults::default()
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use herdwick_check::{Action, Operation, Register, Rng, check, count};
-use herdwick_conformance::seeded::SeededNetwork;
+use herdwick_conformance::seeded::{Faults, SeededNetwork};
 
-use crate::fixture::{Kept, World, geometry, key, storm};
+use crate::fixture::{Kept, World, geometry, key};
 
 const KEYS: u64 = 3;
 
@@ -173,7 +173,7 @@ fn begin_anew(world: &mut World<SeededNetwork>, history: &mut History) {
 
 fn world(seed: u64, nodes: usize) -> World<SeededNetwork> {
     let world = World::new(SeededNetwork::new(seed), (nodes, 3), geometry(8, 60, 4));
-    world.fabric.set_faults(storm());
+    world.fabric.set_faults(Faults::storm());
     world
 }
 
@@ -188,7 +188,7 @@ fn histories_in_which_versions_wrap_are_linearizable() {
             (1 + seed as usize % 2, 3),
             geometry,
         );
-        world.fabric.set_faults(storm());
+        world.fabric.set_faults(Faults::storm());
         let (mut history, mut draw) = (History::default(), Rng::new(seed));
         for _ in 0..60 {
             // One of them stands still for a while, with what it has begun.

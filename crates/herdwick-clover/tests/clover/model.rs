@@ -1,106 +1,65 @@
 //! Random operations against a plain map, while entries are recycled and versions wrap.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::time::Duration;
 
-use herdwick_check::{Rng, count};
+use herdwick_check::{Map, MapAnswer, MapCall, MapClients, MapLoad, count};
 use herdwick_clover::layout::CLASSES;
-use herdwick_conformance::seeded::SeededNetwork;
+use herdwick_conformance::seeded::{Faults, SeededNetwork};
 use herdwick_fabric::Port;
 
-use crate::fixture::{Fabric, Kept, Roce, Shm, World, geometry, key, storm};
+use crate::fixture::{Fabric, Kept, Roce, Shm, World, geometry, key};
 
-/// What was asked of a key.
-enum Asked {
-    Get,
-    Put(Vec<u8>),
-    Delete,
+impl<F: Fabric> MapClients for World<F> {
+    type Answer = Kept;
+
+    fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    fn call(&mut self, client: usize, key: &[u8], call: &MapCall, token: u64) -> bool {
+        let (now, machine) = (self.now, &mut self.clients[client].end.client);
+        let begun = match call {
+            MapCall::Get => machine.get(key, token),
+            MapCall::Put(value) => machine.put(key, value, token, now),
+            MapCall::Delete => machine.delete(key, token, now),
+        };
+        begun.is_ok()
+    }
+
+    fn pass(&mut self) -> Vec<(usize, u64, Kept)> {
+        Self::pass(self)
+    }
+
+    fn own(answer: MapAnswer) -> Kept {
+        match answer {
+            MapAnswer::Value(value) => Kept::Value(value),
+            MapAnswer::Missing => Kept::Missing,
+            MapAnswer::Done => Kept::Done,
+            MapAnswer::Full => Kept::Full,
+        }
+    }
 }
 
-fn value(draw: &mut Rng) -> Vec<u8> {
-    let len = match draw.below(40) {
-        0 => draw.below(1500) + 1,
-        1..=5 => draw.below(400),
-        6 => 0,
-        _ => draw.below(60),
-    };
-    let byte = draw.below(256) as u8;
-    (0..len).map(|i| byte.wrapping_add(i as u8)).collect()
-}
-
-/// Keys of 1 to 250 bytes.
-fn name(n: u64) -> Vec<u8> {
-    match n % 50 {
-        0 => vec![n as u8; 250],
-        1 => vec![n as u8],
-        _ => key(n),
+/// Operations on so many keys, of 1 to 250 bytes.
+fn load(seed: u64, operations: u64, keys: u64) -> MapLoad {
+    MapLoad {
+        seed,
+        operations,
+        keys,
+        key_bytes_max: 250,
+        value_bytes_max: [1500, 400, 60],
     }
 }
 
-/// Runs operations of several clients, each on keys that no other uses meanwhile. Returns what is
-/// stored in the end.
-fn against_a_map<F: Fabric>(
-    world: &mut World<F>,
-    seed: u64,
-    operations: u64,
-    keys: u64,
-) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let (mut draw, mut map) = (Rng::new(seed), BTreeMap::<Vec<u8>, Vec<u8>>::new());
-    let mut asked: BTreeMap<(usize, u64), (Vec<u8>, Asked)> = BTreeMap::new();
-    let (mut busy, mut begun, mut ended) = (BTreeSet::new(), 0, 0);
-    while ended < operations {
-        for client in 0..world.clients.len() {
-            let name = name(draw.below(keys));
-            if begun == operations || busy.contains(&name) {
-                continue;
-            }
-            let (now, machine) = (world.now, &mut world.clients[client].end.client);
-            let (what, refused) = match draw.below(10) {
-                0..=3 => (Asked::Get, machine.get(&name, begun)),
-                4..=8 => {
-                    let value = value(&mut draw);
-                    let refused = machine.put(&name, &value, begun, now);
-                    (Asked::Put(value), refused)
-                }
-                _ => (Asked::Delete, machine.delete(&name, begun, now)),
-            };
-            if refused.is_ok() {
-                busy.insert(name.clone());
-                asked.insert((client, begun), (name, what));
-                begun += 1;
-            }
-        }
-        for (client, user, answer) in world.pass() {
-            let (name, what) = asked.remove(&(client, user)).expect("asked once");
-            busy.remove(&name);
-            ended += 1;
-            let expected = match what {
-                Asked::Get => map
-                    .get(&name)
-                    .map_or(Kept::Missing, |v| Kept::Value(v.clone())),
-                Asked::Put(value) if answer == Kept::Done => {
-                    map.insert(name, value);
-                    Kept::Done
-                }
-                Asked::Put(_) => Kept::Full,
-                Asked::Delete => map.remove(&name).map_or(Kept::Missing, |_| Kept::Done),
-            };
-            let failed = world.clients[client].end.client.failed();
-            assert!(
-                answer == expected,
-                "operation {user}: {answer:.80?}, not {expected:.80?} {failed:?}"
-            );
-        }
-    }
-    map
+/// Runs such operations. Returns what is stored in the end.
+fn against_a_map<F: Fabric>(world: &mut World<F>, seed: u64, operations: u64, keys: u64) -> Map {
+    load(seed, operations, keys).run(world)
 }
 
 /// Every key is found, and deleted ones are forgotten.
-fn settles<F: Fabric>(world: &mut World<F>, map: &BTreeMap<Vec<u8>, Vec<u8>>, keys: u64) {
+fn settles<F: Fabric>(world: &mut World<F>, map: &Map, keys: u64) {
     for n in 0..keys {
-        let name = name(n);
+        let name = load(0, 0, keys).key(n);
         let expected = map
             .get(&name)
             .map_or(Kept::Missing, |v| Kept::Value(v.clone()));
@@ -158,7 +117,7 @@ fn operations_on_a_network_that_tears_and_loses_match_a_map() {
         let network = SeededNetwork::new(seed);
         let nodes = 1 + seed as usize % 2;
         let mut world = World::new(network, (nodes, 2), geometry(200, 300, 1 << 14));
-        world.fabric.set_faults(storm());
+        world.fabric.set_faults(Faults::storm());
         let map = against_a_map(&mut world, seed, 1500, 60);
         settles(&mut world, &map, 60);
     }
@@ -258,7 +217,7 @@ fn a_store_without_entries_to_spare_matches_a_map() {
         world.client_options.entry_wait = Duration::from_micros(200);
         (0..3).for_each(|_| drop(world.remove(0)));
         (0..3).for_each(|_| world.join());
-        world.fabric.set_faults(storm());
+        world.fabric.set_faults(Faults::storm());
         let map = against_a_map(&mut world, seed, 3000, 40);
         let counters = world.server.server().counters();
         assert!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork};
+use herdwick_conformance::seeded::{SeededDevice, SeededNetwork};
 use herdwick_fabric::{Device, Port};
 use herdwick_pilaf::{ClientEnd, ClientId, ClientOptions, Failure, ServerEnd, ServerOptions};
 use herdwick_request::HashKey;
@@ -119,21 +119,6 @@ pub(crate) fn seeded(
 pub(crate) fn shm(clients: usize, options: ServerOptions) -> World<ShmDevice> {
     let others = (0..clients).map(|_| ShmDevice::client()).collect();
     World::of(ShmDevice::host(PdSize::NONE), others, options)
-}
-
-/// Loss, delay, reordering, and READs whose words are loaded at different times.
-pub(crate) fn storm() -> Faults {
-    Faults {
-        drop_per_mille: 30,
-        duplicate_per_mille: 30,
-        reorder_per_mille: 100,
-        reorder_window: Duration::from_micros(4),
-        delay_min: Duration::from_nanos(200),
-        delay_max: Duration::from_micros(3),
-        tear: Duration::from_nanos(100),
-        tear_reads: Duration::from_nanos(900),
-        ..Faults::default()
-    }
 }
 
 pub(crate) fn key(n: u64) -> Vec<u8> {

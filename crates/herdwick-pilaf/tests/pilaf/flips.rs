@@ -3,9 +3,10 @@
 //! that was there throughout.
 
 use herdwick_check::Rng;
+use herdwick_conformance::seeded::Faults;
 use herdwick_pilaf::ServerOptions;
 
-use crate::fixture::{Kept, key, seeded, server_options, storm};
+use crate::fixture::{Kept, key, seeded, server_options};
 
 /// Sizes of the values that flip.
 pub(crate) const SIZES: [usize; 6] = [8, 40, 256, 1500, 9000, 64 << 10];
@@ -53,7 +54,7 @@ fn values_that_flip_are_never_mixed_nor_another_keys_nor_missed() {
         for n in 0..ALL {
             assert_eq!(world.put(0, &key(n), &flip(n, false)), Kept::Done);
         }
-        network.set_faults(storm());
+        network.set_faults(Faults::storm());
         let (mut draw, mut gets) = (Rng::new(seed), 0);
         while gets < 2000 {
             let n = draw.below(ALL);
