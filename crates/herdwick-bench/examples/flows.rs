@@ -24,6 +24,7 @@ use std::{
 };
 
 use herdwick::{Address, Answer, Fabric, Key, Mode, Op, Options, Put, Session};
+use herdwick_check::Rng;
 use herdwick_roce_udp::bare::BareEnd;
 use herdwick_server::{Config, Leases, ListenOptions, Server, spawn};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -142,7 +143,7 @@ struct Herd {
     window: usize,
     start: Instant,
     /// State of a linear congruential generator.
-    chance: u64,
+    chance: Rng,
 }
 
 impl Herd {
@@ -175,7 +176,7 @@ impl Herd {
             sessions,
             window,
             start,
-            chance: 1,
+            chance: Rng::new(1),
         })
     }
 
@@ -193,11 +194,7 @@ impl Herd {
                 }
             });
             while *flying < self.window {
-                self.chance = self
-                    .chance
-                    .wrapping_mul(0x5851_f42d_4c95_7f2d)
-                    .wrapping_add(1);
-                let drawn = self.chance >> 33;
+                let drawn = self.chance.bits();
                 let op = match drawn % 20 {
                     0 => Op::Store(Mode::Set, Put::new(&VALUE)),
                     _ => Op::Get,

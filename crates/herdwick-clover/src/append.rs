@@ -204,6 +204,8 @@ impl Append {
 
 #[cfg(test)]
 mod tests {
+    use herdwick_check::Rng;
+
     use super::*;
 
     fn place(target: u32) -> Place {
@@ -285,13 +287,8 @@ mod tests {
     fn whoever_stops_blocks_nobody() {
         for nodes in 1..=3 {
             for seed in 0..2000_u64 {
-                let mut state = seed;
-                let mut draw = |below: usize| {
-                    state = state
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1);
-                    (state >> 33) as usize % below
-                };
+                let mut chance = Rng::new(seed);
+                let mut draw = |below: usize| chance.index(below);
                 let stops = [draw(4), draw(6), usize::MAX, usize::MAX];
                 let ends = run(nodes, &stops, draw);
                 for end in &ends[2..] {

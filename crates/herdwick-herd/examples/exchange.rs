@@ -13,6 +13,7 @@
 
 use std::{env::args, time::Duration};
 
+use herdwick_check::Rng;
 use herdwick_fabric::Device;
 use herdwick_herd::{
     ClientEnd, ClientSetup, ClientTerms, Outcome, RequestPath, ServerEnd, ServerTerms,
@@ -58,20 +59,14 @@ fn steps(percent_puts: u64) -> Vec<Step> {
             sum
         })
         .collect();
-    let mut state = 1_u64;
-    let mut random = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        state >> 33
-    };
+    let mut chance = Rng::new(1);
     let draw = |_| {
-        let at = random() as f64 / (1_u64 << 31) as f64 * sum;
+        let at = chance.unit() * sum;
         let key = key(sums.partition_point(|sum| *sum < at));
         Step {
             hash: HASH_KEY.hash(&key),
             key,
-            is_put: random() % 100 < percent_puts,
+            is_put: chance.below(100) < percent_puts,
         }
     };
     (0..STEPS).map(draw).collect()

@@ -168,19 +168,18 @@ impl Window {
 mod tests {
     use std::collections::BTreeSet;
 
+    use herdwick_check::Rng;
+
     use super::{Keyed, Secret, TRAILER_BYTES, WINDOW, Window, agree};
     use crate::Drop;
 
     #[test]
     fn counters_are_accepted_once_and_within_the_window() {
         let (mut window, mut taken) = (Window::default(), BTreeSet::new());
-        let (mut state, mut highest) = (1u64, 0);
+        let (mut chance, mut highest) = (Rng::new(1), 0);
         for _ in 0..50_000 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
             let around = highest.max(1100) - 1100;
-            let counter = 1 + around + (state >> 33) % 1300;
+            let counter = 1 + around + chance.below(1300);
             let expected = counter + WINDOW > highest && !taken.contains(&counter);
             assert_eq!(window.accept(counter), expected, "{counter} at {highest}");
             if expected {

@@ -115,17 +115,17 @@ mod tests {
     use core::time::Duration;
     use std::collections::BTreeMap;
 
+    use herdwick_check::Rng;
+
     use super::Timers;
 
     #[test]
     fn timers_expire_in_order_and_once() {
         let mut timers = Timers::new(32);
         let mut model = BTreeMap::new();
-        let mut state = 1u64;
+        let mut chance = Rng::new(1);
         for _ in 0..20_000 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            let state = chance.bits();
             let index = (state >> 33) as usize % 32;
             let when = Duration::from_nanos(state >> 40 & 0xff);
             match state >> 60 {

@@ -12,6 +12,7 @@
 
 use std::{env::args, time::Instant};
 
+use herdwick_check::Rng;
 use herdwick_fabric::{
     Access, Completion, CqSpec, Device, Local, Port, PortLimits, QpSpec, RegionSpec, Remote, Scope,
     SendOp, SendWr, Sharing, Status, Transport,
@@ -92,21 +93,20 @@ fn ends(bytes: usize, window: usize, len: usize) -> Ends {
 )]
 fn run(ends: &mut Ends, bytes: usize, window: usize, len: usize) -> f64 {
     let entries = (bytes / len) as u64;
-    let (mut seed, mut done) = (1u64, 0);
+    let (mut chance, mut done) = (Rng::new(1), 0);
     let mut out = vec![Completion::BLANK; window];
     let mut batch = Vec::with_capacity(window);
     let start = Instant::now();
     while done < READS {
         batch.clear();
         for n in 0..window {
-            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            let entry = (u128::from(seed) * u128::from(entries)) >> 64;
+            let entry = chance.below(entries);
             let into = Local {
                 region: ends.inbox,
                 offset: n * len,
                 len,
             };
-            let from = ends.table.offset(entry as u64 * len as u64);
+            let from = ends.table.offset(entry * len as u64);
             batch.push(SendWr {
                 wr_id: n as u64,
                 op: SendOp::Read { into, from },

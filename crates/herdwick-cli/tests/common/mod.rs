@@ -13,6 +13,7 @@ use std::{
 };
 
 use herdwick::{Client, Options, Session};
+use herdwick_check::Rng;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// Time after which an awaited event counts as missing. It bounds failures only; no test waits for
@@ -308,23 +309,20 @@ impl Clock {
     }
 }
 
-/// xorshift64*: random delays and sizes, the same in every run.
-pub(crate) struct Chance(u64);
+/// Random delays and sizes, the same in every run.
+pub(crate) struct Chance(Rng);
 
 impl Chance {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self(Rng::new(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.0.bits()
     }
 
     pub(crate) fn below(&mut self, limit: usize) -> usize {
-        (self.next() >> 16) as usize % limit
+        self.0.index(limit)
     }
 }
 

@@ -11,6 +11,7 @@
 
 use std::time::Duration;
 
+use herdwick_check::Rng;
 use herdwick_fabric::{Endpoint, Remote, Rkey};
 use herdwick_herd::{
     Announce,
@@ -24,18 +25,6 @@ use herdwick_herd::{
 const PLACES: usize = 6;
 const STEPS: usize = 6_000;
 const SEEDS: u64 = 40;
-
-/// xorshift64*, so that a seed reproduces a schedule.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % sides
-    }
-}
 
 /// What a client will do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,11 +129,11 @@ impl Place {
     }
 
     /// Whether the client has bytes that it will send at its next turn.
-    fn sends(&mut self, now: Duration, dice: &mut Dice) -> usize {
+    fn sends(&mut self, now: Duration, dice: &mut Rng) -> usize {
         let most = match self.manner {
-            Manner::Honest | Manner::Garbles(_) => 1 + dice.roll(200),
-            Manner::Dribbles => usize::from(dice.roll(20) == 0),
-            Manner::DiesAfter(bytes) => (1 + dice.roll(200)).min(bytes - bytes.min(self.sent)),
+            Manner::Honest | Manner::Garbles(_) => 1 + dice.index(200),
+            Manner::Dribbles => usize::from(dice.index(20) == 0),
+            Manner::DiesAfter(bytes) => (1 + dice.index(200)).min(bytes - bytes.min(self.sent)),
         };
         let lives = matches!(self.manner, Manner::Honest | Manner::Garbles(_));
         if self.is_live && lives && now >= self.last_beat + HEARTBEAT {
@@ -155,7 +144,7 @@ impl Place {
     }
 
     /// Moves bytes from the client to the server.
-    fn up(&mut self, now: Duration, dice: &mut Dice) -> Result<(), End> {
+    fn up(&mut self, now: Duration, dice: &mut Rng) -> Result<(), End> {
         let count = self.sends(now, dice);
         if count == 0 {
             return Ok(());
@@ -199,8 +188,8 @@ impl Place {
     }
 
     /// Moves bytes from the server to the client.
-    fn down(&mut self, now: Duration, dice: &mut Dice) {
-        let count = (1 + dice.roll(200))
+    fn down(&mut self, now: Duration, dice: &mut Rng) {
+        let count = (1 + dice.index(200))
             .min(self.down.len())
             .min(self.client.wanted());
         if count == 0 {
@@ -244,31 +233,31 @@ struct Ends {
     left: usize,
 }
 
-fn manner(dice: &mut Dice) -> Manner {
-    match dice.roll(8) {
+fn manner(dice: &mut Rng) -> Manner {
+    match dice.index(8) {
         0..4 => Manner::Honest,
         4 => Manner::Dribbles,
-        5 | 6 => Manner::DiesAfter(dice.roll(300)),
-        _ => Manner::Garbles(dice.roll(120)),
+        5 | 6 => Manner::DiesAfter(dice.index(300)),
+        _ => Manner::Garbles(dice.index(120)),
     }
 }
 
 fn run(seed: u64) -> Ends {
-    let mut dice = Dice(seed);
+    let mut dice = Rng::new(seed);
     let mut places: Vec<Option<Place>> = (0..PLACES).map(|_| None).collect();
     let (mut now, mut ends, mut tokens) = (Duration::from_secs(1), Ends::default(), 0_u8);
     for _ in 0..STEPS {
-        now += Duration::from_millis(dice.roll(20) as u64);
-        if dice.roll(400) == 0 {
+        now += Duration::from_millis(dice.index(20) as u64);
+        if dice.index(400) == 0 {
             // The server was stopped for so long.
-            let late = Duration::from_millis(dice.roll(8000) as u64);
+            let late = Duration::from_millis(dice.index(8000) as u64);
             now += late;
             for place in places.iter_mut().flatten() {
                 place.server.excuse(late);
                 place.excused += late;
             }
         }
-        let index = dice.roll(PLACES);
+        let index = dice.index(PLACES);
         let Some(place) = &mut places[index] else {
             tokens = tokens.wrapping_add(1) % 250;
             places[index] = Some(Place::new(now, manner(&mut dice), tokens));
@@ -278,7 +267,7 @@ fn run(seed: u64) -> Ends {
         let mut end = place.up(now, &mut dice).err();
         place.down(now, &mut dice);
         ends.lived += usize::from(place.is_live && !was_live);
-        if dice.roll(400) == 0 {
+        if dice.index(400) == 0 {
             end = end.or(Some(End::Left));
         }
         if now >= place.server.poll_timeout() {
@@ -309,7 +298,7 @@ fn places_of_the_handshake_are_kept_by_the_honest_alone() {
     let mut all = Ends::default();
     for seed in 1..=SEEDS {
         println!("seed {seed}");
-        let ends = run(seed * 0x9e37_79b9);
+        let ends = run(seed);
         all.lived += ends.lived;
         all.timed_out += ends.timed_out;
         all.malformed += ends.malformed;

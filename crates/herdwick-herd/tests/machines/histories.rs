@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use herdwick_check::{Action, Operation, Register, check};
+use herdwick_check::{Action, Operation, Register, Rng, check};
 use herdwick_conformance::seeded::Faults;
 use herdwick_herd::{Answer, Outcome, Refused, RequestPath, wire::ReplyStatus};
 use herdwick_request::{Arith, Clock, Delete, Execute, Get, Mode, Op, Put, Reply, Request, Sink};
@@ -71,12 +71,12 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, twice_in: usize) -> Self {
-        let mut chance = Chance(seed);
+        let mut chance = Chance(Rng::new(seed));
         let path = RequestPath::ALL[seed as usize % 3];
         let store = Store {
             model: Model::default(),
             twice_in,
-            chance: Chance(seed),
+            chance: Chance(Rng::new(seed)),
         };
         let mut fixture = Fixture::over(path, seed, WINDOW, vec![store]);
         fixture.faults(chance.faults(path));

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use herdwick_check::Rng;
 use herdwick_conformance::seeded::Faults;
 use herdwick_fabric::{Completion, Device, Payload, Port, SendOp, SendWr};
 use herdwick_herd::{
@@ -143,23 +144,14 @@ fn siege() -> Siege<Model> {
     Siege::new(vec![Model::default()])
 }
 
-/// A word from a seed, and the next seed (splitmix64).
-fn random(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *seed;
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
 #[test]
 fn r01_random_lines_at_full_speed_are_counted_and_affect_no_other_client() {
     let mut siege = siege();
-    let mut seed = 1;
+    let mut random = Rng::new(1);
     let mut next = [0; WINDOW];
     for round in 0..200_000 {
-        let mut words = [(); LINE_WORDS].map(|()| random(&mut seed));
-        let slot = random(&mut seed) as usize % WINDOW;
+        let mut words = [(); LINE_WORDS].map(|()| random.bits());
+        let slot = random.bits() as usize % WINDOW;
         if round % 2 == 0 {
             // Half of them are accepted up to the body: right epoch, right sequence.
             let sequence = slot as u32 + next[slot] * WINDOW as u32;

@@ -3,6 +3,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use herdwick_check::Rng;
 use herdwick_conformance::seeded::Faults;
 use herdwick_herd::{Outcome, Refused, RequestPath, wire::ReplyStatus};
 use herdwick_request::{Arith, Delete, Get, Op, Put};
@@ -81,13 +82,10 @@ fn pipelined(path: RequestPath, seed: u64) {
         told(&outcome, false)
     });
     let mut due: VecDeque<(u64, bool, Told)> = VecDeque::new();
-    let (mut token, mut picks) = (0, seed * 7919);
+    let (mut token, mut picks) = (0, Rng::new(seed));
     while token < 300 || !due.is_empty() {
         while token < 300 {
-            picks = picks
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            let (value, op) = ((number + 17).to_string(), picks >> 33);
+            let (value, op) = ((number + 17).to_string(), picks.bits());
             let (op, told) = match op % 3 {
                 0 => (set(value.as_bytes()), Told::Done),
                 1 => (get(), Told::Value(number.to_string().into_bytes())),

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use herdwick_check::Rng;
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
     Capabilities, CqSpec, Device, Payload, Port, PortLimits, QpSpec, SendOp, SendWr, Transport,
@@ -167,19 +168,6 @@ impl Said {
     }
 }
 
-/// Numbers drawn from a seed.
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// Key `index` of client `client`.
 fn key(client: usize, index: u64) -> [u8; KEYHASH_BYTES] {
     let mut key = [0; KEYHASH_BYTES];
@@ -188,7 +176,7 @@ fn key(client: usize, index: u64) -> [u8; KEYHASH_BYTES] {
     key
 }
 
-fn value(draws: &mut Draws, version: u64) -> Vec<u8> {
+fn value(draws: &mut Rng, version: u64) -> Vec<u8> {
     let sizes = [1, 8, 32, 54, 143, 144, 238, 239, VALUE_BYTES_MAX as u64];
     let len = match draws.below(2) {
         0 => sizes[draws.below(sizes.len() as u64) as usize],
@@ -233,7 +221,7 @@ fn with_a_map<E: herdwick_request::Execute + Prefetch>(seed: u64, window: usize,
     for _ in 0..CLIENTS {
         bed.join();
     }
-    let mut draws = Draws(seed);
+    let mut draws = Rng::new(seed);
     let mut map: HashMap<[u8; KEYHASH_BYTES], Vec<u8>> = HashMap::new();
     let mut expected: HashMap<(usize, u64), Said> = HashMap::new();
     let (mut token, mut answered) = (0, 0);
@@ -293,7 +281,7 @@ fn lost_messages_end_a_client_and_nothing_else() {
         for _ in 0..2 {
             bed.join();
         }
-        let mut draws = Draws(seed);
+        let mut draws = Rng::new(seed);
         // Of each key the last version that was acknowledged; of each request its key, the version that it
         // stores, and the one that was acknowledged before it.
         let mut known: HashMap<[u8; KEYHASH_BYTES], u64> = HashMap::new();

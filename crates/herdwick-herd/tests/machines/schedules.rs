@@ -24,6 +24,7 @@
 
 use std::time::Duration;
 
+use herdwick_check::Rng;
 use herdwick_conformance::seeded::{Faults, PartyId};
 use herdwick_fabric::Capabilities;
 use herdwick_herd::{Announce, ClientId, Refused, RequestPath, wire::ReplyStatus};
@@ -63,20 +64,12 @@ enum ClientState {
     Empty(usize),
 }
 
-/// Numbers from a seed (splitmix64).
-pub(crate) struct Chance(pub(crate) u64);
+/// Random numbers, and the faults and requests that they choose.
+pub(crate) struct Chance(pub(crate) Rng);
 
 impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
     pub(crate) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        self.0.index(bound)
     }
 
     /// Generates the faults of a network. Late and torn delivery do not occur together: a line that
@@ -133,7 +126,7 @@ impl Chance {
             _ => Mode::Set,
         };
         let len = [0, 5, 24, 32, 33, 60, 200, 500][self.below(8)];
-        let value = (0..len).map(|_| self.next() as u8).collect();
+        let value = (0..len).map(|_| self.0.bits() as u8).collect();
         Doing::Put(mode, value, self.below(3) as u32, compare)
     }
 }
@@ -159,7 +152,7 @@ struct Schedule {
 
 impl Schedule {
     fn new(seed: u64, planted: Planted) -> Self {
-        let mut chance = Chance(seed);
+        let mut chance = Chance(Rng::new(seed));
         let greedy = chance.below(3) == 0;
         let (workers, window) = if greedy {
             (1, 16 << chance.below(2))

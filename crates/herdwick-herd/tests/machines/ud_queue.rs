@@ -1,6 +1,7 @@
 //! Clients that send their requests as datagrams: whatever is not a request of the receive queue's
 //! own client is dropped and counted, and affects no other client.
 
+use herdwick_check::Rng;
 use herdwick_conformance::seeded::Faults;
 use herdwick_fabric::{AddressHandle, Completion, Device, Local, Payload, Port, SendOp, SendWr};
 use herdwick_herd::{
@@ -190,13 +191,8 @@ fn truncated_body_is_dropped_and_counted() {
 #[test]
 fn random_datagrams_are_counted_and_affect_no_other_client() {
     let mut post = Post::new();
-    let (own, mut seed) = (post.to[0], 1_u64);
-    let mut random = move || {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        seed ^ seed >> 29
-    };
+    let (own, mut chance) = (post.to[0], Rng::new(1));
+    let mut random = move || chance.bits();
     for round in 0..20_000_u32 {
         let mut words = [(); LINE_WORDS].map(|()| random());
         if round % 2 == 0 {

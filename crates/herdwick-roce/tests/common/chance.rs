@@ -1,23 +1,22 @@
-//! Pseudo-random numbers that are the same in every run, and counts that the environment can raise.
+//! Random numbers that are the same in every run, and counts that the environment can raise.
 
-/// xorshift64*.
+use herdwick_check::Rng;
+
+/// Random numbers, and choices by them.
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct Chance(Rng);
 
 impl Chance {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self(Rng::new(seed))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.0.bits()
     }
 
     pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() >> 16) as usize % limit
+        self.0.index(limit)
     }
 
     /// Returns true with probability 1/n.

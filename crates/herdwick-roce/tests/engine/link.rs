@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use herdwick_check::Rng;
 use herdwick_fabric::{
     Access, AddressHandle, Completion, CqId, CqSpec, Local, PdId, QpId, QpSpec, RecvWr, RegionId,
     RegionSpec, Remote, Scope, SendWr, Transport,
@@ -216,7 +217,7 @@ pub(crate) struct World {
     pub(crate) overflowed: u64,
     flying: BTreeMap<(Duration, u64), Flying>,
     launched: u64,
-    state: u64,
+    chance: Rng,
 }
 
 const TRAVEL: Duration = Duration::from_micros(10);
@@ -238,15 +239,12 @@ impl World {
             overflowed: 0,
             flying: BTreeMap::new(),
             launched: 0,
-            state: seed ^ 0x9e37_79b9_7f4a_7c15,
+            chance: Rng::new(seed),
         }
     }
 
     pub(crate) fn random(&mut self, below: u64) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 20) % below
+        self.chance.below(below)
     }
 
     fn chance(&mut self, per_mille: u64) -> bool {

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use herdwick_check::Rng;
+
 /// MAC and IP addresses of the RNIC under test and of the guest.
 pub(crate) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub(crate) const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -121,7 +123,7 @@ fn checksum(bytes: &[u8]) -> u16 {
 /// Selects packets to lose.
 pub(crate) struct Loss {
     per_mille: u32,
-    state: u64,
+    chance: Rng,
     /// Number of packets lost.
     pub(crate) lost: usize,
 }
@@ -130,18 +132,13 @@ impl Loss {
     pub(crate) fn new(per_mille: u32, seed: u64) -> Self {
         Self {
             per_mille,
-            state: seed,
+            chance: Rng::new(seed),
             lost: 0,
         }
     }
 
     pub(crate) fn loses(&mut self) -> bool {
-        // Knuth's MMIX constants; the upper bits are random enough.
-        self.state = self
-            .state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let lost = (self.state >> 33) % 1000 < u64::from(self.per_mille);
+        let lost = self.chance.below(1000) < u64::from(self.per_mille);
         self.lost += usize::from(lost);
         lost
     }

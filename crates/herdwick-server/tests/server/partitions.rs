@@ -18,6 +18,7 @@ use crate::common::{
     crowd::{Since, Talk, all_done, stored, value},
     ours, stat, with,
 };
+use herdwick_check::Rng;
 use herdwick_server::{Config, Offers, Server};
 
 fn line(stream: &mut BufReader<TcpStream>) -> String {
@@ -266,8 +267,8 @@ struct Model(HashMap<usize, Vec<u8>>);
 
 impl Model {
     /// Returns one more command and its reply.
-    fn next(&mut self, dice: &mut Dice, n: usize) -> (Vec<u8>, Vec<u8>) {
-        let key = dice.roll(60);
+    fn next(&mut self, dice: &mut Rng, n: usize) -> (Vec<u8>, Vec<u8>) {
+        let key = dice.index(60);
         let put = |verb: &str, exptime: i32, value: &[u8]| {
             let line = format!("{verb} m{key} 0 {exptime} {}\r\n", value.len());
             [line.as_bytes(), value, b"\r\n"].concat()
@@ -276,9 +277,9 @@ impl Model {
             true => b"STORED\r\n".to_vec(),
             false => b"NOT_STORED\r\n".to_vec(),
         };
-        match dice.roll(16) {
+        match dice.index(16) {
             0..4 => {
-                let len = [1, 30, 900, 9000, 20_000, 40_000][dice.roll(6)];
+                let len = [1, 30, 900, 9000, 20_000, 40_000][dice.index(6)];
                 let value = value(n, len);
                 let said = put("set", 1000, &value);
                 self.0.insert(key, value);
@@ -311,7 +312,7 @@ impl Model {
                 (said, format!("{reply}\r\n").into_bytes())
             }
             _ => {
-                let keys: Vec<usize> = (0..=dice.roll(40)).map(|n| (key + n) % 60).collect();
+                let keys: Vec<usize> = (0..=dice.index(40)).map(|n| (key + n) % 60).collect();
                 let words: String = keys.iter().map(|key| format!(" m{key}")).collect();
                 let mut reply = Vec::new();
                 for key in keys {
@@ -334,7 +335,7 @@ impl Model {
 fn pipelines_over_many_partitions_keep_their_order() {
     let server = many();
     for seed in 1..=4 {
-        let (mut model, mut dice) = (Model::default(), Dice(seed));
+        let (mut model, mut dice) = (Model::default(), Rng::new(seed));
         let (mut said, mut expected) = (b"flush_all\r\n".to_vec(), b"OK\r\n".to_vec());
         for n in 0..600 {
             let (command, reply) = model.next(&mut dice, n);
@@ -385,19 +386,19 @@ fn items_expire_alike_whoever_executes() {
             let (server, steps, hits, misses) = (&server, &steps, &hits, &misses);
             scope.spawn(move || {
                 let mut stream = BufReader::new(connect(server));
-                let mut dice = Dice(client as u64 + 1);
+                let mut dice = Rng::new(client as u64 + 1);
                 let mut n = 0;
                 while steps.done.load(SeqCst) < 200 {
                     n += 1;
                     let key = format!("t{client}-{n}");
-                    let lives = 1 + dice.roll(4) as u64;
+                    let lives = 1 + dice.index(4) as u64;
                     let ttl = lives * STEP - STEP / 2;
                     let earliest = steps.done.load(SeqCst);
                     let set = format!("set {key} 0 {ttl} 1\r\nx\r\n");
                     stream.get_mut().write_all(set.as_bytes()).unwrap();
                     assert_eq!(line(&mut stream), "STORED");
                     let latest = steps.begun.load(SeqCst);
-                    for _ in 0..=dice.roll(6) {
+                    for _ in 0..=dice.index(6) {
                         let least = steps.done.load(SeqCst).saturating_sub(latest);
                         let mg = format!("mg {key}\r\n");
                         stream.get_mut().write_all(mg.as_bytes()).unwrap();
@@ -473,17 +474,17 @@ impl Counters {
 
     /// Sends a burst of requests, each in a write of its own or all at once, then checks the
     /// replies.
-    fn burst(&self, stream: &mut BufReader<TcpStream>, dice: &mut Dice, seen: &mut [u64; KEYS]) {
+    fn burst(&self, stream: &mut BufReader<TcpStream>, dice: &mut Rng, seen: &mut [u64; KEYS]) {
         let mut sent = VecDeque::new();
         let mut unsent = Vec::new();
-        let at_once = dice.roll(2) == 0;
-        for _ in 0..=dice.roll(6) {
-            let key = dice.roll(KEYS);
-            if dice.roll(2) == 0 {
+        let at_once = dice.index(2) == 0;
+        for _ in 0..=dice.index(6) {
+            let key = dice.index(KEYS);
+            if dice.index(2) == 0 {
                 sent.push_back(Sent::Incr(key, self.begin(key)));
                 unsent.extend(format!("incr c{key} 1\r\n").bytes());
             } else {
-                let keys = (0..=dice.roll(4)).map(|n| (key + n) % KEYS);
+                let keys = (0..=dice.index(4)).map(|n| (key + n) % KEYS);
                 let read: Vec<_> = keys
                     .map(|key| (key, self.acknowledged[key].load(SeqCst)))
                     .collect();
@@ -519,13 +520,13 @@ impl Counters {
     /// A client over shared memory. While it is busy its workers keep their partitions locked.
     fn increment_over_shm(&self, server: &Server, stop: &AtomicBool) {
         let mut client = client(server);
-        let (mut dice, mut seen) = (Dice(77), [0; KEYS]);
+        let (mut dice, mut seen) = (Rng::new(77), [0; KEYS]);
         while !stop.load(SeqCst) {
-            let key = dice.roll(KEYS);
+            let key = dice.index(KEYS);
             let floor = self.begin(key);
             let value = client.incr(format!("c{key}"), 1).unwrap().unwrap();
             self.incremented(key, value, floor, &mut seen[key]);
-            if dice.roll(50) == 0 {
+            if dice.index(50) == 0 {
                 // The workers fall asleep meanwhile.
                 thread::yield_now();
                 let _ = stat(server, "curr_items");
@@ -534,18 +535,6 @@ impl Counters {
                 break;
             }
         }
-    }
-}
-
-/// xorshift64*, so that a seed reproduces a schedule.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % sides
     }
 }
 
@@ -596,7 +585,7 @@ fn counters_are_linearizable_whoever_executes() {
                 let (server, counters, begin, started) = (&server, &counters, &begin, &started);
                 scope.spawn(move || {
                     let mut stream = BufReader::new(connect(server));
-                    let mut dice = Dice(client as u64 + 1);
+                    let mut dice = Rng::new(client as u64 + 1);
                     let mut seen = [0; KEYS];
                     begin.wait();
                     // Until both happened, but no longer than it takes to fail.

@@ -12,6 +12,7 @@ use std::{
 
 use crate::authority::Authority;
 use crate::common::{Memcached, Peer, connect, oracle, shown, tcp, with};
+use herdwick_check::Rng;
 use herdwick_memcache::{
     binary::opcode::{self, GET, GETQ, NOOP, SASL_AUTH, SASL_LIST, SASL_STEP, SET, SETQ, VERSION},
     meta::base64,
@@ -645,11 +646,8 @@ fn users_read_again_at_any_point_judge_no_exchange_that_has_begun() {
     let mut users = Reading(0, 0);
     let path = folder.write("users", &users.line());
     let server = with(config(SaslUsers::AuthFile(path)));
-    let mut random = 0x9e37_79b9_u64;
-    let mut roll = |sides: usize| {
-        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        (random >> 33) as usize % sides
-    };
+    let mut chance = Rng::new(1);
+    let mut roll = |sides: usize| chance.index(sides);
     let mut exchanges: Vec<(Client<TcpStream>, Pending, bool)> = Vec::new();
     let (mut proven, mut failed) = (0, 0);
     for _ in 0..400 {

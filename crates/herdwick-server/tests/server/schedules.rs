@@ -25,19 +25,8 @@ use crate::common::{
     crowd::{PAUSE, Since, stored, value},
     stat, with,
 };
+use herdwick_check::Rng;
 use herdwick_server::{Config, Server};
-
-/// xorshift64*, so that a seed reproduces a schedule.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % sides
-    }
-}
 
 /// The expected reply to a command.
 enum Expect {
@@ -70,7 +59,7 @@ struct Known {
 
 struct Schedule {
     server: Server,
-    dice: Dice,
+    dice: Rng,
     clients: Vec<Option<Client>>,
     keys: HashMap<String, Known>,
     born: usize,
@@ -95,7 +84,7 @@ impl Schedule {
                 workers: Some(workers),
                 ..Config::local()
             }),
-            dice: Dice(seed),
+            dice: Rng::new(seed),
             clients: (0..clients).map(|_| None).collect(),
             keys: HashMap::new(),
             born: 0,
@@ -121,21 +110,21 @@ impl Schedule {
 
     /// Sets the lowest memory limit, the highest one, or any between.
     fn move_limit(&mut self, lowest: usize) {
-        let megabytes = match self.dice.roll(4) {
+        let megabytes = match self.dice.index(4) {
             0 => lowest,
             1 => MEGABYTES,
-            _ => lowest + self.dice.roll(MEGABYTES - lowest),
+            _ => lowest + self.dice.index(MEGABYTES - lowest),
         };
         assert!(self.limit(megabytes), "{megabytes}");
     }
 
     fn step(&mut self) {
         if let Some(lowest) = self.lowest
-            && self.dice.roll(40) == 0
+            && self.dice.index(40) == 0
         {
             self.move_limit(lowest);
         }
-        let slot = self.dice.roll(self.clients.len());
+        let slot = self.dice.index(self.clients.len());
         let Some(mut client) = self.clients[slot].take() else {
             self.born += 1;
             self.clients[slot] = Some(Client {
@@ -151,13 +140,13 @@ impl Schedule {
             return;
         };
         self.wake(&mut client);
-        match self.dice.roll(20) {
+        match self.dice.index(20) {
             // It disconnects in the middle of whatever it is doing.
             0 => return,
             1..4 => self.say(&mut client),
             4..12 => {
-                let most = [1, 10, 3000, 20_000, 200_000][self.dice.roll(5)];
-                let most = 1 + self.dice.roll(most);
+                let most = [1, 10, 3000, 20_000, 200_000][self.dice.index(5)];
+                let most = 1 + self.dice.index(most);
                 client.push(most);
             }
             _ => self.hear(&mut client),
@@ -180,16 +169,16 @@ impl Schedule {
         if client.unsent.len() > 2 << 20 {
             return;
         }
-        let key = format!("{}-{}", client.name, self.dice.roll(3));
+        let key = format!("{}-{}", client.name, self.dice.index(3));
         let lens = match self.lowest {
             None => [3, 9000, 17_000, 40_000, 150_000, 600_000],
             // Up to the largest value.
             Some(_) => [3, 9000, 17_000, 600_000, LEN_MAX, LEN_MAX],
         };
-        let len = lens[self.dice.roll(6)] + self.dice.roll(1000);
+        let len = lens[self.dice.index(6)] + self.dice.index(1000);
         self.numbers += 1;
         let n = self.numbers;
-        match self.dice.roll(6) {
+        match self.dice.index(6) {
             0 => {
                 client.unsent.extend(b"mn\r\n");
                 client.expected.push(Expect::Exactly(b"MN\r\n".to_vec()));
@@ -330,7 +319,7 @@ fn clients_that_disconnect_at_any_byte_affect_no_other() {
     for seed in 1..=seeds() {
         for (workers, clients) in [(1, 12), (3, 24)] {
             println!("seed {seed}, {workers} workers");
-            let mut schedule = Schedule::new(seed * 0x9e37_79b9, workers, clients);
+            let mut schedule = Schedule::new(seed, workers, clients);
             for _ in 0..3000 {
                 schedule.step();
             }
@@ -345,7 +334,7 @@ fn uploads_end_well_while_the_memory_limit_moves() {
     for seed in 1..=seeds() {
         for (workers, clients) in [(1, 30), (3, 40)] {
             println!("seed {seed}, {workers} workers");
-            let mut schedule = Schedule::limited(seed * 0x9e37_79b9, workers, clients);
+            let mut schedule = Schedule::limited(seed, workers, clients);
             for _ in 0..2000 {
                 schedule.step();
             }

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use herdwick_check::Rng;
 use herdwick_fabric::{
     Access, AddressHandle, Device, Local, Payload, Port, PostError, QpId, QpState, RegionId,
     Remote, SendOp, SendWr, Status, Transport,
@@ -35,19 +36,16 @@ const SMALL: PdSize = PdSize {
     client_regions: 8192,
 };
 
-/// Generator of random numbers that are often interesting: xorshift64*.
-struct Chance(u64);
+/// Random numbers that are often interesting.
+struct Chance(Rng);
 
 impl Chance {
     fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.0.bits()
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        (self.next() >> 16) as usize % limit
+        self.0.index(limit)
     }
 
     /// Returns a small or huge number, one near a power of two, a likely control word, or any word.
@@ -150,7 +148,7 @@ fn deal(host: &mut Party, seed: u64) -> (Dealings, Scribbler) {
     std::mem::forget(client);
     let scribbler = Scribbler {
         up: Span::new(std::sync::Arc::new(up)),
-        chance: Chance(seed),
+        chance: Chance(Rng::new(seed)),
     };
     (dealings, scribbler)
 }
@@ -296,7 +294,7 @@ impl Honest {
 fn forged_memory_affects_only_its_domain() {
     let mut host = host(SMALL);
     let mut honest = Honest::new(&mut host);
-    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    let mut chance = Chance(Rng::new(1));
     for episode in 1..=150 {
         let (dealings, mut scribbler) = deal(&mut host, episode);
         for _ in 0..60 {
@@ -320,7 +318,7 @@ fn forged_memory_affects_only_its_domain() {
 fn memory_forged_concurrently_affects_only_its_domain() {
     let mut host = host(SMALL);
     let mut honest = Honest::new(&mut host);
-    let mut chance = Chance(7);
+    let mut chance = Chance(Rng::new(7));
     for episode in 1..=30 {
         let (dealings, mut scribbler) = deal(&mut host, episode);
         let done = AtomicBool::new(false);

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use herdwick_check::Rng;
 use herdwick_fabric::{
     Access, AddressHandle, Armed, Completion, Device, Endpoint, Local, Payload, PdId, Port,
     PostError, QpId, QpState, Remote, Rkey, SendOp, SendWr, Status, Transport,
@@ -227,13 +228,8 @@ fn victim(host: &mut Party, steady: &mut Steady, seed: u64, spare: &mut Vec<Chil
     let ticket = host.domain();
     let mut server = Server::new(host, steady.server.ud);
     let (mut child, mut stream) = start("kills::client");
-    let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut below = |limit: u64| {
-        chance ^= chance << 13;
-        chance ^= chance >> 7;
-        chance ^= chance << 17;
-        chance % limit
-    };
+    let mut chance = Rng::new(seed);
+    let mut below = |limit: u64| chance.below(limit);
     let phase = below(8);
     if phase > 0 {
         send_ticket(&stream, &ticket).unwrap();

@@ -7,6 +7,7 @@
 
 use std::os::fd::OwnedFd;
 
+use herdwick_check::Rng;
 use herdwick_fabric::{
     Access, AddressHandle, Armed, Completion, CqId, CqSpec, Device, Local, Payload, PdId, Port,
     PortLimits, QpId, QpSpec, RecvWr, RegionId, Remote, Transport,
@@ -27,18 +28,6 @@ const SIZE: PdSize = PdSize {
     client_inbound: 136 << 10,
     client_regions: 0,
 };
-
-/// Generator of random choices: xorshift64*.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) as usize % limit
-    }
-}
 
 /// One domain, at some stage of its set-up.
 struct Life {
@@ -69,7 +58,7 @@ struct Served {
 struct World {
     host: Party,
     reply_qp: QpId,
-    chance: Chance,
+    chance: Rng,
     lives: Vec<Life>,
     /// Clients whose domain was revoked.
     ghosts: Vec<(Life, Remote)>,
@@ -106,7 +95,7 @@ impl World {
         Self {
             host,
             reply_qp,
-            chance: Chance(seed | 1),
+            chance: Rng::new(seed),
             lives: Vec::new(),
             ghosts: Vec::new(),
             next: 1,
@@ -118,7 +107,7 @@ impl World {
         if self.lives.len() == LIVES {
             return;
         }
-        let (tag, stage) = (self.next, self.chance.below(4));
+        let (tag, stage) = (self.next, self.chance.index(4));
         self.next += 1;
         let ticket = self.host.domain();
         let files = ticket.fds[..2].iter().map(|fd| fd.try_clone().unwrap());
@@ -216,7 +205,7 @@ impl World {
 
     /// Makes the host answer the requests in a client's lines, some with long replies.
     fn serve(&mut self, which: usize) {
-        let length = self.chance.below(3) * 2000;
+        let length = self.chance.index(3) * 2000;
         let Some(life) = self.lives.get_mut(which) else {
             return;
         };
@@ -265,7 +254,7 @@ impl World {
         let mut remote = None;
         if let Some(served) = life.served.take() {
             remote = Some(device.remote(host, served.lines).unwrap());
-            if self.chance.below(2) == 0 {
+            if self.chance.index(2) == 0 {
                 device.destroy_address(host, served.replies).unwrap();
             }
         }
@@ -291,14 +280,14 @@ impl World {
         // Its queue pair may have learned of the end.
         let _ = client.party.port.post_send(client.requests, &batch);
         client.listen(life.tag);
-        if self.chance.below(3) == 0 {
+        if self.chance.index(3) == 0 {
             self.ghosts.pop();
         }
     }
 
     fn step(&mut self) {
-        let which = self.chance.below(LIVES);
-        match self.chance.below(20) {
+        let which = self.chance.index(LIVES);
+        match self.chance.index(20) {
             0..2 => self.join(),
             2..8 => self.ask(which),
             8..13 => self.serve(which),
@@ -307,7 +296,7 @@ impl World {
             18 => self.haunt(),
             _ => {
                 // A client dies: its process does nothing more.
-                if self.chance.below(4) == 0
+                if self.chance.index(4) == 0
                     && let Some(life) = self.lives.get_mut(which)
                 {
                     life.client = None;
@@ -354,7 +343,7 @@ impl Client {
 fn random_clients_receive_only_their_messages_and_leave_nothing() {
     let mut revoked = 0;
     for seed in 1..=40_u64 {
-        let mut world = World::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut world = World::new(seed);
         for _ in 0..1500 {
             world.step();
         }

@@ -2,32 +2,29 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use herdwick_check::Rng;
 use herdwick_request::Mode;
 
 use crate::map::{Map, Record};
 
-/// Random numbers from a seed (splitmix64).
-pub(super) struct Chance(u64);
+/// Random numbers from a seed, and choices by them.
+pub(super) struct Chance(Rng);
 
 impl Chance {
     pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Rng::new(seed))
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0.bits()
     }
 
     pub(super) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        self.0.index(bound)
     }
 
     pub(super) fn fork(&mut self) -> Self {
-        Self(self.next())
+        Self::new(self.next())
     }
 
     pub(super) fn one_in(&mut self, bound: usize) -> bool {
