@@ -32,8 +32,8 @@ use self::{
 };
 use crate::{client::Access, exit::Exit, say};
 
-/// Measure the store alone, or a whole server over each transport, and report what produced every
-/// figure.
+/// Measure the store alone, or a whole server over each transport, and report everything that a
+/// figure depends on.
 ///
 /// Without --server it starts its own server, on separate CPUs if there is more than one. Values
 /// are checked: a miss is counted, a wrong value fails the benchmark. An option that takes a list,

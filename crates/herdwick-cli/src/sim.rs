@@ -21,7 +21,7 @@ use crate::{exit::Exit, say};
 /// is in the profile (docs/sim.md). The same options give the same run on every machine.
 #[derive(Args, Debug)]
 pub(crate) struct SimArgs {
-    /// What is run.
+    /// System to run.
     #[arg(value_enum)]
     what: SimSubject,
     /// The RNIC and its host: a name, or a file that ends in .toml.
@@ -36,7 +36,7 @@ pub(crate) struct SimArgs {
     /// Client machines, which share the clients.
     #[arg(long, default_value_t = 17, value_name = "N")]
     machines: usize,
-    /// Requests of a client under way; with verbs, those of a queue pair.
+    /// Requests in flight of each client; with verbs, of each queue pair.
     #[arg(long, default_value_t = 4, value_name = "N")]
     window: usize,
     /// Keys, drawn uniformly.
@@ -45,16 +45,16 @@ pub(crate) struct SimArgs {
     /// Bytes of a value; with verbs, of a payload.
     #[arg(long, default_value_t = 32, value_name = "B")]
     value_size: usize,
-    /// PUTs among a hundred requests.
+    /// PUTs, in percent of the requests.
     #[arg(long, default_value_t = 5, value_name = "PERCENT")]
     put: u8,
-    /// Replies that a worker of HERD posts together, at most; 1 as in its paper.
+    /// Maximum number of replies that a worker of HERD posts as one postlist; 1: as in its paper.
     #[arg(long, default_value_t = 1, value_name = "N")]
     postlist: usize,
-    /// How requests of HERD travel; uc if not given, and under faults, as the seed draws.
+    /// Request path of HERD [default: uc; with --faults, drawn from the seed].
     #[arg(long, value_enum)]
     path: Option<Path>,
-    /// With verbs: which one.
+    /// With verbs: the verb to post.
     #[arg(long, value_enum, default_value = "write")]
     verb: Verb,
     /// With verbs: the servers post, and not the clients.
@@ -66,7 +66,7 @@ pub(crate) struct SimArgs {
     /// With verbs: payloads are fetched from memory.
     #[arg(long)]
     no_inline: bool,
-    /// Of the network and the load.
+    /// Seed of the network and the load.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// Virtual time that is measured, in microseconds, after as much that is not.
@@ -75,18 +75,17 @@ pub(crate) struct SimArgs {
     /// Print the hash of all events and nothing else.
     #[arg(long)]
     hash: bool,
-    /// Run under faults: `all`, or kinds of them, as `loss,kill,tear` (docs/sim.md). The answers to
-    /// requests for each key have to be linearizable, and all are served when the faults are gone. The
-    /// exit code is 1 if not.
+    /// Run under faults: `all`, or kinds of them, as `loss,kill,tear` (docs/sim.md). Exit code 1 if the
+    /// history of a key is not linearizable, or a request fails after the last fault.
     #[arg(long, value_delimiter = ',', value_name = "KINDS", value_parser = faults::parse)]
     faults: Vec<faults::Kinds>,
-    /// With faults: runs, with a seed each.
+    /// With faults: number of runs, each with its own seed.
     #[arg(long, default_value_t = 1, value_name = "N", requires = "faults", value_parser = value_parser!(u64).range(1..))]
     seeds: u64,
-    /// With faults: requests of a run.
+    /// With faults: number of requests of a run.
     #[arg(long, default_value_t = 20_000, value_name = "N", requires = "faults", value_parser = value_parser!(u64).range(1..))]
     operations: u64,
-    /// With faults: those of the seed's schedule that happen, by their numbers; `0` for none.
+    /// With faults: the faults of the seed's schedule to inject, by their numbers; `0`: none.
     #[arg(
         long,
         value_delimiter = ',',

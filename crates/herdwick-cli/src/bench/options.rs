@@ -7,7 +7,7 @@ use herdwick_bench::Fabric;
 
 use super::{BenchArgs, System, failure::BenchFailure, verbs::VerbArgs};
 
-/// Tells whether a system reads an option.
+/// Returns whether a system reads an option.
 type OptionReaders = fn(System) -> bool;
 
 /// The options that not every system reads, by their identifiers, and the systems that do.

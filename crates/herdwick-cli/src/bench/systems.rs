@@ -10,7 +10,7 @@ pub(super) enum System {
     Echo,
     /// FaRM-KV: GETs are READs of a hopscotch table. A server without leases in this process.
     Farm,
-    /// FaRM-KV with values out of the table.
+    /// FaRM-KV with values outside the table.
     FarmVar,
     /// Pilaf: GETs are READs of a cuckoo table, then of an extent. A server in this process.
     Pilaf,
@@ -21,19 +21,19 @@ pub(super) enum System {
     PilafEmOpt,
     /// The communication of FaRM-KV without its store, as the HERD paper emulates it.
     FarmEm,
-    /// The same with values out of the table.
+    /// The same with values outside the table.
     FarmEmVar,
     /// HERD with the request format and the pipeline of the paper; the same as herd --herd paper.
     HerdPaper,
     /// The whole server.
     Herd,
-    /// The server, beside a process on the host that writes random words over its own shared
-    /// memory; compared with one that only uses as much CPU.
+    /// The server, while a process on the host overwrites its own shared memory with random words;
+    /// compared with one that only uses as much CPU.
     Hostile,
     /// The server at rest, with 16 sessions over shared memory and 100 TCP connections attached:
     /// its CPU time, and the latency of the first request after --seconds of rest.
     Idle,
-    /// Hit ratio and memory per item, beside the memcached in the path at equal resident memory:
+    /// Hit ratio and memory per item, compared with the memcached in PATH at equal resident memory:
     /// Zipf, Zipf with a scan, and a hot set that moves, with room for a tenth and three tenths of
     /// the keys.
     Cache,

@@ -17,17 +17,17 @@ use super::{
 
 /// Serve memcached clients. The flags are memcached's.
 ///
-/// A flag of memcached that this server does not support is refused with the reason, or, if nothing
-/// is lost without it, passed over with a warning.
+/// A flag of memcached that this server does not support is refused with the reason, or, if it would
+/// change nothing here, ignored with a warning.
 #[derive(Args, Clone, Debug)]
 #[command(args_override_self = true, before_help = BANNER, display_name = "memcached", version = VERSION)]
 pub(crate) struct ServeArgs {
-    /// TCP port; 0 and -1 take a free one. The port is written to the file that the environment
-    /// variable MEMCACHED_PORT_FILENAME names
+    /// TCP port; 0 or -1: a free one. The port is written to the file that the environment variable
+    /// MEMCACHED_PORT_FILENAME names
     #[arg(short = 'p', long = "port", value_name = "NUM", default_value_t = PORT.into(), allow_negative_numbers = true, value_parser = units::port)]
     pub(super) port: i32,
-    /// UDP port; 0: none, -1: a free one. An address that is not trusted (-o udp_trusted) is sent
-    /// at most three times the bytes that it has sent
+    /// UDP port; 0: none, -1: a free one. The reply to an address that is not trusted
+    /// (-o udp_trusted) is at most three times as long as its request
     #[arg(short = 'U', long = "udp-port", value_name = "NUM", default_value_t = 0, allow_negative_numbers = true, value_parser = units::port)]
     pub(super) udp_port: i32,
     /// Unix socket to listen on, instead of TCP
@@ -52,7 +52,7 @@ pub(crate) struct ServeArgs {
     /// Allow core dumps of any size
     #[arg(short = 'r', long = "enable-coredumps")]
     pub(super) core_dumps: bool,
-    /// Run as this user; only root can change it, and root is warned if this is left out
+    /// Run as this user, if started by root; without this option root gets a warning
     #[arg(short = 'u', long = "user", value_name = "NAME")]
     pub(super) user: Option<String>,
     /// Memory for items, their index and leases, in megabytes, or with a unit, such as 2g. If it is
@@ -99,8 +99,7 @@ pub(crate) struct ServeArgs {
     /// Largest item, in bytes, or with a unit, such as 512k or 2m
     #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m", value_parser = size)]
     pub(super) item_bytes_max: usize,
-    /// Evict nothing: when items take 85 % of their memory, refuse to store what there is no room
-    /// for
+    /// Evict nothing: refuse to store further items when they take 85 % of their memory
     #[arg(short = 'M', long = "disable-evictions")]
     pub(super) no_evictions: bool,
     /// Protocols to accept: auto (text and binary), ascii, or binary, which excludes Herdwick's own
@@ -124,11 +123,11 @@ pub(crate) struct ServeArgs {
     /// that the environment variable MEMCACHED_SASL_PWDB names
     #[arg(short = 'S', long = "enable-sasl")]
     pub(super) sasl: bool,
-    /// Speak TLS on the TCP ports, with the certificate that -o ssl_chain_cert names
+    /// Use TLS on the TCP ports, with the certificate that -o ssl_chain_cert names
     #[arg(short = 'Z', long = "enable-ssl")]
     pub(super) tls: bool,
-    /// File to keep the items in, on tmpfs or disk: however this server ends, the next one with the
-    /// same -e, -m, -t, --shm, --roce and --verbs has them again
+    /// File that keeps the items across restarts and crashes, on tmpfs or disk; start with the same
+    /// -e, -m, -t, --shm, --roce and --verbs
     #[arg(short = 'e', long = "memory-file", value_name = "FILE")]
     pub(super) memory_file: Option<PathBuf>,
     /// File to write the process ID to when the server is ready, as the user that -u names
@@ -137,7 +136,7 @@ pub(crate) struct ServeArgs {
     /// Extended options, NAME or NAME=VALUE, separated by commas; see below
     #[arg(short = 'o', long = "extended", value_name = "OPTION", value_delimiter = ',', action = ArgAction::Append, value_parser = extended::parse, long_help = extended::HELP)]
     pub(super) extended: Vec<Extended>,
-    /// Log also what is reloaded and the signal that ends the server. -vv and -vvv are taken, and
+    /// Log also what is reloaded and the signal that ends the server. -vv and -vvv are accepted, and
     /// log no more than -v
     #[arg(short = 'v', long = "verbose", action = ArgAction::Count)]
     pub(super) verbosity: u8,
@@ -187,7 +186,7 @@ pub(crate) struct ServeArgs {
     /// given
     #[arg(long = "roce", value_name = "ADDR[:PORT]|off", default_value = "off", value_parser = roce)]
     pub(super) roce: Roce,
-    /// Seal every RoCEv2 packet under a key that is sent over the client's TCP connection: an
+    /// Authenticate every RoCEv2 packet by a key that is sent over the client's TCP connection: an
     /// attacker who did not see that connection cannot forge packets. Costs some 700 instructions
     /// per packet
     #[arg(long = "roce-keyed", requires = "roce")]
@@ -225,7 +224,7 @@ pub(super) const BANNER: &str = concat!(
 const VERSION: &str = concat!("1.6.45 (herdwick ", env!("CARGO_PKG_VERSION"), ")");
 
 /// Flags of memcached without a function here: accepted by the parser so that they can be refused
-/// with a reason, or passed over.
+/// with a reason, or ignored.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Missing {
     #[arg(short = 'N', long = "napi_ids", value_name = "NUM", hide = true)]

@@ -55,7 +55,7 @@ Extended options, NAME or NAME=VALUE, several by commas:
   ssl_verify_mode=N  clients need no certificate (0), a right one or none (1), a right one (2)
   ssl_min_version=V  tlsv1.2 or tlsv1.3 (tlsv1.2)
   ssl_session_cache  let clients resume sessions
-memcached's options for slabs, LRU, hash table and the sizes of buffers are passed over, with a
+memcached's options for slabs, LRU, hash table and the sizes of buffers are ignored, with a
 warning; values that memcached refuses are refused.";
 
 const SLABS: &str = "there are no slab classes";
@@ -172,7 +172,7 @@ const REFUSED: [(&str, &str); 3] = [
     ),
 ];
 
-/// Returns those of `options` that are passed over, each name once, with the reason.
+/// Returns those of `options` that are ignored, each name once, with the reason.
 pub(super) fn passed_over(options: &[Extended]) -> impl Iterator<Item = (&str, &'static str)> {
     let over = |option| match option {
         &Extended::PassedOver(ref name, reason) => Some((name.as_str(), reason)),
@@ -320,7 +320,7 @@ mod tests {
             assert!(matches!(parsed, Ok(Extended::PassedOver(..))), "{over}");
         }
         let Ok(Extended::PassedOver(_, reason)) = parse("ssl_wbuf_size=32") else {
-            panic!("passed over");
+            panic!("ignored");
         };
         assert!(reason.contains("fixed"), "{reason}");
         for wrong in [

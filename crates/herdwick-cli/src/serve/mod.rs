@@ -181,13 +181,13 @@ fn warn_of_flags(args: &ServeArgs) {
     }
     warn_of_protocols(args);
     for reason in without_effect(args) {
-        warn!("passed over {reason}");
+        warn!("ignored {reason}");
     }
     for reason in args.missing.passed_over() {
-        warn!("passed over {reason}");
+        warn!("ignored {reason}");
     }
     for (name, reason) in extended::passed_over(&args.extended) {
-        warn!("passed over -o {name}: {reason}");
+        warn!("ignored -o {name}: {reason}");
     }
 }
 

@@ -106,7 +106,7 @@ fn addresses_that_cannot_be_used_are_named_with_ones_that_can() {
     let path = Path::new("beside-tcp");
     let mut server = Serve::saying(&format!("-s {path} -l 127.0.0.1"));
     let said = server.complaint();
-    assert_eq!(said, "herdwick: passed over -l: with -s there is no TCP\n");
+    assert_eq!(said, "herdwick: ignored -l: with -s there is no TCP\n");
 }
 
 #[test]
