@@ -36,6 +36,7 @@ pub(crate) struct FigureArgs {
     seconds: Option<f64>,
 }
 
+/// Default of `--seconds`, which the points of a figure share.
 const FIGURE_SECONDS: f64 = 60.0;
 
 /// Measure Table 1 and all figures of the HERD paper, and write them on one HTML page.

@@ -19,6 +19,7 @@ use crate::{
 pub(crate) const CALL_DEPTH: usize = 2 * CALLS_MAX;
 /// Calls that only [`CallOp::Take`] and [`CallOp::Publish`] use: others wait for entries.
 const RESERVE: usize = 4;
+/// Completions taken in one poll: all calls and all replies that can be in flight.
 const POLLED: usize = 2 * CALLS_MAX;
 
 /// What the calls use of a port.

@@ -35,6 +35,7 @@ pub const HEAD_WORD: usize = 2;
 /// First byte that the CRC covers.
 const COVERED: usize = HEAD_WORD * WORD;
 
+// The fields of a link and of a shortcut, as docs/clover.md draws them.
 const VERSION_BITS: u32 = 14;
 /// The link: where the successor is, the version that it has there, the version of the entry itself.
 const TARGET: Bits = Bits::new(0, 32);

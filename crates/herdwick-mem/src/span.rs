@@ -302,6 +302,7 @@ impl Span {
             match word.compare_exchange_weak(
                 held,
                 merged(held),
+                // It may be the last word of a WRITE, which publishes those before it.
                 Ordering::Release,
                 Ordering::Relaxed,
             ) {
@@ -314,13 +315,15 @@ impl Span {
         word.store(merged(held), Ordering::Release);
     }
 
-    /// Adds to word `index` and returns the old value. Coherent with the CPU's own atomics.
+    /// Adds to word `index` and returns the old value. Coherent with the CPU's own atomics. Acquire and
+    /// release, since a peer may use the word as a lock.
     pub fn fetch_add(&self, index: usize, add: u64) -> u64 {
         self.writable();
         self.word(index).fetch_add(add, Ordering::AcqRel)
     }
 
-    /// Stores `new` in word `index` if it holds `expected`; returns the old value.
+    /// Stores `new` in word `index` if it holds `expected`; returns the old value. Ordered as
+    /// [`fetch_add`](Self::fetch_add).
     pub fn compare_swap(&self, index: usize, expected: u64, new: u64) -> u64 {
         self.writable();
         let word = self.word(index);

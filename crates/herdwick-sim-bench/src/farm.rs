@@ -17,6 +17,7 @@ use crate::{
 
 /// Slots of the table for three keys.
 const SLOTS: usize = 4;
+/// Overflow slots of the smallest table.
 const OVERFLOW_MIN: usize = 64;
 /// A PUT takes the new value's block before it gives the old one's back.
 const BLOCKS_TO_SPARE: usize = 64;

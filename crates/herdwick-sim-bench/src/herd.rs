@@ -18,10 +18,12 @@ use crate::{
     run::{Run, RunError},
 };
 
+/// A constant time: nothing expires in a run.
 const CLOCK: Clock = Clock {
     epoch_unix: 1_700_000_000,
     second: Second(100),
 };
+/// Largest reply: a value of 1 KiB, and 64 bytes for its head.
 pub(crate) const REPLY_BYTES_MAX: usize = 1088;
 /// No answer for so long is a failure: nothing is lost in a run, so nothing is repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(5);

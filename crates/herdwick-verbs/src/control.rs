@@ -31,6 +31,7 @@ const RNR_RETRIES: u8 = 6;
 /// RNR timer code 26: 81.92 ms between retries, so about half a second as well. A worker that is
 /// not scheduled posts no RECVs meanwhile, and should not lose its clients.
 const RNR_TIMER: u8 = 26;
+/// Linux's default TTL.
 const HOP_LIMIT: u8 = 64;
 
 pub(crate) const NO_QP: ControlError = ControlError::Unknown("queue pair");
@@ -322,6 +323,7 @@ fn peer(port: &VerbsPort, transport: Transport, endpoint: &Endpoint) -> Result<P
 
 /// Returns whether two P_Keys have the same partition and at least one is a full member.
 fn meet(one: u16, other: u16) -> bool {
+    // The membership bit of a P_Key: limited members do not reach each other.
     const FULL: u16 = 0x8000;
     (one ^ other) & !FULL == 0 && (one | other) & FULL != 0
 }

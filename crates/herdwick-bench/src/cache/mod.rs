@@ -32,6 +32,7 @@ const TRIES: usize = 4;
 const NEAR_MB: f64 = 1.0;
 /// The smallest `-m` of this server that is tried.
 const MEMORY_MIN_MB: u64 = 7;
+/// `-c` of this server: more than the benchmark opens.
 const CONNECTIONS_MAX: usize = 64;
 /// Requests between two reports of progress.
 const WATCH_EVERY: u64 = 1 << 14;

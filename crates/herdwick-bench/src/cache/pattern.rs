@@ -22,7 +22,9 @@ pub(super) enum Pattern {
 
 pub(super) const PATTERNS: [Pattern; 3] = [Pattern::Zipf, Pattern::Scan, Pattern::Shift];
 
+/// The skew of YCSB's Zipf distribution.
 const THETA: f64 = 0.99;
+/// The shares that [`Pattern`] describes.
 const SCAN_EVERY: u64 = 4;
 const HOT_PART: u64 = 20;
 const HOT_OF_TEN: u64 = 9;

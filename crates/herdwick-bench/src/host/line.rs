@@ -65,7 +65,8 @@ pub(crate) fn line_rtt(cpus: [usize; 2]) -> LineRtt {
     }
 }
 
-/// Echoes every value of `ping` in `pong`, until [`END`].
+/// Echoes every value of `ping` in `pong`, until [`END`]. Acquire and release, as between a request and
+/// its reply over shared memory; on x86 they are plain loads and stores.
 fn answer(ping: &AtomicU64, pong: &AtomicU64) {
     let mut last = 0;
     loop {

@@ -23,7 +23,8 @@ use crate::{target::DriveError, workload::KeySpace};
 
 /// What the data node asks for; its clients are in this process.
 const SECRET: Secret = Secret(*b"herdwick bench's");
-/// Entries to spare, and those of each client: in its free list, on the way into a chain, or out of it.
+/// Entries to spare, and those of each client: in its free list, being linked, or retired. Retired entries
+/// are most of them: they are reused when all clients have published a later epoch, every millisecond.
 const ENTRIES_TO_SPARE: u32 = 1 << 16;
 const ENTRIES_OF_CLIENT: u32 = 1 << 14;
 /// Most PUTs in flight.

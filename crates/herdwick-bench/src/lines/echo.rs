@@ -27,6 +27,7 @@ const CLOCK: Clock = Clock {
     epoch_unix: 0,
     second: Second(1),
 };
+/// Any hash key: the keys are not hostile.
 const HASH_KEY: HashKey = HashKey([1, 2]);
 
 /// One client of the echo.

@@ -17,6 +17,7 @@ use crate::{
     workload::KeySpace,
 };
 
+/// Any hash key: the keys are not hostile.
 pub(super) const HASH_KEY: HashKey = HashKey([1, 2]);
 
 /// A client of such a system.

@@ -39,6 +39,7 @@ const CLOCK: Clock = Clock {
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// A deadline longer than any measurement.
 const NEVER: Duration = Duration::from_secs(1 << 30);
+/// The store's largest item: any of a slot of the paper's, 1 KiB, fits.
 const ITEM_BYTES_MAX: usize = 4096;
 
 /// Sizes of a run.

@@ -37,6 +37,7 @@ impl ArrivalCounts {
         let sum = |of: fn(&Arrivals) -> &AtomicU64| -> u64 {
             self.0
                 .iter()
+                // Pairs with the releases of both threads, which may still run.
                 .map(|flow| of(flow).load(Ordering::Acquire))
                 .sum()
         };

@@ -210,6 +210,7 @@ impl<P: Port, D> Issuer<P, D> {
         for flow in &mut self.flows {
             flow.look(per_message);
             let sent = &flow.arrivals.sent.0;
+            // Release: what is counted has been posted. Pairs with the acquire in `ArrivalCounts::lost`.
             sent.store(flow.posted / per_message as u64, Ordering::Release);
         }
         let arrived: u64 = self.flows.iter().map(|flow| flow.arrived).sum();

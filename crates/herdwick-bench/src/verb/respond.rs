@@ -51,6 +51,7 @@ impl ResponderFlow {
             left -= batch;
         }
         let received = &self.arrivals.received.0;
+        // Release: the RECVs are posted before the issuer, which acquires the count, sends to them.
         received.fetch_add(self.consumed as u64, Ordering::Release);
         self.consumed = 0;
         Ok(())

@@ -10,6 +10,7 @@ use super::{Dist, KeySpace, Mix, Workload, Zipf};
 /// second.
 pub(crate) const TRACE_STEPS: usize = 4 << 20;
 
+/// The bit of a step that marks a PUT; the others are the index of its key.
 const PUT: u32 = 1 << 31;
 
 /// One request of a trace.

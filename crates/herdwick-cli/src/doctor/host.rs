@@ -48,6 +48,7 @@ struct HugePages {
 /// Touches memory that requests huge pages, and reads in smaps how much of it has them: no system
 /// call returns that.
 fn try_huge_pages() -> HugePages {
+    // Eight huge pages of 2 MiB, so that whole ones fit at any alignment.
     const ASKED: usize = 16 << 20;
     let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
     let setting = setting.and_then(|text| bracketed(&text).map(str::to_owned));

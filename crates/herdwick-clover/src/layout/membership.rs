@@ -12,6 +12,7 @@ pub const STORE_WORD: usize = 13;
 /// Word of the header with generation, index and members.
 pub const MEMBER_WORD: usize = 14;
 
+// The fields of the member word, as docs/clover.md draws them.
 const GENERATION: Bits = Bits::new(0, 16);
 const INDEX: Bits = Bits::new(16, 8);
 const MEMBERS: Bits = Bits::new(24, NODES_MAX as u32);

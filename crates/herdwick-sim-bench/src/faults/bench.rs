@@ -24,6 +24,7 @@ const TICK: Duration = Duration::from_micros(50);
 const NEWS_MAX: u32 = 200_000;
 /// Virtual time for a request that is answered, on average, at most: a run that takes longer hangs.
 const PER_REQUEST: Duration = Duration::from_micros(200);
+/// Virtual time after the last fault until all clients must be served again.
 const RECOVERY_MAX: Duration = Duration::from_millis(400);
 /// Requests of each client after the faults.
 const LAST_REQUESTS: u64 = 4;

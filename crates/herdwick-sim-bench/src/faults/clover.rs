@@ -32,6 +32,7 @@ const ENTRIES_OF_CLIENT: u32 = 64;
 const VERSIONS: [u16; 4] = [2, 3, 16, 1 << 14];
 /// Cursors of a client: what a seed draws from.
 const CURSORS: [usize; 3] = [1, 8, 256];
+/// Bytes of the longest value: with its head and key it fits the largest of the classes used, 1 KiB.
 const VALUE_BYTES_MAX: usize = 900;
 /// How often a client publishes its epoch, and the server looks at a key without a reason.
 const PUBLISH: Duration = Duration::from_micros(20);

@@ -17,6 +17,7 @@ use crate::{
 
 /// Items that a table has room for: more than a run stores.
 const ITEMS: usize = 1 << 14;
+/// Bytes of the longest value: several lines, so that a READ of it can be torn.
 const VALUE_BYTES_MAX: usize = 120;
 
 /// The server.

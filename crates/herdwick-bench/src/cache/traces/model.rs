@@ -281,6 +281,7 @@ pub(super) struct S3Fifo {
     room: u64,
 }
 
+/// The parameters of the S3-FIFO paper: a tenth of the memory is the small queue, two bits count reads.
 const SMALL_OF: u64 = 10;
 const READS_MAX: u8 = 3;
 

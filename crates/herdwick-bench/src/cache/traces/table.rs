@@ -279,6 +279,7 @@ pub(super) struct Source {
 
 /// First of the keys that are requested only once.
 const FRESH: u64 = 1 << 40;
+/// The hot set is one key in so many.
 const HOT_PART: u64 = 20;
 
 impl Source {

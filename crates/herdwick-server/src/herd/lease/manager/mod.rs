@@ -43,6 +43,7 @@ use crate::{
 use new_sockets::NewSockets;
 use unread_grants::Unread;
 
+/// The token of the lease socket; those of clients follow the waker's.
 const LISTENER: Key = Key(0);
 /// The token of the waker that workers use.
 pub(crate) const WAKER: Key = Key(1);
@@ -145,6 +146,7 @@ impl LeaseManager {
     pub(crate) fn run(mut self, timer: ServerClock, stop: &AtomicBool) {
         let mut events = Events::with_capacity(64);
         let mut now = timer.now();
+        // Pairs with the release in `Closing::ask`, which wakes this thread.
         while !stop.load(Ordering::Acquire) {
             let timeout = self.timeout(now);
             let others = [self.new_sockets.timeout(), self.unread.timeout()];
