@@ -39,14 +39,14 @@ buildah build --quiet --format docker --pull-never --build-context build="$work/
     -f packaging/Dockerfile -t herdwick . >/dev/null
 
 # What docker would run, a word a line.
-told() { # FIELD
+configured() { # FIELD
     buildah inspect --type image herdwick | python3 -c "
 import json, sys
 config = json.load(sys.stdin)['Docker']['config']
 print(*(config['Healthcheck']['Test'][1:] if '$1' == 'check' else config['$1']), sep='\n')"
 }
-mapfile -t entry < <(told Entrypoint)
-mapfile -t check < <(told check)
+mapfile -t entry < <(configured Entrypoint)
+mapfile -t check < <(configured check)
 [ "${check[*]}" = "herdwick stats" ] || fail "the health check is '${check[*]}'"
 container=$(buildah from --pull-never herdwick)
 inside() {

@@ -50,7 +50,7 @@ counters! {
         /// Keys deleted for clients that had no entry for a tombstone.
         deletes,
         /// Calls for entries of a class that had none.
-        starved,
+        empty_takes,
         /// Entries taken out of chains.
         superseded,
         /// Entries whose memory is free again.

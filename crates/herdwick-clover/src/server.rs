@@ -57,7 +57,7 @@ pub struct Server {
     /// Room for what a poll takes.
     completions: Vec<Completion>,
     /// Whether a client asked for entries of a class that has none.
-    starved: bool,
+    take_failed: bool,
     /// When a key was last looked at without a reason, and how often that is done.
     swept: Duration,
     sweep: Duration,
@@ -101,7 +101,7 @@ impl Server {
             send_cq,
             peers: Clients::new(parts.clients),
             completions: vec![Completion::BLANK; POLLED],
-            starved: false,
+            take_failed: false,
             swept: Duration::ZERO,
             sweep: parts.sweep,
             lease: Lease::new(parts.lease),
@@ -230,7 +230,7 @@ impl Server {
     /// Begins to take superseded entries out of the chains that have some.
     fn tidy<P: Port>(&mut self, port: &mut P) {
         let due = self.now.saturating_sub(self.swept) >= self.sweep;
-        if due || std::mem::take(&mut self.starved) {
+        if due || std::mem::take(&mut self.take_failed) {
             self.swept = self.now;
             self.index.sweep();
         }

@@ -233,7 +233,7 @@ pub enum Values {
     },
 }
 
-/// The dimensions of a table, as a server chooses them and tells its clients.
+/// The dimensions of a table, which the server chooses and sends to its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Buckets that a key hashes to, and slots but for the last neighbourhood.

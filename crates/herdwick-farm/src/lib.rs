@@ -1,9 +1,9 @@
 //! FaRM-KV, the store that section 2.3 of the HERD paper describes and section 5.1.2 emulates: GETs
 //! are READs of a hopscotch neighbourhood, PUTs are WRITEs into a ring that the server polls.
 //!
-//! [`Table`] is the server's: it stores items in memory that clients may READ, and nobody but its
+//! [`Table`] is the server's: it stores items in memory that clients may READ, and only its
 //! owner changes it. [`Probe`] is the client's judge of what a READ returned. `docs/farm.md` draws
-//! the memory and says why a READ beside a change is either good or seen to be torn. [`ServerSide`] and
+//! the memory and explains why a READ during a change is either valid or detected as torn. [`ServerSide`] and
 //! [`ClientSide`] are the machines of the two ends, [`ServerEnd`] and [`ClientEnd`] their objects on a
 //! port.
 #![forbid(unsafe_code)]

@@ -57,7 +57,7 @@ pub enum Operation {
     Delete = 3,
 }
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyCode {
     /// Stored, removed, or the value follows.

@@ -202,7 +202,7 @@ impl<P: Port> ServerEnd<P> {
         })
     }
 
-    /// Makes a client's objects, in a domain of its own, and says what the client needs to know. The
+    /// Makes a client's objects, in a domain of its own, and returns what the client needs to know. The
     /// client holds a place until [`ServerEnd::admit`], and from then on until [`ServerEnd::detach`]; one
     /// that is gone before it was admitted gives it back by [`ServerEnd::withdraw`].
     ///
@@ -401,7 +401,7 @@ pub struct ClientEnd<P> {
 }
 
 impl<P: Port> ClientEnd<P> {
-    /// Makes a client's end from a grant, and says what the server needs to know. Calls may begin when
+    /// Makes a client's end from a grant, and returns what the server needs to know. Calls may begin when
     /// the server has admitted it.
     ///
     /// # Errors

@@ -179,7 +179,7 @@ impl Table {
         let pointer = self.pointer(run, key.len());
         match linked_by {
             Some(before) => {
-                // Out of its chain first, so that nobody follows a link to an empty slot for long.
+                // Out of its chain first, so that clients soon follow no link to the empty slot.
                 self.set_link(before, labels.link);
                 self.lines.publish(run, Labels::default(), &[]);
                 self.overflow.push(slot);

@@ -7,7 +7,7 @@ use crate::drawing::{Drawing, FigureError};
 /// Points that could not be measured.
 #[derive(Default)]
 pub(crate) struct Failures {
-    /// Series, labels and reason; points of one series that fail alike are told once.
+    /// Series, labels and reason; points of one series that fail alike are reported once.
     reasons: Vec<(&'static str, Vec<String>, String)>,
     /// The first failure that is not for what the fabric or system lacks.
     first: Option<BenchError>,

@@ -45,7 +45,7 @@ pub struct PaperPoint {
     pub x: f64,
     /// The value of the y axis.
     pub y: f64,
-    /// The section that says it.
+    /// The section that states it.
     pub section: &'static str,
 }
 

@@ -112,7 +112,7 @@ impl Calls {
         })
     }
 
-    /// Returns the generation of the server's table, as far as its replies told.
+    /// Returns the newest generation of the server's table that a reply had.
     pub(crate) fn generation(&self) -> Option<u32> {
         self.generation
     }

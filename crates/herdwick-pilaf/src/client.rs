@@ -46,9 +46,9 @@ pub struct Client {
     free: Vec<u32>,
     hash_key: HashKey,
     view: TableView,
-    /// The generation that the server has been told of: it keeps the table that this names.
+    /// The generation that was reported to the server: it keeps the table that this names.
     told: u32,
-    /// Whether the server is being told.
+    /// Whether such a report is in flight.
     telling: bool,
     /// GETs that READs did not settle, as they ended; the first is with the server if `asking`.
     unsettled: VecDeque<Cursor>,

@@ -110,7 +110,7 @@ impl Growth {
     }
 }
 
-/// The old table, while its buckets are set to *moved*. What a bucket says that is not, holds: the
+/// The old table, while its buckets are set to *moved*. A bucket that is not yet *moved* is valid: the
 /// places of a key are set before the key changes.
 #[derive(Debug)]
 pub(crate) struct Retiring {

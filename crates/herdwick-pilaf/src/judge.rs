@@ -79,7 +79,7 @@ enum Stage {
     Again,
 }
 
-/// What an entry says about a key.
+/// The meaning of an entry for a key.
 enum Says {
     ItsExtent(Entry),
     Otherwise,

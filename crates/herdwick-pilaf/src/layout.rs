@@ -180,7 +180,7 @@ fn entry_crc(covered: [u64; ENTRY_WORDS - 1]) -> u64 {
 pub struct CuckooHash(pub(crate) [u64; 2]);
 
 impl CuckooHash {
-    /// Hashes a key (SipHash-1-3 with a key that the server draws, so that nobody but its clients can
+    /// Hashes a key (SipHash-1-3 with a key that the server draws, so that only its clients can
     /// choose keys with the same places).
     #[inline]
     #[must_use]

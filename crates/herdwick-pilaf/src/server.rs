@@ -35,7 +35,7 @@ pub struct Server {
     inline_max: usize,
     peers: Clients<Peer>,
     /// Whether a PUT waits for a larger table; and whether there may be one.
-    pub(crate) starved: bool,
+    pub(crate) put_waits: bool,
     pub(crate) may_grow: bool,
     scratch: ScratchBuffers,
     /// Room for what a poll takes.
@@ -53,7 +53,7 @@ impl Server {
             send_cq,
             inline_max: inline_max.min(MESSAGE_BYTES_MAX),
             peers: Clients::new(clients),
-            starved: false,
+            put_waits: false,
             may_grow: true,
             scratch: ScratchBuffers {
                 message: vec![0; MESSAGE_BYTES_MAX],
@@ -81,7 +81,7 @@ impl Server {
     pub(crate) fn moved(&mut self) {
         self.store.move_to_larger();
         self.generation = self.generation.wrapping_add(1);
-        self.starved = false;
+        self.put_waits = false;
         self.counters.growths += 1;
         for index in 0..self.peers.most() {
             if let Some((_, peer)) = self.peers.at(index) {
@@ -184,7 +184,8 @@ impl Server {
             }
             let requests = &peer.objects.requests;
             let len = requests.arrived(completion, buffer);
-            // What it says of the table counts before its turn: that may have to wait for it.
+            // Apply the table generation in the head now: the request itself may wait for the old table
+            // to be released.
             let [_, _, place, _] = requests.words::<4>(buffer);
             peer.reads(place as u32, *generation);
             peer.due.push_back((buffer, len));
@@ -210,7 +211,7 @@ impl Server {
             inline_max: self.inline_max,
             generation: self.generation,
             may_grow: self.may_grow,
-            starved: &mut self.starved,
+            put_waits: &mut self.put_waits,
             store,
             scratch,
             counters,

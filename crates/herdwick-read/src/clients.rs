@@ -32,7 +32,7 @@ impl ClientId {
     }
 }
 
-/// What a server keeps of each client, by its id. Completions of a client that is gone find nobody, even
+/// What a server keeps of each client, by its id. Completions of a removed client match no entry, even
 /// when another has its index.
 #[derive(Debug)]
 pub struct Clients<C> {
@@ -84,7 +84,7 @@ impl<C> Clients<C> {
         }
     }
 
-    /// Removes a client; its id names nobody any more.
+    /// Removes a client; its id matches no entry any more.
     pub fn remove(&mut self, id: ClientId) -> Option<C> {
         self.get_mut(id)?;
         let place = &mut self.places[usize::from(id.index)];

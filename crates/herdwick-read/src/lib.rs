@@ -67,7 +67,7 @@
 //!     reader.poll(&mut port, &mut Squares, &mut |n, outcome| answers.push((n, match outcome {
 //!         Outcome::Found(value) => value[0],
 //!         Outcome::Missing => 0,
-//!         Outcome::Unsure(_) | Outcome::Failed(_) => unreachable!("no judge says so, no link failed"),
+//!         Outcome::Unsure(_) | Outcome::Failed(_) => unreachable!("no judge returns it, no link failed"),
 //!     })));
 //! }
 //! assert_eq!(answers, [(0, 0), (3, 9), (5, 25)]);

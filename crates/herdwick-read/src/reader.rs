@@ -397,7 +397,7 @@ impl<L> Reader<L> {
         }
     }
 
-    /// Moves a lookup to its next step, or says why there is none.
+    /// Moves a lookup to its next step, or returns why there is none.
     #[inline]
     fn advance(&mut self, index: usize, verdict: Verdict) -> Option<Doubt> {
         let slot = &mut self.slots[index];

@@ -68,7 +68,7 @@ impl Step {
     }
 }
 
-/// What the READs of a step returned: a private copy, which nobody changes any more.
+/// What the READs of a step returned: a private copy that no peer can change.
 #[derive(Clone, Debug)]
 pub struct Fetched<'a> {
     bytes: &'a [u8],

@@ -27,7 +27,7 @@ struct Chain {
     hops: u32,
 }
 
-/// Follows cells to the last one. It can be told not to look at the sums.
+/// Follows cells to the last one. An option skips the check of their sums.
 struct Cells {
     table: Remote,
     checks: bool,

@@ -179,8 +179,8 @@ impl Server {
             places.push(place.word());
         }
         self.counters.taken += places.len() as u64;
-        self.starved |= places.is_empty();
-        self.counters.starved += u64::from(places.is_empty());
+        self.take_failed |= places.is_empty();
+        self.counters.empty_takes += u64::from(places.is_empty());
         Executed::Answered(CallStatus::Done, places)
     }
 

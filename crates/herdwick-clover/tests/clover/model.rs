@@ -221,7 +221,7 @@ fn a_store_without_entries_to_spare_matches_a_map() {
         let map = against_a_map(&mut world, seed, 3000, 40);
         let counters = world.server.server().counters();
         assert!(
-            counters.deletes > 50 && counters.starved > 50,
+            counters.deletes > 50 && counters.empty_takes > 50,
             "{counters:?}"
         );
         settles(&mut world, &map, 40);

@@ -20,7 +20,7 @@ pub(super) struct Run {
     pub(super) lines: usize,
 }
 
-/// What the first line of a slot says besides its version. All zero for a value block.
+/// The content of the first line of a slot besides its version. All zero for a value block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Labels {
     pub(super) key_len: usize,

@@ -28,7 +28,7 @@ pub(super) struct Line<'a> {
     pub(super) inline_max: usize,
     pub(super) generation: u32,
     pub(super) may_grow: bool,
-    pub(super) starved: &'a mut bool,
+    pub(super) put_waits: &'a mut bool,
     pub(super) store: &'a mut Store,
     pub(super) scratch: &'a mut ScratchBuffers,
     pub(super) counters: &'a mut ServerCounters,
@@ -85,7 +85,7 @@ impl Line<'_> {
                     ReplyStatus::Done
                 }
                 Err(PutError::Table) if self.may_grow => {
-                    *self.starved = true;
+                    *self.put_waits = true;
                     return MessageOutcome::NotYet;
                 }
                 Err(PutError::Table | PutError::Extents) => {

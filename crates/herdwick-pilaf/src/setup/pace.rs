@@ -18,7 +18,7 @@ const SLICE: u64 = 64;
 /// And for each key that it stores besides, so that the larger table is there before the old one is full.
 const SLICE_PER_KEY: u64 = 16;
 /// And while a PUT waits for it: less than a millisecond.
-const SLICE_STARVED: u64 = 2048;
+const SLICE_URGENT: u64 = 2048;
 
 impl GrowthRetry {
     pub(super) const FIRST: Self = Self {
@@ -39,9 +39,9 @@ impl GrowthRetry {
 }
 
 /// Returns how many buckets a pass copies that stored so many new keys.
-pub(super) fn slice(stored: u64, starved: bool) -> u64 {
-    match starved {
-        true => SLICE_STARVED,
+pub(super) fn slice(stored: u64, put_waits: bool) -> u64 {
+    match put_waits {
+        true => SLICE_URGENT,
         false => SLICE + SLICE_PER_KEY * stored,
     }
 }

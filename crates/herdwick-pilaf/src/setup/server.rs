@@ -278,7 +278,7 @@ impl<D: Device> ServerEnd<D> {
 
     /// Goes on with a move of the table, or begins one, in a pass that stored so many keys.
     fn grow(&mut self, now: Duration, stored: u64) {
-        let slice = slice(stored, self.server.starved);
+        let slice = slice(stored, self.server.put_waits);
         if self.server.store.retire(slice) {
             return;
         }
@@ -298,14 +298,14 @@ impl<D: Device> ServerEnd<D> {
         }
         let Server { store, .. } = &self.server;
         let loaded = store.buckets() * u64::from(self.options.load_percent) / 100;
-        let wanted = self.server.starved || store.keys() as u64 >= loaded;
+        let wanted = self.server.put_waits || store.keys() as u64 >= loaded;
         if !self.server.may_grow || !wanted {
             return false;
         }
         // There is one old table at a time. A client that has not left it holds up growth, but not for
         // ever if a PUT waits.
         let lags = self.clients.iter().any(|client| client.old_table.is_some());
-        if !lags || !self.server.starved {
+        if !lags || !self.server.put_waits {
             self.lags_since = None;
             return !lags;
         }
@@ -331,7 +331,7 @@ impl<D: Device> ServerEnd<D> {
     fn growth_failed(&mut self) {
         self.server.store.abandon_growth();
         (self.larger, self.lags_since) = (None, None);
-        (self.server.starved, self.server.may_grow) = (false, false);
+        (self.server.put_waits, self.server.may_grow) = (false, false);
         self.retry.failed();
     }
 

@@ -55,7 +55,7 @@ fn a_client_killed_at_any_step_leaves_nothing_held() {
         for _ in 0..60 {
             world.pass();
         }
-        // Its session's end is noticed by whoever watches sessions.
+        // The caller watches sessions, and notices its end.
         let (id, _) = world.clients.pop().unwrap();
         world.server.remove(id);
         let Kept::Value(value) = world.get(0, &key(7)) else {

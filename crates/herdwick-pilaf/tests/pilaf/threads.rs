@@ -119,7 +119,7 @@ impl VisitAll for Readers {
                 .map(|(seed, end)| scope.spawn(move || write(end, (seed, time), stop)))
                 .collect();
             let reading = scope.spawn(move || read(reader, time, self.gets));
-            // Whoever panics, the others must end.
+            // If one thread panics, the others must end.
             let reader = reading.join();
             stop.store(true, Ordering::Relaxed);
             let writes: u64 = writers

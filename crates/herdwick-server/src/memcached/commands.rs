@@ -44,9 +44,9 @@ pub(super) enum Begun {
     /// A packet of SASL ends the authentication, and is handled as the first one was.
     Authenticate,
     /// All forwarded batches to some worker are in use.
-    Starved,
+    NoBatch,
     /// The command is incomplete.
-    Hungry,
+    Incomplete,
     /// Close the connection, on a protocol error (`faulty`) or on request.
     HangUp { faulty: bool },
 }
@@ -78,7 +78,7 @@ pub(super) fn begin(
             return Begun::HangUp { faulty: true };
         }
         Stop::NeedMore(_) | Stop::Full | Stop::Held | Stop::Discard(_) | Stop::Upload { .. } => {
-            return Begun::Hungry;
+            return Begun::Incomplete;
         }
     };
     match command {
@@ -313,7 +313,7 @@ fn broadcast(
         },
         Err(_) => {
             pass.counters.forward_batches_exhausted += 1;
-            Begun::Starved
+            Begun::NoBatch
         }
     }
 }
@@ -429,21 +429,21 @@ pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) ->
         Begun::Watch { used, topics } => {
             connection.advance(Progress::past(used));
             connection.watches = Some(topics);
-            Round::Hungry
+            Round::Incomplete
         }
         Begun::Authenticate => {
             connection.admitted = false;
-            Round::Hungry
+            Round::Incomplete
         }
-        Begun::Starved => Round::Starved,
-        Begun::Hungry => {
+        Begun::NoBatch => Round::NoBatch,
+        Begun::Incomplete => {
             connection.advance(after);
-            Round::Hungry
+            Round::Incomplete
         }
         Begun::HangUp { faulty } => {
             connection.faulty = faulty;
             connection.hang_up();
-            Round::Hungry
+            Round::Incomplete
         }
     }
 }

@@ -77,7 +77,7 @@ pub(crate) struct MemcachedFront {
     /// Connections to be served, each at most once.
     queue: VecDeque<u32>,
     /// Connections that wait for a free forwarded batch.
-    starved: Vec<u32>,
+    awaiting_batch: Vec<u32>,
     service: Service,
     tokens: Tokens,
     /// Counts all connections ever made, to distinguish successive users of a place.
@@ -106,7 +106,7 @@ impl MemcachedFront {
             connections: Vec::new(),
             vacant: Vec::new(),
             queue: VecDeque::new(),
-            starved: Vec::new(),
+            awaiting_batch: Vec::new(),
             service: Service::new(context, hello, owners, permits),
             tokens: Tokens::of_front(0),
             generation: 0,
@@ -153,8 +153,10 @@ impl MemcachedFront {
         };
         connection.queued = false;
         let ticket = connection.ticket(place);
-        let Turn { flow, starved } =
-            turn::serve(&mut self.service, connection, ticket, self.rounds, pass);
+        let Turn {
+            flow,
+            waits_for_batch,
+        } = turn::serve(&mut self.service, connection, ticket, self.rounds, pass);
         if connection.claims {
             self.pass_on(place, pass);
             return;
@@ -184,9 +186,9 @@ impl MemcachedFront {
         budget.note(connection, pass.start.clock.second.0);
         pass.counters.held_bytes = budget.held() as u64;
         let may_go_on = flow == Flow::Moved && connection.gather.is_none() && !connection.waits();
-        if starved {
+        if waits_for_batch {
             connection.queued = true;
-            self.starved.push(place);
+            self.awaiting_batch.push(place);
         } else if may_go_on && (connection.readable || connection.has_work()) {
             pass.counters.conn_yields += u64::from(connection.has_work());
             connection.queued = true;
@@ -423,9 +425,9 @@ impl Front for MemcachedFront {
             }
             self.deliver(&mut batch);
             pass.cross_core.recycle(peer, batch);
-            // The batch is free again. Starved connections precede those that it was for, which
+            // The batch is free again. Connections that wait for one precede those that it was for, which
             // may need another: they have waited longer.
-            for place in self.starved.drain(..).rev() {
+            for place in self.awaiting_batch.drain(..).rev() {
                 self.queue.push_front(place);
             }
         }

@@ -39,7 +39,7 @@ enum RunOutcome {
     /// Requests were sent to other workers; `None` if no forwarded batch was free.
     Scattered(Option<Gather>),
     /// No forwarded batch was free to resume the replies that are held.
-    Starved { held: Box<OrderedReplies> },
+    NoBatch { held: Box<OrderedReplies> },
     /// All requests were executed here.
     Executed {
         progress: Progress,
@@ -59,7 +59,7 @@ impl Service {
         pass: &mut Pass<'_>,
     ) -> Round {
         if connection.watches.is_some() || !connection.discard() || !connection.has_work() {
-            return Round::Hungry;
+            return Round::Incomplete;
         }
         if connection.output.is_full() {
             return Round::Full;
@@ -69,7 +69,7 @@ impl Service {
         }
         let mut room = std::mem::take(&mut self.room);
         let round = self.run(&room, connection, ticket, pass);
-        if round == Round::Starved {
+        if round == Round::NoBatch {
             // Nothing was used, so the next round decodes from the same position again.
             connection.decoder.check_again();
         }
@@ -94,9 +94,9 @@ impl Service {
             }
             RunOutcome::Command(begun, after) => commands::end(connection, begun, after),
             RunOutcome::Scattered(gather) => self.await_replies(connection, gather),
-            RunOutcome::Starved { held } => {
+            RunOutcome::NoBatch { held } => {
                 connection.behind = Some(held);
-                Round::Starved
+                Round::NoBatch
             }
             RunOutcome::Executed {
                 progress,
@@ -144,7 +144,7 @@ impl Service {
         if let Some(held) = connection.behind.take() {
             return match self.resume(held, &run, after, ticket, pass) {
                 Ok(gather) => RunOutcome::Scattered(Some(gather)),
-                Err(held) => RunOutcome::Starved { held },
+                Err(held) => RunOutcome::NoBatch { held },
             };
         }
         let executed = if run.is_mixed {
@@ -276,7 +276,7 @@ impl Service {
 
     fn await_replies(&mut self, connection: &mut Connection, gather: Option<Gather>) -> Round {
         let Some(gather) = gather else {
-            return Round::Starved;
+            return Round::NoBatch;
         };
         let outstanding = gather.outstanding;
         connection.gather = Some(gather);
@@ -347,7 +347,7 @@ fn go_on(connection: &mut Connection, dump: Dump, ticket: ReplyTo, pass: &mut Pa
         .is_err()
     {
         pass.counters.forward_batches_exhausted += 1;
-        return Round::Starved;
+        return Round::NoBatch;
     }
     let text = Vec::new();
     connection.gather = Some(Gather::new(1, Purpose::Dump { dump, text }));

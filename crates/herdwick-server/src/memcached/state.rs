@@ -59,7 +59,7 @@ pub(crate) enum Round {
     /// The connection made progress; there may be more to do.
     Done,
     /// The input holds no complete command.
-    Hungry,
+    Incomplete,
     /// The peer has to read first.
     Full,
     /// Replies of other workers are pending.
@@ -69,7 +69,7 @@ pub(crate) enum Round {
     /// An upload begins.
     Upload,
     /// All forwarded batches to some worker are in use; nothing was done.
-    Starved,
+    NoBatch,
 }
 
 /// An upload that is to be aborted at its owner.

@@ -12,14 +12,14 @@ use crate::runtime::{forward::ReplyTo, front::Pass};
 /// batch.
 pub(super) struct Turn {
     pub(super) flow: Flow,
-    pub(super) starved: bool,
+    pub(super) waits_for_batch: bool,
 }
 
 impl Turn {
     fn flows(flow: Flow) -> Self {
         Self {
             flow,
-            starved: false,
+            waits_for_batch: false,
         }
     }
 }
@@ -73,24 +73,24 @@ pub(super) fn serve(
     if !connection.admitted && !service.admit(connection, pass.counters) {
         return Turn::flows(connection.write(&mut service.pool, pass.counters));
     }
-    let mut starved = false;
+    let mut waits_for_batch = false;
     for _ in 0..rounds {
         match service.round(connection, ticket, pass) {
             Round::Done => {}
-            Round::Starved => {
-                starved = true;
+            Round::NoBatch => {
+                waits_for_batch = true;
                 break;
             }
             Round::Upload => {
                 let went = upload::go_on(service, connection, ticket, pass);
                 return after_upload(service, connection, went, pass);
             }
-            Round::Hungry | Round::Full | Round::Away | Round::Short => break,
+            Round::Incomplete | Round::Full | Round::Away | Round::Short => break,
         }
     }
     Turn {
         flow: connection.write(&mut service.pool, pass.counters),
-        starved,
+        waits_for_batch,
     }
 }
 
@@ -105,7 +105,7 @@ fn after_upload(
     }
     Turn {
         flow: connection.write(&mut service.pool, pass.counters),
-        starved: went == Went::Starved,
+        waits_for_batch: went == Went::NoBatch,
     }
 }
 

@@ -37,14 +37,14 @@ pub(super) enum Went {
     /// The upload waits for the peer, for a permit, or for the owner's reply.
     On,
     /// All forwarded batches to the owner are in use.
-    Starved,
+    NoBatch,
     /// Close the connection.
     Broken,
 }
 
 impl From<Exhausted> for Went {
     fn from(_: Exhausted) -> Self {
-        Self::Starved
+        Self::NoBatch
     }
 }
 
@@ -59,7 +59,7 @@ pub(super) fn go_on(
         return Went::Over;
     };
     let went = advance(service, connection, &mut upload, ticket, pass);
-    if went == Went::Starved {
+    if went == Went::NoBatch {
         pass.counters.forward_batches_exhausted += 1;
     }
     if went != Went::Over {
