@@ -238,7 +238,7 @@ fn sources_of(name: &str) -> Vec<(PathBuf, String)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut files = Vec::new();
     sources(&crates.join(name).join("src"), &mut files);
-    assert!(files.len() > 5, "the sources of {name} were found");
+    assert!(!files.is_empty(), "the sources of {name} were found");
     files
 }
 
