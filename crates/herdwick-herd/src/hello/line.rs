@@ -82,7 +82,9 @@ pub struct Offer {
     pub fabrics: Vec<FabricOffer>,
 }
 
-/// How a fabric appears in the two lines. Providers have their own; this module knows none.
+/// How a fabric appears in the two lines. Providers have their own; this module knows none. These words
+/// are for people and for clients written from `docs/wire.md`; what only a provider reads, its
+/// endpoints and descriptors, are blobs in the frames behind them (`herdwick_fabric::PdTicket`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricWords {
     /// Its name.
