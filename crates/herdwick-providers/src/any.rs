@@ -1,14 +1,14 @@
-//! A device and a port of any provider: the only place where calls are dispatched over providers.
+//! A port of any provider, and what is compiled for each provider. Here and in `any_device` alone,
+//! calls are dispatched over providers.
 
 use std::{os::fd::BorrowedFd, time::Duration};
 
 use herdwick_fabric::{
-    Armed, Capabilities, Completion, CqId, Device, Port, PostError, Progress, QpId, RecvWr,
-    RegionId, SendWr,
+    Armed, Completion, CqId, Device, Port, PostError, Progress, QpId, RecvWr, RegionId, SendWr,
 };
 use herdwick_mem::Span;
 
-use crate::{Fabric, providers};
+use crate::providers;
 
 /// What to do with a device, compiled for each provider.
 pub trait Visit {
@@ -30,56 +30,6 @@ pub trait VisitAll {
     fn visit<D>(self, first: D, others: Vec<D>) -> Self::Output
     where
         D: Device<Port: Into<AnyPort> + 'static> + Send + 'static;
-}
-
-/// Makes [`AnyDevice`] from the list of providers.
-macro_rules! devices {
-    ($($(#[$doc:meta])* $name:ident: $module:ident, $device:ty, $port:ty;)*) => {
-        /// A device of any provider.
-        #[derive(Clone, Debug)]
-        pub enum AnyDevice {
-            $(#[doc = concat!("A [`", stringify!($device), "`].")] $name($device),)*
-        }
-
-        impl AnyDevice {
-            /// Returns what the device supports.
-            #[must_use]
-            pub fn capabilities(&self) -> &Capabilities {
-                match self {
-                    $(Self::$name(device) => device.capabilities(),)*
-                }
-            }
-
-            /// Returns the device's fabric.
-            #[must_use]
-            pub fn fabric(&self) -> Fabric {
-                match self {
-                    $(Self::$name(_) => Fabric::$name,)*
-                }
-            }
-
-            /// Runs the code that is compiled for this device.
-            pub fn visit<V: Visit>(self, visit: V) -> V::Output {
-                match self {
-                    $(Self::$name(device) => visit.visit(device),)*
-                }
-            }
-
-            /// Runs the code that is compiled for this device and for those of `others` that are of
-            /// the same provider.
-            pub fn visit_all<V: VisitAll>(self, others: Vec<Self>, visit: V) -> V::Output {
-                match self {
-                    $(Self::$name(device) => {
-                        let others = others.into_iter().filter_map(|other| match other {
-                            Self::$name(other) => Some(other),
-                            _ => None,
-                        });
-                        visit.visit(device, others.collect())
-                    })*
-                }
-            }
-        }
-    };
 }
 
 /// Makes [`AnyPort`] from the list of providers, and from a port of the simulator.
@@ -184,5 +134,4 @@ macro_rules! any_port {
     };
 }
 
-providers!(devices);
 providers!(ports);

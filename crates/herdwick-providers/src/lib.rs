@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod any;
+mod any_device;
 mod check;
 mod fabric;
 mod options;
@@ -35,7 +36,8 @@ macro_rules! providers {
 }
 use providers;
 
-pub use any::{AnyDevice, AnyPort, Visit, VisitAll};
+pub use any::{AnyPort, Visit, VisitAll};
+pub use any_device::AnyDevice;
 pub use check::{Check, Checks, Fact, Status};
 pub use fabric::Fabric;
 pub use herdwick_roce_udp::UDP_PORT as ROCE_PORT;

@@ -6,7 +6,7 @@ use herdwick_fabric::{Counter, PdRoom};
 use herdwick_herd::hello::FabricWords;
 
 use crate::{
-    any::AnyDevice,
+    any_device::AnyDevice,
     check::Checks,
     fabric::Fabric,
     options::{ListenOptions, Wanted},
