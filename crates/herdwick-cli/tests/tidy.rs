@@ -210,6 +210,12 @@ fn parts(line: &str) -> Vec<String> {
 
 /// Returns the retired name in a line, in the singular or the plural, or as a verb.
 fn retired(line: &str) -> Option<&'static str> {
+    // Most lines contain none of them: only the others are split into words.
+    let lower = line.to_lowercase();
+    let may_have = |name: &&str| lower.contains(name.trim_end_matches('y'));
+    if !RETIRED.iter().any(may_have) {
+        return None;
+    }
     let parts = parts(line);
     let is_form = |part: &str, name: &str| match name.strip_suffix('y') {
         _ if part == name => true,
@@ -250,7 +256,13 @@ fn prose<'a>(path: &str, line: &'a str) -> &'a str {
 }
 
 fn hidden_subject(path: &str, line: &str) -> Option<&'static str> {
-    let words = parts(prose(path, line));
+    let text = prose(path, line);
+    // Most lines contain none of them: only the others are split into words.
+    let lower = text.to_lowercase();
+    if !HIDDEN_SUBJECTS.iter().any(|hidden| lower.contains(hidden)) {
+        return None;
+    }
+    let words = parts(text);
     HIDDEN_SUBJECTS
         .into_iter()
         .find(|hidden| words.iter().any(|word| word == hidden))
