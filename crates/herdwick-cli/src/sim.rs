@@ -244,7 +244,7 @@ fn verbs(args: &SimArgs, profile: &Profile) -> Result<String, String> {
     };
     let outcome = flood.run(profile, args.seed, span(args));
     let outcome = outcome.map_err(|error| error.to_string())?;
-    Ok(told(args, profile, "verbs", &outcome, ""))
+    Ok(manifest(args, profile, "verbs", &outcome, ""))
 }
 
 fn system(args: &SimArgs, profile: &Profile, system: System) -> Result<String, String> {
@@ -281,11 +281,17 @@ fn system(args: &SimArgs, profile: &Profile, system: System) -> Result<String, S
         report.answered + report.failed,
         report.refused,
     );
-    Ok(told(args, profile, system.name(), outcome, &more))
+    Ok(manifest(args, profile, system.name(), outcome, &more))
 }
 
 /// The report of a run; `sim` marks that nothing of it was measured on hardware.
-fn told(args: &SimArgs, profile: &Profile, what: &str, outcome: &Outcome, more: &str) -> String {
+fn manifest(
+    args: &SimArgs,
+    profile: &Profile,
+    what: &str,
+    outcome: &Outcome,
+    more: &str,
+) -> String {
     let hash = format!("{:016x}", outcome.trace);
     if args.hash {
         return format!("{hash}\n");

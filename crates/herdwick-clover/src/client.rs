@@ -243,7 +243,7 @@ impl Client {
         }
         self.take(port, now);
         self.give(port, now);
-        self.tell(port, now);
+        self.report_epoch(port, now);
         self.ask(port, now);
         self.reader.post(port);
     }
@@ -294,8 +294,8 @@ impl Client {
         }
     }
 
-    /// Tells the server of superseded entries, and of the epoch if no other call has done so lately.
-    fn tell<P: Port>(&mut self, port: &mut P, now: Duration) {
+    /// Reports superseded entries to the server, and the epoch if no other call has done so lately.
+    fn report_epoch<P: Port>(&mut self, port: &mut P, now: Duration) {
         let due = now.saturating_sub(self.calls.last()) >= self.delays.publish;
         let hints = &self.mutations.superseded;
         let full = hints.len() >= NUMBERS_MAX / 2;

@@ -31,7 +31,7 @@ impl Failures {
     ///
     /// # Errors
     /// The first failure, if nothing was measured.
-    pub(crate) fn told(self, mut drawing: Drawing) -> Result<Drawing, FigureError> {
+    pub(crate) fn named(self, mut drawing: Drawing) -> Result<Drawing, FigureError> {
         let measured = drawing.manifest.is_some();
         if let Some(error) = self.first.filter(|_| !measured) {
             return Err(error.into());

@@ -36,7 +36,7 @@ pub fn run(
     let mut failures = Failures::default();
     if figure.name == "table 1" {
         table((&mut drawing, &mut failures), terms, watch);
-        return failures.told(drawing);
+        return failures.named(drawing);
     }
     if figure.name == "8" {
         drawing.rows = crate::region::rows();
@@ -66,7 +66,7 @@ pub fn run(
         drawing.series.push(line);
     }
     drawing.here = here(&drawing, figure.measure);
-    failures.told(drawing)
+    failures.named(drawing)
 }
 
 /// Whether a point has as many workers as its system can have: servers in this process have one.

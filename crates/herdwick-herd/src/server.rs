@@ -3,13 +3,13 @@
 
 mod batch;
 mod chunk;
+mod client_table;
 mod gather;
 mod job;
 mod options;
 mod recv_queue;
 mod replies;
 mod reply_qp;
-mod roster;
 mod ud_queue;
 
 pub use chunk::Chunk;
@@ -29,13 +29,13 @@ use crate::{
 };
 use batch::Batch;
 use chunk::Attached;
+pub use client_table::ClientId;
+use client_table::ClientTable;
 pub use job::BATCH;
 use recv_queue::OpenUdQueue;
 use replies::Replies;
 pub use replies::{RECV_BYTES_MIN, REPLY_BYTES_MIN};
 use reply_qp::ReplyQp;
-pub use roster::ClientId;
-use roster::Roster;
 
 /// Most passes of a round whose replies are sent together: they cover a full window of one client,
 /// or what one poll of many clients finds.
@@ -50,7 +50,7 @@ const PASSES: usize = Window::MAX / BATCH;
 pub struct ServerSide {
     worker: u8,
     options: ServerOptions,
-    roster: Roster,
+    clients: ClientTable,
     batch: Batch,
     /// Datagrams taken in one poll.
     recv_memory: Box<[Completion; BATCH]>,
@@ -160,7 +160,7 @@ impl ServerSide {
         let replies = Replies::new(memory, &options);
         Ok(Self {
             worker,
-            roster: Roster::new(options.clients_max),
+            clients: ClientTable::new(options.clients_max),
             batch: Batch::new(replies),
             recv_memory: Box::new([Completion::BLANK; BATCH]),
             reply_qps,
@@ -201,7 +201,7 @@ impl ServerSide {
             .max(RECV_BYTES_MIN)
             .min(self.options.reply_bytes_max);
         let (ud_queue, notify) = (client.ud_queue.clone(), client.notify.clone());
-        let id = self.roster.insert(Attached::new(client));
+        let id = self.clients.insert(Attached::new(client));
         let id = id.ok_or(AttachError::Full(self.options.clients_max))?;
         let opened = match (ud_queue, notify) {
             (Some(ud_queue), _) => self.open_ud_queue(port, id, ud_queue),
@@ -209,7 +209,7 @@ impl ServerSide {
             (None, None) => Ok(()),
         };
         if opened.is_err() {
-            self.roster.remove(id);
+            self.clients.remove(id);
         }
         opened?;
         Ok(id)
@@ -223,7 +223,7 @@ impl ServerSide {
     ) -> Result<(), PostError> {
         let header = self.options.request_header_bytes;
         let open = OpenUdQueue::open(port, ud_queue, header, id.index)?;
-        if let Some(client) = self.roster.client(id.index) {
+        if let Some(client) = self.clients.client(id.index) {
             client.ud_queue = Some(open);
         }
         Ok(())
@@ -232,7 +232,7 @@ impl ServerSide {
     /// Detaches a client and returns its memory; `None` if it was not attached. After the return,
     /// nothing reads that memory and nothing is sent to that address.
     pub fn detach(&mut self, client: ClientId) -> Option<Chunk> {
-        self.roster.remove(client).map(|attached| attached.chunk)
+        self.clients.remove(client).map(|attached| attached.chunk)
     }
 
     /// Runs one round of the poll loop: takes what has arrived, executes it, and has the port send
@@ -275,7 +275,7 @@ impl ServerSide {
         }
         self.counters.batches += u64::from(self.counters.requests > before);
         self.batch
-            .execute(clock, exec, &mut self.roster, &mut self.counters);
+            .execute(clock, exec, &mut self.clients, &mut self.counters);
         self.send(port);
         self.batch.clear();
         taken
@@ -286,13 +286,13 @@ impl ServerSide {
     /// their completion queue instead.
     #[must_use]
     pub fn has_news(&self) -> bool {
-        self.roster.iter().any(Attached::has_news)
+        self.clients.iter().any(Attached::has_news)
     }
 
     /// Number of attached clients.
     #[must_use]
     pub fn clients(&self) -> usize {
-        self.roster.len()
+        self.clients.len()
     }
 
     /// The counters.

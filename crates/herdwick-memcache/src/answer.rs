@@ -80,11 +80,17 @@ impl<'a> Answer<'a> {
 
     /// Appends the reply to `request`.
     #[inline]
-    pub fn say(&self, clock: Clock, request: &Request<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    pub fn encode(
+        &self,
+        clock: Clock,
+        request: &Request<'_>,
+        reply: &Reply<'_>,
+        out: &mut Vec<u8>,
+    ) {
         match self {
-            Self::Classic(answer) => answer.say(request.key, reply, out),
-            Self::Meta(answer) => answer.say(clock, request, reply, out),
-            Self::Binary(answer) => answer.say(request, reply, out),
+            Self::Classic(answer) => answer.encode(request.key, reply, out),
+            Self::Meta(answer) => answer.encode(clock, request, reply, out),
+            Self::Binary(answer) => answer.encode(request, reply, out),
         }
     }
 }

@@ -47,9 +47,9 @@ pub struct Client {
     hash_key: HashKey,
     view: TableView,
     /// The generation that was reported to the server: it keeps the table that this names.
-    told: u32,
+    reported: u32,
     /// Whether such a report is in flight.
-    telling: bool,
+    reporting: bool,
     /// GETs that READs did not settle, as they ended; the first is with the server if `asking`.
     unsettled: VecDeque<Cursor>,
     asking: bool,
@@ -68,8 +68,8 @@ impl Client {
             free: (0..lookups.len() as u32).rev().collect(),
             hash_key,
             view,
-            told: view.generation,
-            telling: false,
+            reported: view.generation,
+            reporting: false,
             unsettled: VecDeque::with_capacity(lookups.len()),
             asking: false,
             lookups,
@@ -92,7 +92,7 @@ impl Client {
     /// Returns the number of requests that have begun and not ended.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        let internal = usize::from(self.asking) + usize::from(self.telling);
+        let internal = usize::from(self.asking) + usize::from(self.reporting);
         let gets = self.lookups_max() - self.free.len();
         gets + self.calls.in_flight().saturating_sub(internal)
     }
@@ -180,7 +180,7 @@ impl Client {
 
     fn mutate(&mut self, op: Op, key: &[u8], value: &[u8], user: u64) -> Result<(), Refused> {
         self.check(key, value)?;
-        let begun = self.calls.begin((op, self.told), key, value, user);
+        let begun = self.calls.begin((op, self.reported), key, value, user);
         begun.map_err(|Busy| Refused::Full)?;
         self.lookups.counters.mutations += 1;
         Ok(())
@@ -188,22 +188,22 @@ impl Client {
 
     /// Posts what has begun.
     pub fn post<P: Port>(&mut self, port: &mut P, now: Duration) {
-        self.tell();
+        self.report_adopted();
         self.ask();
         self.calls.post(port, now);
         self.reader.post(port);
     }
 
-    /// Tells the server that no READ of an older table is on the way.
-    fn tell(&mut self) {
+    /// Reports to the server that no READ of an older table is on the way.
+    fn report_adopted(&mut self) {
         let current = self.view.generation;
-        if self.told == current || self.telling || self.reads_another(current) {
+        if self.reported == current || self.reporting || self.reads_another(current) {
             return;
         }
         let begun = self.calls.begin((Op::Adopted, current), &[0], &[], 0);
         if begun.is_ok() {
             // Later messages are behind this one.
-            (self.telling, self.told) = (true, current);
+            (self.reporting, self.reported) = (true, current);
         }
     }
 
@@ -223,7 +223,7 @@ impl Client {
             let key = self.lookups.key(cursor.slot);
             let begun = self
                 .calls
-                .begin((Op::Get, self.told), key, &[], cursor.user);
+                .begin((Op::Get, self.reported), key, &[], cursor.user);
             self.asking = begun.is_ok();
         }
     }
@@ -261,12 +261,12 @@ impl Client {
         if let Some(status) = reader.failed() {
             calls.fail(Failure::Link(status));
         }
-        let (asking, telling) = (&mut self.asking, &mut self.telling);
+        let (asking, reporting) = (&mut self.asking, &mut self.reporting);
         let mut settled = 0;
         let unexpected = calls.poll(port, now, &mut |ended| {
             match ended.op {
                 Op::Adopted => {
-                    *telling = false;
+                    *reporting = false;
                     return;
                 }
                 Op::Get => {

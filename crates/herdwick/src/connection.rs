@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-use crate::{Address, DialError, Options, door::Door, due::Due, stream::Stream};
+use crate::{Address, DialError, Options, due::Due, memcached_port::MemcachedPort, stream::Stream};
 
 /// A byte stream to a server's memcached port that never blocks: reads and writes that have to wait
 /// return [`ErrorKind::WouldBlock`].
@@ -24,8 +24,8 @@ impl Connection {
     /// # Errors
     /// [`DialError`].
     pub fn dial(address: &Address, options: &Options) -> Result<Self, DialError> {
-        let door = Door::new(address, options);
-        Ok(Self(door.open(Due::after(options.deadline))?))
+        let memcached_port = MemcachedPort::new(address, options);
+        Ok(Self(memcached_port.open(Due::after(options.deadline))?))
     }
 
     /// The server's address; `None` over a unix socket.

@@ -26,7 +26,6 @@ mod address;
 mod answer;
 mod client;
 mod connection;
-mod door;
 mod due;
 mod error;
 mod fallback;
@@ -35,6 +34,7 @@ mod herd;
 #[cfg(test)]
 mod map;
 mod memcached;
+mod memcached_port;
 mod options;
 mod request;
 mod session;

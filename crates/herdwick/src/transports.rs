@@ -12,11 +12,11 @@ use herdwick_providers::{self as providers, AnyPort, Dial, Visit};
 
 use crate::{
     Address, Answer, Cause, DialError, Fabric, Fallback, Key, Op, Options, Ticket,
-    door::Door,
     due::Due,
     hello::{self, Said},
     herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken},
     memcached::Memcached,
+    memcached_port::MemcachedPort,
     stream::Stream,
     text::{Command, When},
 };
@@ -38,15 +38,15 @@ impl OpenTransport {
         options: &Options,
     ) -> Result<(Self, Option<Fallback>), DialError> {
         let due = Due::after(options.deadline);
-        let door = Door::new(address, options);
-        let mut stream = door.open(due)?;
+        let memcached_port = MemcachedPort::new(address, options);
+        let mut stream = memcached_port.open(due)?;
         let reason = if options.fabric {
             match hello::exchange(&mut stream, options, due) {
                 Said::Offer(offer) => match lease(&stream, &offer, due, options) {
                     Ok((fabric, taken, missed)) => {
-                        let door = door.at(&stream);
+                        let memcached_port = memcached_port.at(&stream);
                         let memcached = Memcached::new(stream, options.value_bytes_max);
-                        let herd = Herd::new(taken, offer.hash_key, memcached, door);
+                        let herd = Herd::new(taken, offer.hash_key, memcached, memcached_port);
                         return Ok((Self::Herd(fabric, Box::new(herd)), missed));
                     }
                     Err(reason) => reason,
@@ -56,7 +56,7 @@ impl OpenTransport {
                 Said::Locked => return Err(DialError::LoginNeeded),
                 Said::Refused(reason) => return Err(reason),
                 Said::Spoiled => {
-                    stream = door.open(due)?;
+                    stream = memcached_port.open(due)?;
                     Fallback::NoAnswer
                 }
             }

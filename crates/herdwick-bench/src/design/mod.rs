@@ -181,7 +181,7 @@ impl VisitAll for RunDesign<'_, '_> {
         let helper = helper.map_err(EndpointError::System)?;
         let targets = clients
             .into_iter()
-            .map(|(hub, ())| EchoClient::new(hub, exchange.window, lossless));
+            .map(|(channels, ())| EchoClient::new(channels, exchange.window, lossless));
         let targets = targets
             .collect::<Result<Vec<_>, _>>()
             .map_err(DriveError::from)?;

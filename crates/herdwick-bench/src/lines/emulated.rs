@@ -259,9 +259,9 @@ pub(crate) fn targets<D: Device<Port: 'static> + Send + 'static>(
     let (server, ends) = connect(&exchange, (host, clients), &mut region)?;
     let mut server = EchoServer::new(server, None);
     server.start()?;
-    let ends = ends.into_iter().map(|(hub, lookups)| {
+    let ends = ends.into_iter().map(|(channels, lookups)| {
         Ok(EmulatedEnd {
-            asker: Asker::new(hub, window, lossless)?,
+            asker: Asker::new(channels, window, lossless)?,
             lookups,
             now_ns: 0,
             failed: None,
@@ -337,8 +337,8 @@ impl<D: Device> Lines for EmulatedEnd<D> {
     #[inline]
     fn flush(&mut self, now: Duration) {
         let sent = self.asker.send(self.now_ns);
-        self.lookups.reader.post(&mut self.asker.hub.port);
-        self.asker.hub.port.flush(now);
+        self.lookups.reader.post(&mut self.asker.channels.port);
+        self.asker.channels.port.flush(now);
         if let Err(error) = sent {
             self.failed.get_or_insert_with(|| error.into());
         }
@@ -351,15 +351,19 @@ impl<D: Device> Lines for EmulatedEnd<D> {
             .asker
             .replies(now, &mut |token, _, _| sink(token, done(&[])));
         let EmulatedGets { reader, places } = &mut self.lookups;
-        let ended = reader.poll(&mut self.asker.hub.port, places, &mut |get, outcome| {
-            sink(
-                get.token,
-                match outcome {
-                    Outcome::Found(value) => done(value),
-                    Outcome::Missing | Outcome::Unsure(_) | Outcome::Failed(_) => None,
-                },
-            );
-        });
+        let ended = reader.poll(
+            &mut self.asker.channels.port,
+            places,
+            &mut |get, outcome| {
+                sink(
+                    get.token,
+                    match outcome {
+                        Outcome::Found(value) => done(value),
+                        Outcome::Missing | Outcome::Unsure(_) | Outcome::Failed(_) => None,
+                    },
+                );
+            },
+        );
         // A lookup that has a next step goes on at once.
         self.flush(now);
         match replies {

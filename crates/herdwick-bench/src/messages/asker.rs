@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use herdwick_fabric::{Device, PostError, Status};
 
-use super::hub::{Arrived, Hub, mark, number_of};
+use super::port::{Arrived, MessagePort, mark, number_of};
 
 /// A message without an answer for so long is sent again, on a fabric that may lose it.
 const RETRY_AFTER_NS: u64 = 5_000_000;
@@ -21,7 +21,7 @@ struct InFlight {
 
 /// A window of messages to a server.
 pub(crate) struct Asker<D: Device> {
-    pub(crate) hub: Hub<D>,
+    pub(crate) channels: MessagePort<D>,
     slots: Vec<InFlight>,
     /// Words of the messages in flight, by slot.
     messages: Vec<u64>,
@@ -38,17 +38,21 @@ impl<D: Device> Asker<D> {
     ///
     /// # Errors
     /// [`PostError`].
-    pub(crate) fn new(mut hub: Hub<D>, window: usize, lossless: bool) -> Result<Self, PostError> {
-        hub.start()?;
-        let words = hub.words.out;
+    pub(crate) fn new(
+        mut channels: MessagePort<D>,
+        window: usize,
+        lossless: bool,
+    ) -> Result<Self, PostError> {
+        channels.start()?;
+        let words = channels.words.out;
         Ok(Self {
             slots: vec![InFlight::default(); window],
             messages: vec![0; words * window],
             next: 1,
-            arrived: hub.arrived(),
+            arrived: channels.arrived(),
             pending: Vec::with_capacity(words * window),
             lossless,
-            hub,
+            channels,
         })
     }
 
@@ -67,7 +71,7 @@ impl<D: Device> Asker<D> {
     /// last one is overwritten. There has to be room.
     #[inline]
     pub(crate) fn ask(&mut self, (tag, now_ns): (u64, u64), fill: impl FnOnce(u64, &mut [u64])) {
-        let (slot, words) = (self.slot(self.next), self.hub.words.out);
+        let (slot, words) = (self.slot(self.next), self.channels.words.out);
         self.slots[slot] = InFlight {
             number: self.next,
             attempt: 0,
@@ -93,8 +97,8 @@ impl<D: Device> Asker<D> {
         sink: &mut impl FnMut(u64, &[u64], &[u64]),
     ) -> Result<usize, Status> {
         self.arrived.clear();
-        self.hub.receive(now, &mut self.arrived)?;
-        let (asked, replied) = (self.hub.words.out, self.hub.words.inward);
+        self.channels.receive(now, &mut self.arrived)?;
+        let (asked, replied) = (self.channels.words.out, self.channels.words.inward);
         let mut count = 0;
         for reply in self.arrived.chunks_exact(1 + replied) {
             let number = number_of(reply[replied]);
@@ -121,14 +125,14 @@ impl<D: Device> Asker<D> {
         if !self.lossless && self.pending.is_empty() {
             self.ask_again(now_ns);
         }
-        let sent = self.hub.send(0, &self.pending)?;
+        let sent = self.channels.send(0, &self.pending)?;
         self.pending.drain(..sent);
         Ok(())
     }
 
     /// Appends the messages that were not answered in time.
     fn ask_again(&mut self, now_ns: u64) {
-        let words = self.hub.words.out;
+        let words = self.channels.words.out;
         for (slot, in_flight) in self.slots.iter_mut().enumerate() {
             if in_flight.number == 0 || now_ns < in_flight.sent_ns + RETRY_AFTER_NS {
                 continue;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use herdwick_fabric::{Device, Port, PostError};
 
-use super::{asker::Asker, hub::Hub};
+use super::{asker::Asker, port::MessagePort};
 use crate::target::{DriveError, Load, Target};
 
 /// One client thread.
@@ -16,8 +16,12 @@ impl<D: Device> EchoClient<D> {
     ///
     /// # Errors
     /// [`PostError`].
-    pub(crate) fn new(hub: Hub<D>, window: usize, lossless: bool) -> Result<Self, PostError> {
-        Ok(Self(Asker::new(hub, window, lossless)?))
+    pub(crate) fn new(
+        channels: MessagePort<D>,
+        window: usize,
+        lossless: bool,
+    ) -> Result<Self, PostError> {
+        Ok(Self(Asker::new(channels, window, lossless)?))
     }
 }
 
@@ -51,7 +55,7 @@ impl<D: Device> Target for EchoClient<D> {
                 asker.ask((due_ns, now_ns), fill);
             }
             asker.send(now_ns)?;
-            asker.hub.port.flush(Duration::from_nanos(now_ns));
+            asker.channels.port.flush(Duration::from_nanos(now_ns));
         }
     }
 

@@ -10,7 +10,7 @@ use herdwick_mem::WORD;
 
 use super::{
     Exchange, Way,
-    hub::{Channel, Hub, In, MessageWords, Out},
+    port::{Channel, In, MessagePort, MessageWords, Out},
 };
 
 /// Room in a domain beside its rings and slots.
@@ -78,7 +78,7 @@ pub(crate) fn connect<D: Device, A: Attach<D>>(
         inward: reply,
     };
     let mut server = party(exchange, server, clients.len())?;
-    let (mut serving, mut hubs) = (Vec::new(), Vec::new());
+    let (mut serving, mut ports) = (Vec::new(), Vec::new());
     for client in clients {
         let mut client = party(exchange, client, 1)?;
         let [there, here] = domain(exchange, &mut server, &mut client)?;
@@ -91,15 +91,18 @@ pub(crate) fn connect<D: Device, A: Attach<D>>(
         serving.push(serves);
         let EchoParty { device, port, cq } = client;
         let shape = (asked, exchange.window);
-        hubs.push((Hub::new((device, port, cq), vec![asks], shape), with));
+        ports.push((
+            MessagePort::new((device, port, cq), vec![asks], shape),
+            with,
+        ));
     }
     let EchoParty { device, port, cq } = server;
     let shape = (served, exchange.window);
-    Ok((Hub::new((device, port, cq), serving, shape), hubs))
+    Ok((MessagePort::new((device, port, cq), serving, shape), ports))
 }
 
 /// The server's end, and each client's with what was attached to it.
-type Connected<D, C> = (Hub<D>, Vec<(Hub<D>, C)>);
+type Connected<D, C> = (MessagePort<D>, Vec<(MessagePort<D>, C)>);
 
 /// Makes the domain of a client, at the server and at the client.
 fn domain<D: Device>(

@@ -2,13 +2,13 @@
 //! polls, over any transport. ECHO in the designs of Fig 5 of the HERD paper is made of them, and so are
 //! the PUTs of the systems that section 5.1 emulates.
 //!
-//! [`hub`] is a thread's port with its channels, [`ends`] connects both sides, [`server`] answers,
+//! [`port`] is a thread's port with its channels, [`ends`] connects both sides, [`server`] answers,
 //! [`asker`] keeps a window of messages in flight, and [`client`] compares each answer.
 
 mod asker;
 mod client;
 mod ends;
-mod hub;
+mod port;
 mod server;
 
 use herdwick_fabric::{Capabilities, Transport};

@@ -10,21 +10,21 @@ use herdwick_mem::{Arena, prefetch_read};
 
 use super::{
     MESSAGE_WORDS_MAX,
-    hub::{Arrived, Hub},
+    port::{Arrived, MessagePort},
 };
 
 /// The server's end, with the work that it does for a request.
 pub(crate) struct EchoServer<D: Device> {
-    hub: Hub<D>,
+    channels: MessagePort<D>,
     arrived: Arrived,
     work: Option<Work>,
 }
 
 impl<D: Device> EchoServer<D> {
-    pub(crate) fn new(hub: Hub<D>, work: Option<Work>) -> Self {
+    pub(crate) fn new(channels: MessagePort<D>, work: Option<Work>) -> Self {
         Self {
-            arrived: hub.arrived(),
-            hub,
+            arrived: channels.arrived(),
+            channels,
             work,
         }
     }
@@ -34,7 +34,7 @@ impl<D: Device> EchoServer<D> {
     /// # Errors
     /// [`PostError`].
     pub(crate) fn start(&mut self) -> Result<(), PostError> {
-        self.hub.start()
+        self.channels.start()
     }
 
     /// Runs one pass.
@@ -43,29 +43,33 @@ impl<D: Device> EchoServer<D> {
     /// The status of a work request that failed.
     #[inline]
     pub(crate) fn pass(&mut self, now: Duration) -> Result<(), Status> {
-        let Self { hub, arrived, work } = self;
+        let Self {
+            channels,
+            arrived,
+            work,
+        } = self;
         arrived.clear();
-        hub.receive(now, arrived)?;
-        let skip = 1 + hub.words.inward - hub.words.out;
-        for message in arrived.chunks_exact(1 + hub.words.inward) {
+        channels.receive(now, arrived)?;
+        let skip = 1 + channels.words.inward - channels.words.out;
+        for message in arrived.chunks_exact(1 + channels.words.inward) {
             let reply = (message[0] as usize, &message[skip..]);
             match work {
-                None => answer(hub, reply),
-                Some(work) => work.take(reply, |reply| answer(hub, reply)),
+                None => answer(channels, reply),
+                Some(work) => work.take(reply, |reply| answer(channels, reply)),
             }
         }
         if let (true, Some(work)) = (arrived.is_empty(), work) {
-            work.idle(|reply| answer(hub, reply));
+            work.idle(|reply| answer(channels, reply));
         }
-        hub.port.flush(now);
+        channels.port.flush(now);
         Ok(())
     }
 }
 
 /// Sends a reply. One that finds the queue full is lost, and asked for again.
 #[inline]
-fn answer<D: Device>(hub: &mut Hub<D>, (channel, reply): (usize, &[u64])) {
-    let _ = hub.send(channel, reply);
+fn answer<D: Device>(channels: &mut MessagePort<D>, (channel, reply): (usize, &[u64])) {
+    let _ = channels.send(channel, reply);
 }
 
 /// Random memory accesses, a number of them for each request, each of which depends on the one before.

@@ -6,9 +6,9 @@ use herdwick_fabric::{SendOp, SendWr};
 use herdwick_request::{Clock, Execute, Get, Op, Reply, Request};
 
 use super::{
+    client_table::ClientTable,
     job::{BATCH, Instead, Job, Work},
     replies::Replies,
-    roster::Roster,
 };
 use crate::{
     ServerCounters,
@@ -77,7 +77,7 @@ impl Batch {
         &mut self,
         clock: Clock,
         exec: &mut E,
-        roster: &mut Roster,
+        clients: &mut ClientTable,
         counters: &mut ServerCounters,
     ) {
         let Self {
@@ -106,12 +106,12 @@ impl Batch {
                     whose[requests.len()] = i;
                     requests.push(request);
                 }
-                Err(instead) => replies.instead(i, job, line, instead, roster, counters),
+                Err(instead) => replies.instead(i, job, line, instead, clients, counters),
             }
         }
         exec.execute(clock, &requests, &mut |n: usize, reply: &Reply<'_>| {
             let i = whose[n];
-            replies.write(i, &jobs[i], lines[i].control(), reply, roster, counters);
+            replies.write(i, &jobs[i], lines[i].control(), reply, clients, counters);
         });
     }
 

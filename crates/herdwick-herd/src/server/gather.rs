@@ -45,49 +45,49 @@ impl ServerSide {
     /// clients, so that a flood does not starve them, then from the hot ones in turns.
     #[inline]
     pub(super) fn gather<P: Port>(&mut self, port: &mut P) {
-        if self.roster.announced() > 0 {
+        if self.clients.announced() > 0 {
             self.take_announced(port);
         }
         let quantum = if self.options.gso {
             // A GSO batch of few replies costs as much as one of many.
             BATCH
         } else {
-            (BATCH / self.roster.hot_len().max(1)).max(QUANTUM_MIN)
+            (BATCH / self.clients.hot_len().max(1)).max(QUANTUM_MIN)
         };
-        for _ in 0..self.roster.cold_due() {
+        for _ in 0..self.clients.cold_due() {
             if self.batch.is_full() {
                 // Those not looked at keep their turn.
                 break;
             }
-            let Some(index) = self.roster.next_cold() else {
+            let Some(index) = self.clients.next_cold() else {
                 break;
             };
             if self.poll_client(index, QUANTUM_MIN) {
-                self.roster.warm_last();
+                self.clients.warm_last();
             }
         }
         let (mut cooling, mut cut) = (false, false);
         let mut polled = 0;
-        while polled < self.roster.hot_len() && !self.batch.is_full() {
-            let (index, before) = (self.roster.hot(polled), self.batch.len());
+        while polled < self.clients.hot_len() && !self.batch.is_full() {
+            let (index, before) = (self.clients.hot(polled), self.batch.len());
             self.poll_client(index, quantum);
-            cooling |= self.roster.is_cooling(index);
+            cooling |= self.clients.is_cooling(index);
             polled += 1;
             cut = self.batch.is_full() && self.batch.len() - before < quantum;
         }
         // Resume with the client that the full batch interrupted, unless it was the only client
         // polled: cold clients would interrupt it again and keep the turn there.
-        self.roster
+        self.clients
             .turn_hot(polled - usize::from(cut && polled > 1));
         if cooling {
-            self.roster.cool();
+            self.clients.cool();
         }
     }
 
     /// Takes up to `quantum` requests of one client. Returns whether there was any.
     #[inline]
     fn poll_client(&mut self, index: u32, quantum: usize) -> bool {
-        let Some(client) = self.roster.client(index) else {
+        let Some(client) = self.clients.client(index) else {
             return false;
         };
         let mut intake = Intake {

@@ -43,7 +43,7 @@ pub(super) struct OpenUdQueue {
     pub(super) memory: Span,
     /// Bytes that the provider places before a datagram.
     header: usize,
-    /// The client's index in the roster, which the work request ids of its RECVs carry.
+    /// The client's index in the client table, which the work request ids of its RECVs carry.
     client: u32,
 }
 
@@ -57,7 +57,7 @@ impl UdQueue {
 }
 
 impl OpenUdQueue {
-    /// Posts the RECVs of the client at index `client` of the roster.
+    /// Posts the RECVs of the client at index `client` of the client table.
     pub(super) fn open<P: Port>(
         port: &mut P,
         ud_queue: UdQueue,
@@ -101,7 +101,7 @@ impl OpenUdQueue {
 }
 
 impl WriteNotify {
-    /// Posts the RECVs of the client at `index` of the roster.
+    /// Posts the RECVs of the client at `index` of the client table.
     pub(super) fn open<P: Port>(&self, port: &mut P, index: u32) -> Result<(), PostError> {
         let recvs: Vec<_> = (0..self.recvs).map(|n| self.recv(index, n)).collect();
         let mut posts = recvs.chunks(BATCH);

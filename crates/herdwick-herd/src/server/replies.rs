@@ -8,9 +8,9 @@ use zerocopy::IntoBytes;
 
 use super::{
     chunk::Last,
+    client_table::ClientTable,
     job::{BATCH, Instead, Job, Work},
     options::ServerOptions,
-    roster::Roster,
 };
 use crate::{
     ServerCounters,
@@ -102,13 +102,13 @@ impl Replies {
         job: &Job,
         line: &Line,
         instead: Instead,
-        roster: &mut Roster,
+        clients: &mut ClientTable,
         counters: &mut ServerCounters,
     ) {
         let status = match instead {
             Instead::Refuse(status) => status,
             Instead::Repeat(words) => {
-                self.small[i][..2].copy_from_slice(&roster.slot(job).reply);
+                self.small[i][..2].copy_from_slice(&clients.slot(job).reply);
                 self.lens[i] = u32::from(words) * 8;
                 return;
             }
@@ -122,7 +122,7 @@ impl Replies {
         // Remembered although it was not executed: a delayed line of the same request must not be
         // executed later, for instance after a CANCEL.
         if !line.control().is_read() && !matches!(job.work, Work::Reread { .. }) {
-            self.remember(i, job, roster);
+            self.remember(i, job, clients);
         }
     }
 
@@ -134,7 +134,7 @@ impl Replies {
         job: &Job,
         control: Control,
         reply: &Reply<'_>,
-        roster: &mut Roster,
+        clients: &mut ClientTable,
         counters: &mut ServerCounters,
     ) {
         let small = &mut self.small[i];
@@ -158,13 +158,13 @@ impl Replies {
             return;
         }
         if control.is(OpCode::Gat) {
-            return self.write_touched(i, job, reply, roster, counters);
+            return self.write_touched(i, job, reply, clients, counters);
         }
         if control.is_arith() && reply.status == Status::Done {
             small[1] = reply.number;
             self.lens[i] = REPLY_HEAD_BYTES as u32;
         }
-        self.remember(i, job, roster);
+        self.remember(i, job, clients);
         self.pad(i);
     }
 
@@ -176,17 +176,17 @@ impl Replies {
         i: usize,
         job: &Job,
         reply: &Reply<'_>,
-        roster: &mut Roster,
+        clients: &mut ClientTable,
         counters: &mut ServerCounters,
     ) {
         if !matches!(job.work, Work::Reread { .. }) {
-            self.remember(i, job, roster);
+            self.remember(i, job, clients);
             return match &reply.item {
                 Some(item) => self.write_value(i, job, item, counters),
                 None => self.pad(i),
             };
         }
-        let [head, version] = roster.slot(job).reply;
+        let [head, version] = clients.slot(job).reply;
         match &reply.item {
             Some(item) if item.version == version => self.write_value(i, job, item, counters),
             _ => {
@@ -236,8 +236,8 @@ impl Replies {
     }
 
     /// Remembers the reply to a request that must not run twice: one or two words.
-    fn remember(&self, i: usize, job: &Job, roster: &mut Roster) {
-        let slot = roster.slot(job);
+    fn remember(&self, i: usize, job: &Job, clients: &mut ClientTable) {
+        let slot = clients.slot(job);
         slot.reply.copy_from_slice(&self.small[i][..2]);
         slot.last = Last::Words((self.lens[i] / 8) as u8);
     }

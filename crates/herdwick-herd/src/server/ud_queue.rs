@@ -18,7 +18,7 @@ impl ServerSide {
     /// checks the slots of datagrams and announced WRITEs. Leaves at least half of the batch to
     /// polled clients, if there are any.
     pub(super) fn take_announced<P: Port>(&mut self, port: &mut P) {
-        let polled = self.roster.hot_len() + self.roster.cold_due() > 0;
+        let polled = self.clients.hot_len() + self.clients.cold_due() > 0;
         let room = if polled { BATCH / 2 } else { BATCH };
         let found = port.poll(self.options.request_cq, &mut self.recv_memory[..room]);
         let mut empty = Empty::default();
@@ -26,7 +26,7 @@ impl ServerSide {
             // `OpenUdQueue::recv` and `WriteNotify::recv` put the client into the upper half, the
             // RECV into the lower.
             let index = (done.wr_id >> 32) as u32;
-            let client = self.roster.client(index);
+            let client = self.clients.client(index);
             // Any other completion here is the end of a connection.
             let Some((client, number)) = client.and_then(|client| client.recv_of(done)) else {
                 continue;
@@ -92,7 +92,7 @@ impl Attached {
         Some(slot)
     }
 
-    /// RECV `number` of this client, whose index in the roster is `index`, and its queue pair.
+    /// RECV `number` of this client, whose index in the client table is `index`, and its queue pair.
     #[inline]
     fn recv(&self, index: u32, number: usize) -> Option<(QpId, RecvWr)> {
         match (&self.ud_queue, &self.chunk.notify) {

@@ -13,9 +13,9 @@
 //! below: memory that is reused under the old epoch ([`Planted::OldEpoch`]). Planted by hand in the
 //! machines, each found within the seeds below:
 //!
-//! - server, leaving: `Ring::retain` (`server/roster.rs`) does not bring the turn back below the
+//! - server, leaving: `Ring::retain` (`server/client_table.rs`) does not bring the turn back below the
 //!   number of clients, so that the next pass reads behind the end
-//! - server, reuse of ids: `Roster::remove` does not compare the generation, so that an old id
+//! - server, reuse of ids: `ClientTable::remove` does not compare the generation, so that an old id
 //!   detaches the client that has its place now
 //! - client, leaving: `Channel::close` (`client/channel.rs`) forgets what is held back
 //! - client, revocation: `Channel::cancel` (`client/timers.rs`) frees the slot of a request that timed

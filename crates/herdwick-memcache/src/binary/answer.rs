@@ -37,7 +37,7 @@ impl PacketAnswer {
         self.kind == PacketKind::TooLarge
     }
 
-    pub(crate) fn say(self, request: &Request<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn encode(self, request: &Request<'_>, reply: &Reply<'_>, out: &mut Vec<u8>) {
         let echo = self.echo;
         let unique = reply.item.map_or(0, |item| item.version);
         match (self.kind, reply.status) {

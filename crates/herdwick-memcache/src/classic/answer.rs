@@ -52,7 +52,7 @@ impl ClassicAnswer {
     }
 
     #[inline]
-    pub(crate) fn say(self, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
+    pub(crate) fn encode(self, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
         let line = match self.shape {
             Shape::Value { with_cas, last } => {
                 if let (Status::Done, Some(item)) = (reply.status, &reply.item) {

@@ -95,7 +95,7 @@ impl<'a> MetaAnswer<'a> {
         MetaAnswer { echo, ..self }
     }
 
-    pub(crate) fn say(
+    pub(crate) fn encode(
         &self,
         clock: Clock,
         request: &Request<'_>,

@@ -15,17 +15,17 @@ const _: () = assert!(size_of::<libc::cmsghdr>() == HEADER);
 const SAY_BYTES: usize = 24 + 40;
 /// Maximum bytes received with one message: a segment size, an address, a traffic class and a drop
 /// counter, with room for messages that other options may add.
-pub(crate) const TOLD_BYTES: usize = 192;
+pub(crate) const RECV_CONTROL_BYTES: usize = 192;
 
 /// The control messages of a send.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
-pub(crate) struct Say {
+pub(crate) struct SendControl {
     bytes: [u8; SAY_BYTES],
     len: usize,
 }
 
-impl Say {
+impl SendControl {
     pub(crate) const NOTHING: Self = Self {
         bytes: [0; SAY_BYTES],
         len: 0,
@@ -79,7 +79,7 @@ fn native(value: u64) -> [u8; 8] {
 
 /// The control messages of a receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct RecvControl {
     /// Bytes of each datagram of a batch except the last; `None`: one datagram.
     pub(crate) segment: Option<usize>,
     /// The destination address of the datagram.
@@ -90,10 +90,10 @@ pub(crate) struct Told {
     pub(crate) overflowed: Option<u32>,
 }
 
-impl Told {
+impl RecvControl {
     /// Decodes what the kernel wrote; stops at the first malformed message.
     pub(crate) fn read(mut bytes: &[u8]) -> Self {
-        let mut told = Self::default();
+        let mut control = Self::default();
         while let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() {
             let word = |at: usize| i32::from_ne_bytes(four(header, at));
             let len = u64::from_ne_bytes(*header.first_chunk().expect("16 bytes"));
@@ -103,10 +103,10 @@ impl Told {
             else {
                 break;
             };
-            told.take(word(8), word(12), data);
+            control.take(word(8), word(12), data);
             bytes = rest.get(data.len().next_multiple_of(8)..).unwrap_or(&[]);
         }
-        told
+        control
     }
 
     fn take(&mut self, level: i32, kind: i32, data: &[u8]) {
@@ -147,26 +147,26 @@ mod tests {
 
     #[test]
     fn control_messages_round_trip() {
-        let mut say = Say::NOTHING;
-        say.source("2001:db8::1".parse().expect("an address"));
+        let mut control = SendControl::NOTHING;
+        control.source("2001:db8::1".parse().expect("an address"));
         // The kernel reports an `int` (UDP_GRO) where a send passes a `u16` (UDP_SEGMENT).
-        say.put(libc::SOL_UDP, libc::UDP_GRO, &96i32.to_ne_bytes());
-        let told = Told::read(say.as_bytes());
-        assert_eq!(told.segment, Some(96));
-        assert_eq!(told.to, Some("2001:db8::1".parse().expect("an address")));
+        control.put(libc::SOL_UDP, libc::UDP_GRO, &96i32.to_ne_bytes());
+        let control = RecvControl::read(control.as_bytes());
+        assert_eq!(control.segment, Some(96));
+        assert_eq!(control.to, Some("2001:db8::1".parse().expect("an address")));
     }
 
     #[test]
     fn malformed_control_message_ends_parsing() {
-        let mut say = Say::NOTHING;
-        say.segment(96);
-        for cut in 0..say.as_bytes().len() {
-            Told::read(&say.as_bytes()[..cut]);
+        let mut control = SendControl::NOTHING;
+        control.segment(96);
+        for cut in 0..control.as_bytes().len() {
+            RecvControl::read(&control.as_bytes()[..cut]);
         }
         for len in [0u64, 15, 17, u64::MAX] {
-            let mut bytes = say;
+            let mut bytes = control;
             bytes.bytes[..8].copy_from_slice(&native(len));
-            assert_eq!(Told::read(bytes.as_bytes()).segment, None);
+            assert_eq!(RecvControl::read(bytes.as_bytes()).segment, None);
         }
     }
 }

@@ -21,7 +21,7 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, socket_with, sockopt,
 };
 
-use control::{Say, TOLD_BYTES, Told};
+use control::{RECV_CONTROL_BYTES, RecvControl, SendControl};
 pub(crate) use name::Name;
 
 /// Maximum datagrams of a batch (Linux's UDP_MAX_SEGMENTS before 6.10).
@@ -55,19 +55,19 @@ pub(crate) struct Socket {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
     name: Name,
-    say: Say,
+    control: SendControl,
 }
 
 impl Destination {
     /// Makes the destination `to`, with source address `from` where routing alone may not choose
     /// it.
     pub(crate) fn new(to: SocketAddr, from: Option<IpAddr>) -> Self {
-        let mut say = Say::NOTHING;
+        let mut control = SendControl::NOTHING;
         if let Some(from) = from {
-            say.source(from);
+            control.source(from);
         }
         let name = to.into();
-        Self { name, say }
+        Self { name, control }
     }
 }
 
@@ -223,8 +223,8 @@ pub(crate) struct ReceiveBuffers {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 struct Arrival {
-    told: [u8; TOLD_BYTES],
-    told_len: usize,
+    control: [u8; RECV_CONTROL_BYTES],
+    control_len: usize,
     from: Name,
     len: usize,
     truncated: bool,
@@ -235,8 +235,8 @@ impl ReceiveBuffers {
         Self {
             buffers: vec![0; RECEIVES * DATAGRAM].into(),
             arrivals: [Arrival {
-                told: [0; TOLD_BYTES],
-                told_len: 0,
+                control: [0; RECV_CONTROL_BYTES],
+                control_len: 0,
                 from: Name::BLANK,
                 len: 0,
                 truncated: false,
@@ -251,18 +251,18 @@ impl ReceiveBuffers {
     /// source address is invalid.
     pub(crate) fn batch(&mut self, index: usize) -> Option<Incoming<'_>> {
         let arrival = &self.arrivals[..self.count].get(index)?;
-        let told = Told::read(arrival.told.get(..arrival.told_len)?);
-        self.overflowed = told.overflowed.unwrap_or(self.overflowed);
+        let control = RecvControl::read(arrival.control.get(..arrival.control_len)?);
+        self.overflowed = control.overflowed.unwrap_or(self.overflowed);
         if arrival.truncated {
             return None;
         }
         let bytes = self.buffers[index * DATAGRAM..].get(..arrival.len)?;
         Some(Incoming {
             from: arrival.from.address()?,
-            to: told.to,
+            to: control.to,
             bytes,
-            segment: told.segment.unwrap_or(bytes.len()).max(1),
-            class: told.class,
+            segment: control.segment.unwrap_or(bytes.len()).max(1),
+            class: control.class,
         })
     }
 }
@@ -401,7 +401,7 @@ mod tests {
         assert!(matches!(from.send(&[batch]), Sent::All(1)));
         let mut inbox = ReceiveBuffers::new();
         assert_eq!(receive(&all, &mut inbox), 1);
-        let told = inbox.batch(0).expect("whole").to;
-        assert_eq!(told, Some([127, 0, 0, 9].into()));
+        let to = inbox.batch(0).expect("whole").to;
+        assert_eq!(to, Some([127, 0, 0, 9].into()));
     }
 }

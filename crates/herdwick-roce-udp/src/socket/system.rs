@@ -11,7 +11,9 @@ use std::{
     ptr,
 };
 
-use super::{Arrival, DATAGRAM, Outgoing, RECEIVES, ReceiveBuffers, SENDS, Say, TOLD_BYTES};
+use super::{
+    Arrival, DATAGRAM, Outgoing, RECEIVES, RECV_CONTROL_BYTES, ReceiveBuffers, SENDS, SendControl,
+};
 
 /// Sets the options that every socket of this crate has.
 pub(super) fn prepare(fd: BorrowedFd<'_>, address: &SocketAddr) -> io::Result<()> {
@@ -120,29 +122,29 @@ pub(super) fn path_mtu(fd: BorrowedFd<'_>, v6: bool) -> io::Result<usize> {
 /// Calls sendmmsg(2) with at most [`SENDS`] GSO batches; returns how many were sent.
 pub(super) fn send(fd: BorrowedFd<'_>, batches: &[Outgoing<'_>]) -> io::Result<usize> {
     let batches = &batches[..batches.len().min(SENDS)];
-    let mut says = [const { MaybeUninit::<Say>::uninit() }; SENDS];
+    let mut controls = [const { MaybeUninit::<SendControl>::uninit() }; SENDS];
     let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; SENDS];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SENDS];
-    let slots = says.iter_mut().zip(&mut parts).zip(&mut messages);
-    for (batch, ((say, part), message)) in batches.iter().zip(slots) {
-        let say = say.write(batch.to.say);
+    let slots = controls.iter_mut().zip(&mut parts).zip(&mut messages);
+    for (batch, ((control, part), message)) in batches.iter().zip(slots) {
+        let control = control.write(batch.to.control);
         if batch.bytes.len() > batch.segment {
-            say.segment(u16::try_from(batch.segment).map_err(|_| io::ErrorKind::InvalidInput)?);
+            control.segment(u16::try_from(batch.segment).map_err(|_| io::ErrorKind::InvalidInput)?);
         }
         let part = part.write(libc::iovec {
             iov_base: batch.bytes.as_ptr().cast_mut().cast(),
             iov_len: batch.bytes.len(),
         });
-        let (name, say) = (batch.to.name.as_bytes(), say.as_bytes());
+        let (name, control) = (batch.to.name.as_bytes(), control.as_bytes());
         // SAFETY: an all-zero msghdr is valid and has no pointers.
         let mut header: libc::msghdr = unsafe { zeroed() };
         header.msg_name = name.as_ptr().cast_mut().cast();
         header.msg_namelen = u32::try_from(name.len()).expect("28 at most");
         header.msg_iov = part;
         header.msg_iovlen = 1;
-        if !say.is_empty() {
-            header.msg_control = say.as_ptr().cast_mut().cast();
-            header.msg_controllen = say.len();
+        if !control.is_empty() {
+            header.msg_control = control.as_ptr().cast_mut().cast();
+            header.msg_controllen = control.len();
         }
         message.write(libc::mmsghdr {
             msg_hdr: header,
@@ -182,8 +184,8 @@ pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut ReceiveBuffers) -> io::Res
         header.msg_namelen = u32::try_from(name.len()).expect("28");
         header.msg_iov = part;
         header.msg_iovlen = 1;
-        header.msg_control = arrival.told.as_mut_ptr().cast();
-        header.msg_controllen = TOLD_BYTES;
+        header.msg_control = arrival.control.as_mut_ptr().cast();
+        header.msg_controllen = RECV_CONTROL_BYTES;
         message.write(libc::mmsghdr {
             msg_hdr: header,
             msg_len: 0,
@@ -212,7 +214,7 @@ pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut ReceiveBuffers) -> io::Res
 fn take(arrival: &mut Arrival, message: &libc::mmsghdr) {
     let header = &message.msg_hdr;
     arrival.len = message.msg_len as usize;
-    arrival.told_len = header.msg_controllen;
+    arrival.control_len = header.msg_controllen;
     let cut = libc::MSG_TRUNC | libc::MSG_CTRUNC;
     arrival.truncated = header.msg_flags & cut != 0;
 }

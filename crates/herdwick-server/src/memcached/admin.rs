@@ -33,7 +33,7 @@ pub(super) enum Admin {
     /// `lru_crawler crawl`, `enable`, `disable`, `sleep`, `tocrawl`.
     Crawler(CrawlerOrder),
     /// A fixed reply.
-    Say(&'static [u8]),
+    Reply(&'static [u8]),
 }
 
 /// What a command orders of the crawler.
@@ -56,12 +56,12 @@ const WORDS_MAX: usize = 6;
 const AUTOMOVE_WINDOW_MIN: u32 = 3;
 const AUTOMOVE_WINDOW_MAX: u32 = 1800;
 
-const ERROR: Admin = Admin::Say(b"ERROR\r\n");
-const UNMOVED: Admin = Admin::Say(b"CLIENT_ERROR slab reassignment disabled\r\n");
-const UNSEGMENTED: Admin = Admin::Say(b"CLIENT_ERROR segmented LRU disabled\r\n");
+const ERROR: Admin = Admin::Reply(b"ERROR\r\n");
+const UNMOVED: Admin = Admin::Reply(b"CLIENT_ERROR slab reassignment disabled\r\n");
+const UNSEGMENTED: Admin = Admin::Reply(b"CLIENT_ERROR segmented LRU disabled\r\n");
 /// The refusal of crawls and dumps while the crawler is off.
 pub(super) const CRAWLER_DISABLED: &[u8] = b"CLIENT_ERROR lru crawler disabled\r\n";
-const FORMAT: Admin = Admin::Say(b"CLIENT_ERROR bad command line format\r\n");
+const FORMAT: Admin = Admin::Reply(b"CLIENT_ERROR bad command line format\r\n");
 
 impl Admin {
     /// Parses `line`; returns `None` if it is not an operator's command. Slabs do not exist here;
@@ -83,7 +83,7 @@ impl Admin {
             [b"debugtime", by] if offers.debug => warp(by),
             [b"lru_crawler", rest @ ..] => crawler(rest, offers, crawls),
             [b"watch", ..] if !offers.watch => {
-                Self::Say(b"CLIENT_ERROR watch commands not allowed\r\n")
+                Self::Reply(b"CLIENT_ERROR watch commands not allowed\r\n")
             }
             [b"watch", ..] => match topics(Keys::new(line).skip(1)) {
                 Some(topics) => Self::Watch(topics),
@@ -100,7 +100,7 @@ impl Admin {
     /// Applies `noreply`: suppresses a fixed reply.
     pub(super) fn quiet(self) -> Self {
         match self {
-            Self::Say(_) => Self::Say(b""),
+            Self::Reply(_) => Self::Reply(b""),
             other => other,
         }
     }
@@ -122,13 +122,13 @@ impl Admin {
 
 fn detail(mut words: Keys<'_>, offers: &Offers) -> Admin {
     if !offers.dump {
-        return Admin::Say(b"CLIENT_ERROR stats detail not allowed\r\n");
+        return Admin::Reply(b"CLIENT_ERROR stats detail not allowed\r\n");
     }
     match words.next() {
         Some(b"on") => Admin::Detail(true),
         Some(b"off") => Admin::Detail(false),
         Some(b"dump") => Admin::Prefixes,
-        _ => Admin::Say(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
+        _ => Admin::Reply(b"CLIENT_ERROR usage: stats detail on|off|dump\r\n"),
     }
 }
 
@@ -139,15 +139,15 @@ const STORE_CLASS: u32 = 1;
 
 fn cachedump(mut words: Keys<'_>, offers: &Offers) -> Admin {
     if !offers.dump {
-        return Admin::Say(b"CLIENT_ERROR stats cachedump not allowed\r\n");
+        return Admin::Reply(b"CLIENT_ERROR stats cachedump not allowed\r\n");
     }
     let (Some(class), Some(limit)) = (words.next(), words.next()) else {
-        return Admin::Say(b"CLIENT_ERROR bad command line\r\n");
+        return Admin::Reply(b"CLIENT_ERROR bad command line\r\n");
     };
     match (unsigned(class), unsigned(limit)) {
-        (Some(CLASSES_MAX..), Some(_)) => Admin::Say(b"CLIENT_ERROR Illegal slab id\r\n"),
+        (Some(CLASSES_MAX..), Some(_)) => Admin::Reply(b"CLIENT_ERROR Illegal slab id\r\n"),
         (Some(STORE_CLASS), Some(limit)) => Admin::Dump(Dump::of_items(limit)),
-        (Some(_), Some(_)) => Admin::Say(text::END),
+        (Some(_), Some(_)) => Admin::Reply(text::END),
         _ => FORMAT,
     }
 }
@@ -167,9 +167,9 @@ fn crawler(words: &[&[u8]], offers: &Offers, crawls: bool) -> Admin {
     let order = match words {
         [what @ (b"metadump" | b"mgdump" | b"crawl"), classes] => {
             return match *what {
-                _ if !crawls => Admin::Say(CRAWLER_DISABLED),
-                b"metadump" if !offers.dump => Admin::Say(b"ERROR metadump not allowed\r\n"),
-                b"mgdump" if !offers.dump => Admin::Say(b"ERROR key dump not allowed\r\n"),
+                _ if !crawls => Admin::Reply(CRAWLER_DISABLED),
+                b"metadump" if !offers.dump => Admin::Reply(b"ERROR metadump not allowed\r\n"),
+                b"mgdump" if !offers.dump => Admin::Reply(b"ERROR key dump not allowed\r\n"),
                 what => walk(what, classes),
             };
         }
@@ -195,7 +195,7 @@ fn walk(what: &[u8], classes: &[u8]) -> Admin {
     let ids = classes.split(|&byte| byte == b',');
     for class in ids.filter(|class| !class.is_empty() && !all) {
         let Some(id @ 1..CLASSES_MAX) = unsigned(class) else {
-            return Admin::Say(b"BADCLASS invalid class id\r\n");
+            return Admin::Reply(b"BADCLASS invalid class id\r\n");
         };
         has_any = true;
         has_store |= id == STORE_CLASS;
@@ -205,21 +205,21 @@ fn walk(what: &[u8], classes: &[u8]) -> Admin {
         false => Admin::Dump(Dump::empty(format)),
     };
     match what {
-        _ if !has_any => Admin::Say(b"NOTSTARTED no items to crawl\r\n"),
+        _ if !has_any => Admin::Reply(b"NOTSTARTED no items to crawl\r\n"),
         b"metadump" => dump(DumpFormat::Metadump),
         b"mgdump" => dump(DumpFormat::Mgdump),
         _ if has_store => Admin::Crawler(CrawlerOrder::Crawl),
-        _ => Admin::Say(text::OK),
+        _ => Admin::Reply(text::OK),
     }
 }
 
 fn slabs(words: &[&[u8]]) -> Admin {
     match words {
         [b"reassign", _, _] => UNMOVED,
-        [b"automove", b"0", ..] => Admin::Say(b"OK\r\n"),
+        [b"automove", b"0", ..] => Admin::Reply(b"OK\r\n"),
         [b"automove", b"window", window, ..] => match unsigned(window) {
             Some(AUTOMOVE_WINDOW_MIN..=AUTOMOVE_WINDOW_MAX) => UNMOVED,
-            Some(_) => Admin::Say(b"CLIENT_ERROR automove window too low or too high\r\n"),
+            Some(_) => Admin::Reply(b"CLIENT_ERROR automove window too low or too high\r\n"),
             None => FORMAT,
         },
         [b"automove", b"ratio" | b"freeratio", ratio, ..] => {
@@ -240,9 +240,9 @@ fn slabs(words: &[&[u8]]) -> Admin {
 /// Answers `lru`. There is no segmented LRU, so `flat` is `OK`.
 fn lru(words: &[&[u8]]) -> Admin {
     match words {
-        [b"mode", b"flat", ..] => Admin::Say(b"OK\r\n"),
+        [b"mode", b"flat", ..] => Admin::Reply(b"OK\r\n"),
         [b"temp_ttl", ttl, ..] => match str::from_utf8(ttl).map(str::parse::<i32>) {
-            Ok(Ok(..0)) => Admin::Say(b"OK\r\n"),
+            Ok(Ok(..0)) => Admin::Reply(b"OK\r\n"),
             Ok(Ok(_)) => UNSEGMENTED,
             _ => ERROR,
         },
@@ -280,7 +280,7 @@ mod tests {
         let by = |line: &[u8]| Admin::parse(line, &Offers::default(), true);
         assert_eq!(by(b"slabs automove invalid"), Some(FORMAT));
         assert_eq!(by(b"slabs automove window x"), Some(FORMAT));
-        let window = Admin::Say(b"CLIENT_ERROR automove window too low or too high\r\n");
+        let window = Admin::Reply(b"CLIENT_ERROR automove window too low or too high\r\n");
         assert_eq!(by(b"slabs automove window 0"), Some(window));
         assert_eq!(by(b"lru_crawler sleep x"), Some(FORMAT));
         assert_eq!(by(b"lru_crawler tocrawl -1"), Some(FORMAT));

@@ -154,7 +154,7 @@ fn administer(
             return Begun::Said { used, discard: 0 };
         }
         Admin::Watch(topics) => return Begun::Watch { used, topics },
-        Admin::Say(line) => {
+        Admin::Reply(line) => {
             output.buffer(&mut service.pool).extend_from_slice(line);
             return Begun::Said { used, discard: 0 };
         }

@@ -197,7 +197,7 @@ impl OrderedReplies {
 
     /// Appends the replies in order to `out`, up to the first deferred one, from which decoding has
     /// to resume. Returns the connection's progress.
-    pub(crate) fn say(&mut self, out: &mut Vec<u8>) -> Progress {
+    pub(crate) fn encode(&mut self, out: &mut Vec<u8>) -> Progress {
         if out.is_empty() && self.is_in_order() {
             std::mem::swap(out, &mut self.text);
             self.slots.clear();

@@ -8,7 +8,7 @@ use super::connection::Connection;
 use crate::{context::Context, net::stream::Stream};
 
 /// Appends the addresses, state and idle time of `connection` at second `now`.
-pub(super) fn say(connection: &Connection, now: u32, out: &mut Vec<u8>) {
+pub(super) fn encode(connection: &Connection, now: u32, out: &mut Vec<u8>) {
     let number = connection.stream.number();
     let of_tcp = |stream: &TcpStream| {
         (

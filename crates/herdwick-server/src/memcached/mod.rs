@@ -473,7 +473,7 @@ impl Front for MemcachedFront {
         let next = from + LISTED_PER_STEP;
         let some = self.connections.iter().skip(from).take(LISTED_PER_STEP);
         for connection in some.flatten() {
-            listing::say(connection, now.0, out);
+            listing::encode(connection, now.0, out);
         }
         (next < self.connections.len()).then_some(next)
     }

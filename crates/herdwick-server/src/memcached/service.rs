@@ -298,7 +298,7 @@ impl Service {
         let out = connection.output.buffer(&mut self.pool);
         match gather.purpose {
             Purpose::Replies(mut replies) => {
-                let progress = replies.say(out);
+                let progress = replies.encode(out);
                 connection.advance(progress);
                 if gather.large {
                     // Only now are the granted bytes counted as the connection's own; until now
@@ -325,7 +325,7 @@ impl Service {
             }
             Purpose::Prefixes { encoder, sum } => {
                 let mut lines = Vec::new();
-                sum.say(&mut lines);
+                sum.encode(&mut lines);
                 lines.extend_from_slice(text::END);
                 encoder.detailed(out, &lines);
             }

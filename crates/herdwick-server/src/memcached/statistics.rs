@@ -62,7 +62,7 @@ pub(super) fn local(context: &Context, mut words: Keys<'_>, encoder: Encoder, ou
         // memcached accepts any prefix of the word.
         Some(word) if b"settings".starts_with(word) => stats::settings(context, &mut stats),
         Some(word) if encoder.is_text() && b"extstore".starts_with(word) => {}
-        Some(b"sizes") => stats.say("sizes_status", "disabled"),
+        Some(b"sizes") => stats.add("sizes_status", "disabled"),
         _ => {
             encoder.no_topic(out);
             return;

@@ -199,7 +199,7 @@ impl Sink for BatchEncoder<'_> {
         } else {
             self.counters.count(&request.op, reply);
         }
-        answer.say(self.clock, request, reply, self.out);
+        answer.encode(self.clock, request, reply, self.out);
         // At most `OUTPUT_BYTES` and one item of 1 GiB, so no end collides with a deferral's mark.
         self.marks.push(self.out.len() as u32);
     }

@@ -64,7 +64,7 @@ impl Prefixes {
     }
 
     /// Writes the counts in memcached's format.
-    pub(crate) fn say(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         for (prefix, counts) in &self.0 {
             out.extend_from_slice(b"PREFIX ");
             out.extend_from_slice(prefix);

@@ -33,9 +33,9 @@ pub(crate) use self::{
 };
 use crate::{
     Answer, Cause, Key, Op, Ticket,
-    door::Door,
     due::Due,
     memcached::Memcached,
+    memcached_port::MemcachedPort,
     text::{Command, When},
 };
 
@@ -64,7 +64,7 @@ pub(crate) struct Herd<P> {
     pending: Pending,
     memcached: Memcached,
     /// The port that the connection of `memcached` was dialled at.
-    door: Door,
+    memcached_port: MemcachedPort,
     /// Tickets of the text connection and those shown to the caller, oldest first.
     aliases: VecDeque<(Ticket, Ticket)>,
     next: u64,
@@ -84,7 +84,7 @@ impl<P: Port> Herd<P> {
         taken: Taken<P>,
         hash_key: HashKey,
         memcached: Memcached,
-        door: Door,
+        memcached_port: MemcachedPort,
     ) -> Self {
         let Taken {
             end,
@@ -105,7 +105,7 @@ impl<P: Port> Herd<P> {
             lease,
             pending: Pending::new(capacity),
             memcached,
-            door,
+            memcached_port,
             aliases: VecDeque::new(),
             next: 0,
             too_large: Vec::new(),
@@ -184,7 +184,7 @@ impl<P: Port> Herd<P> {
             return Ok(());
         }
         let due = Due::after(when.due.saturating_sub(when.now));
-        self.memcached = self.door.open_again(self.hash_key, due)?;
+        self.memcached = self.memcached_port.open_again(self.hash_key, due)?;
         // They belong to requests of the old connection, all of which were answered.
         self.aliases.clear();
         // A server that was started again has closed the lease as well.

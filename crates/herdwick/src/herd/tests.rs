@@ -73,10 +73,11 @@ impl Fixture {
             elapsed: Duration::ZERO,
         };
         let ends = [taken.end.port.party(), server.port.party()];
-        let door = Door::new(&Address::Tcp("127.0.0.1:0".to_owned()), &Options::default());
+        let memcached_port =
+            MemcachedPort::new(&Address::Tcp("127.0.0.1:0".to_owned()), &Options::default());
         let memcached = Memcached::new(Stream::Unix(text), 1 << 20);
         Self {
-            herd: Herd::new(taken, HASH_KEY, memcached, door),
+            herd: Herd::new(taken, HASH_KEY, memcached, memcached_port),
             network,
             server,
             map: Map::default(),

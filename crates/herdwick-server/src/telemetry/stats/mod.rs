@@ -39,7 +39,7 @@ pub(crate) type Row = Statistic<fn(&StatsView<'_>) -> Value>;
 pub(crate) fn general(view: &StatsView<'_>, out: &mut Stats<'_>) {
     out.table(GENERAL, "", |read| read(view));
     for (what, count) in by_what(&view.sum.transports) {
-        out.say(what, count);
+        out.add(what, count);
     }
     if let Some(leases) = view.leases() {
         out.table(LEASES, "", |read| read(leases));

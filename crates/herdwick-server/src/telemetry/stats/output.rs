@@ -8,7 +8,7 @@ use super::registry::{Statistic, Value};
 pub(crate) struct Stats<'a>(pub(crate) &'a mut dyn FnMut(&str, &dyn Display));
 
 impl Stats<'_> {
-    pub(crate) fn say(&mut self, name: &str, value: impl Display) {
+    pub(crate) fn add(&mut self, name: &str, value: impl Display) {
         (self.0)(name, &value);
     }
 
@@ -23,8 +23,8 @@ impl Stats<'_> {
         for statistic in table {
             match value(&statistic.read) {
                 Value::Absent => {}
-                value if prefix.is_empty() => self.say(statistic.name, value),
-                value => self.say(&format!("{prefix}{}", statistic.name), value),
+                value if prefix.is_empty() => self.add(statistic.name, value),
+                value => self.add(&format!("{prefix}{}", statistic.name), value),
             }
         }
     }

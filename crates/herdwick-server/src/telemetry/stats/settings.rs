@@ -131,7 +131,7 @@ settings! {
 /// `stats settings`.
 pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
     for setting in SETTINGS {
-        out.say(setting.name, (setting.read)(context));
+        out.add(setting.name, (setting.read)(context));
     }
 }
 

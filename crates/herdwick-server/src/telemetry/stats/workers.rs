@@ -67,7 +67,7 @@ pub(crate) fn workers(view: &StatsView<'_>, parts: &[Snapshot], out: &mut Stats<
         out.table(WORKER, &prefix, |read| read(&view));
         for (transport, requests, batches) in transports(part) {
             for (name, count) in [(REQUESTS, requests), (BATCHES, batches)] {
-                out.say(&of_worker(worker, &of_transport(transport, name)), count);
+                out.add(&of_worker(worker, &of_transport(transport, name)), count);
             }
         }
     }
@@ -97,14 +97,14 @@ pub(crate) fn hottest(settings: &Settings, sum: &Snapshot, most: usize) -> Vec<H
 /// `stats hotkeys`: the most requested keys of the last 10 to 20 seconds, hottest first.
 pub(crate) fn hot_keys(keys: &[HotKey], out: &mut Stats<'_>) {
     for (hot, rank) in keys.iter().zip(1..) {
-        out.say(&of_hot_key(rank, HotKeyStatistic::Key), Uri(&hot.key));
+        out.add(&of_hot_key(rank, HotKeyStatistic::Key), Uri(&hot.key));
         for (statistic, value) in [
             (HotKeyStatistic::Requests, hot.count),
             (HotKeyStatistic::Excess, hot.excess),
             (HotKeyStatistic::Seconds, hot.seconds.into()),
             (HotKeyStatistic::Rate, hot.rate()),
         ] {
-            out.say(&of_hot_key(rank, statistic), value);
+            out.add(&of_hot_key(rank, statistic), value);
         }
     }
 }

@@ -28,9 +28,9 @@ use super::store::{Chance, Store, answered, begin};
 use crate::{
     Address, DialError, Fabric, Fallback, Options, Session,
     client::caller::Surroundings,
-    door::Door,
     herd::{Herd, Taken},
     memcached::Memcached,
+    memcached_port::MemcachedPort,
     stream::Stream,
     transports::OpenTransport,
 };
@@ -361,8 +361,9 @@ impl Inner {
             let device = self.network.device();
             let (taken, held) = server.lease(&device, path, window, self.epoch);
             link.lease = Some(held);
-            let door = Door::new(&Address::Unix("/no/such/server".into()), options);
-            let herd = Herd::new(taken, server.hash_key, memcached, door);
+            let memcached_port =
+                MemcachedPort::new(&Address::Unix("/no/such/server".into()), options);
+            let herd = Herd::new(taken, server.hash_key, memcached, memcached_port);
             (OpenTransport::Herd(Fabric::ALL[0], Box::new(herd)), None)
         };
         server.links.push(link);

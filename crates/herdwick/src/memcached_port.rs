@@ -15,14 +15,14 @@ use crate::{
 
 /// A server's memcached port, and the options of its connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Door {
+pub(crate) struct MemcachedPort {
     address: Address,
     options: Options,
     /// TLS, for the server's name.
     tls: Option<Result<Tls, DialError>>,
 }
 
-impl Door {
+impl MemcachedPort {
     pub(crate) fn new(address: &Address, options: &Options) -> Self {
         Self {
             address: address.clone(),

@@ -70,7 +70,7 @@ pub(super) struct MessageWords {
 }
 
 /// A thread's port with a channel to each peer.
-pub(crate) struct Hub<D: Device> {
+pub(crate) struct MessagePort<D: Device> {
     // The device stays open as long as its port is used.
     _device: D,
     pub(crate) port: D::Port,
@@ -85,7 +85,7 @@ pub(crate) struct Hub<D: Device> {
 /// Messages that arrived: of each the index of its channel, then its words.
 pub(super) type Arrived = Vec<u64>;
 
-impl<D: Device> Hub<D> {
+impl<D: Device> MessagePort<D> {
     pub(super) fn new(
         (device, port, cq): (D, D::Port, CqId),
         channels: Vec<Channel>,

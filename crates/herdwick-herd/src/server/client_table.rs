@@ -23,7 +23,7 @@ pub struct ClientId {
 ///
 /// Hot clients are polled every pass and cold ones in turns. Clients with a UD receive queue, or
 /// whose every WRITE is announced, are not polled.
-pub(super) struct Roster {
+pub(super) struct ClientTable {
     places: Vec<Place>,
     unpolled: usize,
     announced: usize,
@@ -44,7 +44,7 @@ struct Place {
     client: Option<Attached>,
 }
 
-impl Roster {
+impl ClientTable {
     pub(super) fn new(clients_max: usize) -> Self {
         Self {
             places: (0..clients_max)
