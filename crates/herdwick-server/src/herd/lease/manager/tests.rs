@@ -89,7 +89,7 @@ impl Fixture {
             lease_bytes: |_, window, workers| window.line_bytes() * workers,
             is_local: |fabric| fabric == LOCAL.fabric,
         };
-        let (_door, arrivals) = mpsc::channel();
+        let (_sender, arrivals) = mpsc::channel();
         let channels = LeaseChannels {
             listener: socket.take_listener(),
             arrivals,
