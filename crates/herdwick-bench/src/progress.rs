@@ -1,4 +1,4 @@
-//! How far a measurement is.
+//! How far a measurement is: the step, its operations and its time, for a status line.
 
 use std::fmt;
 

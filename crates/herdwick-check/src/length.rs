@@ -1,4 +1,4 @@
-//! How long tests run, from the environment.
+//! How long tests run: short by default, longer where the environment sets `HERDWICK_LONG`, as in CI.
 
 /// Returns the number that the variable `name` contains, or `default`.
 ///

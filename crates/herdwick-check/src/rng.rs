@@ -1,4 +1,4 @@
-//! Random numbers from a seed.
+//! Random numbers from a seed: the same sequence on every machine and after every update.
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): 64 random bits in a few instructions, the same
 /// sequence for the same seed on every machine. A crate of the registry does not promise that after an

@@ -1,4 +1,4 @@
-//! The shared memory that a client has mapped.
+//! The shared memory that a client has mapped, by the region entry that names it.
 
 use herdwick_fabric::Rkey;
 use herdwick_mem::Span;

@@ -1,4 +1,4 @@
-//! Memory whose interleavings loom can explore.
+//! Memory whose interleavings loom can explore: the same word operations as a span's, on loom's atomics.
 
 use herdwick_mem::{
     Words,

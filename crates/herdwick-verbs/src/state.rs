@@ -1,4 +1,4 @@
-//! The data that all ports of a device share.
+//! The data that all ports of a device share: how it was chosen, what was found of it, and its limits.
 
 use std::net::IpAddr;
 

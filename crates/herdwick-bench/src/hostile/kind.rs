@@ -1,4 +1,4 @@
-//! The kinds of neighbours.
+//! The kinds of neighbours of `bench hostile`: a hostile client, and the baseline that uses as much CPU.
 
 /// A process that shares the host with a well-behaved client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! FaRM-KV under the load of HERD's driver.
+//! FaRM-KV under the load of HERD's driver: a server with ample overflow slots and blocks, and a client on
+//! each other device.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Pilaf under the load of HERD's driver.
+//! Pilaf under the load of HERD's driver: a table at the paper's load, and a client on each other device.
 
 use std::time::Duration;
 

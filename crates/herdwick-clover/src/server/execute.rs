@@ -1,4 +1,5 @@
-//! A client's calls, executed in their order.
+//! A client's calls, executed in their order, as long as there is room for the replies. A call is copied
+//! before it is checked, since its client can change the buffer.
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::Port;

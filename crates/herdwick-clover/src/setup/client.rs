@@ -1,4 +1,4 @@
-//! The client's objects on a port.
+//! A client's queue pairs and regions on a port: to the metadata server and to each data node.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The metadata server's objects on a port.
+//! The metadata server's queue pairs and regions: on a port to its clients, and on one to the data nodes.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Behaviours of SEND, RECV and immediates.
+//! Behaviours of SEND, RECV and immediates: what arrives, in which order, and what a message without a RECV
+//! does on each transport.
 
 use herdwick_fabric::{
     Access, Completion, Local, Opcode, Payload, SendOp, Status,

@@ -1,4 +1,4 @@
-//! Behaviours of sleeping and waking.
+//! Behaviours of sleeping and waking: no completion that arrives between arming and sleeping is missed.
 
 use std::time::Duration;
 

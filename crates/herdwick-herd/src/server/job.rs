@@ -1,4 +1,4 @@
-//! One request of a batch, and how it is handled.
+//! One request of a batch, and how it is handled: executed, answered from the slot's memory, or refused.
 
 use herdwick_fabric::AddressHandle;
 

@@ -1,4 +1,4 @@
-//! Packets that are no requests to the store.
+//! Packets that are no requests to the store: `flush`, `noop`, `version`, `stat`, `quit` and SASL's.
 
 use super::reply::Echo;
 

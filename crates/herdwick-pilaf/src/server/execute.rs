@@ -1,4 +1,5 @@
-//! A message executed, and its reply.
+//! Executes a message and posts its reply. A message is copied before it is checked, since its client can
+//! change the buffer.
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::{Local, Payload, Port, PostError, SendWr};

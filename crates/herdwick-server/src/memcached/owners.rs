@@ -1,4 +1,4 @@
-//! Which worker owns a key.
+//! Which worker owns a key, by its hash: the same function that Herdwick clients use.
 
 use herdwick_request::HashKey;
 

@@ -1,4 +1,4 @@
-//! The replies to `stats`.
+//! The replies to `stats`: each topic's table, written to the connection's output.
 
 use std::fmt::Display;
 

@@ -1,4 +1,4 @@
-//! Waits for events, with one policy for errors.
+//! Waits for events (epoll_wait). A signal ends the wait early; any other error ends the thread.
 
 use std::{io::ErrorKind, time::Duration};
 

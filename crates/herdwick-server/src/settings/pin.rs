@@ -1,4 +1,4 @@
-//! CPU affinity of the workers (`--pin`).
+//! CPU affinity of the workers (`--pin`): parses the CPU list and assigns one CPU to each worker.
 
 use std::str::FromStr;
 

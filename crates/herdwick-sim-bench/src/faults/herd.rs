@@ -1,4 +1,4 @@
-//! HERD under faults.
+//! HERD under faults: the workers of a server, and clients that connect again when their lease ends.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! RC responses: queued, and sent in order.
+//! RC responses: queued, and sent in the order of their requests. One ACK covers a batch; a NAK stays queued.
 
 use super::{
     super::Qp,
