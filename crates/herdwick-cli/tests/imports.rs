@@ -34,7 +34,7 @@ const SERVER_ROOMS: [&[&str]; 10] = [
     &["context"],
     &["telemetry"],
     &["runtime"],
-    &["net/accept", "telemetry/metrics", "telemetry/watch/writer"],
+    &["threads"],
     &["herd"],
     &["memcached", "telemetry/stats/describe"],
     &["listeners", "memory", "server"],

@@ -15,14 +15,16 @@
 //! | `context` | what all workers share: settings, limits, users, certificates, counters that belong to no worker |
 //! | `listeners` | opens the listeners and the metrics address, and reads users and certificates, before the stores are opened, so that a failed start leaves the memory file as it was |
 //! | `file_lock` | `flock` on a file that two servers must not share |
-//! | `telemetry` | counters and the tables that declare them, `stats`, the page for Prometheus, hot keys, counts by prefix, `watch` |
+//! | `telemetry` | counters and the tables that declare them, `stats`, hot keys, counts by prefix, `watch` |
 //! | `runtime` | a worker's loop, sleep and shutdown; partitions and their locks; forwarding to other workers and the encoding of a batch's replies; upload permits; LRU crawler and key dumps; clocks and CPUs |
 //! | `net` | sockets: listeners, and one byte stream over TCP, TLS, a unix socket or one UDP request |
-//! | `net/accept` | the thread that accepts connections, polls the UDP sockets (`net/udp`) and deals both to the workers round-robin; the thread for TLS handshakes |
 //! | `net/auth` | users and passwords (`-Y`, MEMCACHED_SASL_PWDB); SASL PLAIN and SCRAM-SHA-256; the commands are in `memcached/gate` and `memcached/sasl` |
 //! | `net/tls` | certificates and their reload, handshakes, the encrypted stream |
 //! | `net/udp` | the UDP sockets: memcached's frame header, one request a datagram, a reply of at most three times the request for untrusted sources |
 //! | `net/unix` | unix listeners and streams; descriptors that a client sends (`SCM_RIGHTS`) block no thread but those that close sockets |
+//! | `threads/accept` | the thread that accepts connections, polls the UDP sockets (`net/udp`) and deals both to the workers round-robin; the thread for TLS handshakes |
+//! | `threads/metrics` | the page for Prometheus, and the thread that serves it over HTTP |
+//! | `threads/event_writer` | the thread that writes events to watchers (`watch`) |
 //! | `memcached` | connections of memcached's clients and their memory budget, operators' commands; the decoders are in `herdwick-memcache` |
 //! | `herd` | the HERD front end of a worker: serves requests, executes the lease manager's orders, reopens a lost device; the fabrics' devices, opened at the start |
 //! | `herd/lease` | hellos and leases: memory for clients on a fabric; in `manager`, the thread that grants and revokes leases |
@@ -40,6 +42,7 @@ mod runtime;
 mod server;
 mod settings;
 mod telemetry;
+mod threads;
 
 pub use herd::{fabrics::FabricStatus, lease::check_lease_directory};
 pub use herdwick_herd::RequestPath;

@@ -5,7 +5,7 @@ use crate::{
     context::Credentials,
     net::listen::{self, Opened},
     settings::{config::Config, error::StartError},
-    telemetry::metrics::HttpListener,
+    threads::metrics::HttpListener,
 };
 
 /// Open listeners, and what clients are admitted by.

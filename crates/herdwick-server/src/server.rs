@@ -33,12 +33,7 @@ use crate::{
         restart::Restart,
         split::{LeaseBounds, Stores, lease_socket, stores},
     },
-    net::{
-        accept::{self, Acceptor, HandshakeQueue, WAKE},
-        auth::Auth,
-        stream::Stream,
-        unix::SocketFile,
-    },
+    net::{auth::Auth, stream::Stream, unix::SocketFile},
     runtime::{
         cross_core::CrossCore,
         front::{Front, Tokens},
@@ -57,11 +52,11 @@ use crate::{
         listen::Address,
         tuning::Tuning,
     },
-    telemetry::{
-        counters::WorkerCounters,
+    telemetry::{counters::WorkerCounters, stats::PollCounters, watch::Journal},
+    threads::{
+        accept::{self, Acceptor, HandshakeQueue, WAKE},
+        event_writer::{Asking, EventWriter},
         metrics::HttpListener,
-        stats::PollCounters,
-        watch::{Asking, EventWriter, Journal},
     },
 };
 

@@ -60,8 +60,9 @@ use crate::{
     },
     telemetry::{
         counters::Closed,
-        watch::{Asking, What, topic},
+        watch::{What, topic},
     },
+    threads::event_writer::Asking,
 };
 
 /// Interval at which a worker with waiting connections tries again to take a shared permit of a

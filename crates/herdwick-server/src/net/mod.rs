@@ -1,7 +1,6 @@
 //! Sockets: listeners, the threads that accept, TLS, unix sockets (whose clients are not trusted),
 //! datagrams, users and passwords.
 
-pub(crate) mod accept;
 pub(crate) mod auth;
 pub(crate) mod listen;
 pub(crate) mod stream;

@@ -4,7 +4,6 @@
 pub(crate) mod counters;
 pub(crate) mod hot;
 pub(crate) mod leases;
-pub(crate) mod metrics;
 pub(crate) mod prefixes;
 pub(crate) mod stats;
 pub(crate) mod uri;

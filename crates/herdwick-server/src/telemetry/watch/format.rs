@@ -9,10 +9,10 @@ use crate::telemetry::uri::Uri;
 
 /// One line for a watcher: the event, the Unix time that its `now` counts from, and the line's
 /// number.
-pub(super) struct Line<'a> {
-    pub(super) event: &'a Event,
-    pub(super) started_unix: u64,
-    pub(super) number: u64,
+pub(crate) struct Line<'a> {
+    pub(crate) event: &'a Event,
+    pub(crate) started_unix: u64,
+    pub(crate) number: u64,
 }
 
 impl fmt::Display for Line<'_> {

@@ -4,8 +4,7 @@
 //! them, and writes them to the watchers' sockets. Workers never wait for a watcher: events that do
 //! not fit are dropped and counted.
 
-mod format;
-mod writer;
+pub(crate) mod format;
 
 use std::{
     net::SocketAddr,
@@ -20,10 +19,8 @@ use std::{
 use herdwick_mem::spsc::{self, Consumer, Producer};
 use herdwick_request::{KEY_BYTES_MAX, Mode, Status};
 
-pub(crate) use writer::{Asking, EventWriter};
-
 /// Events that a worker's queue holds: 576 KiB, which are not touched before the first event.
-const EVENTS: usize = 2048;
+pub(crate) const EVENTS: usize = 2048;
 
 /// Topics, as bits.
 pub(crate) mod topic {
@@ -99,7 +96,7 @@ pub(crate) enum LookupOutcome {
 }
 
 impl What {
-    fn topic(&self) -> u32 {
+    pub(crate) fn topic(&self) -> u32 {
         match self {
             Self::Get { .. } => topic::FETCHERS,
             Self::Store { .. } => topic::MUTATIONS,
@@ -114,7 +111,7 @@ impl What {
 #[derive(Clone, Copy)]
 pub(crate) struct Event {
     now: Duration,
-    what: What,
+    pub(crate) what: What,
     key: [u8; KEY_BYTES_MAX],
     key_len: u8,
 }
@@ -129,7 +126,7 @@ impl Event {
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     /// The topics of all watchers.
-    topics: AtomicU32,
+    pub(crate) topics: AtomicU32,
     pub(crate) watchers: AtomicU32,
     pub(crate) sent: AtomicU64,
     pub(crate) skipped: AtomicU64,

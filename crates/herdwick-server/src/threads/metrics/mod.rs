@@ -16,7 +16,6 @@ use mio::{
 
 use crate::{
     context::Context,
-    net::accept::WAKE,
     runtime::{
         cross_core::CrossCore,
         forward::{Order, ReplyTo},
@@ -28,6 +27,7 @@ use crate::{
     },
     settings::error::StartError,
     telemetry::counters::Snapshot,
+    threads::accept::WAKE,
 };
 use http_client::{HttpClient, HttpStep};
 

@@ -1,5 +1,5 @@
-//! The thread that formats the events in the workers' queues (`Journal`) for watchers. Each watcher has a bounded buffer; events
-//! that do not fit are skipped and counted.
+//! The thread that formats the events in the workers' queues (`Journal`) for watchers. Each watcher has a
+//! bounded buffer; events that do not fit are skipped and counted.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -15,8 +15,12 @@ use std::{
 use herdwick_mem::spsc::Consumer;
 use herdwick_memcache::text;
 
-use super::{EVENTS, Event, Shared, format::Line};
-use crate::{context::Context, net::stream::Stream, runtime::time::ServerClock};
+use crate::{
+    context::Context,
+    net::stream::Stream,
+    runtime::time::ServerClock,
+    telemetry::watch::{EVENTS, Event, Shared, format::Line},
+};
 
 /// Largest number of watchers (memcached's `WATCHER_LIMIT`).
 const WATCHERS_MAX: usize = 20;
