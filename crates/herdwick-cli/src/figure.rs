@@ -10,9 +10,10 @@ use std::{
 use clap::Args;
 use herdwick_bench::{Fabric, Progress};
 use herdwick_figures::{
-    DrawError, Drawing, FIGURES, Figure, FigureError, Terms, find, page, run, to_csv, to_svg,
-    to_text, unmeasured,
+    DrawError, Drawing, FIGURES, Figure, FigureError, Terms, find, page, run, simulate, to_csv,
+    to_svg, to_text, unmeasured,
 };
+use herdwick_sim::Profile;
 
 use crate::{exit::Exit, say};
 
@@ -38,6 +39,8 @@ pub(crate) struct FigureArgs {
 
 /// Default of `--seconds`, which the points of a figure share.
 const FIGURE_SECONDS: f64 = 60.0;
+/// And of a report's, for each figure.
+const REPORT_SECONDS: f64 = 30.0;
 
 /// Measure Table 1 and all figures of the HERD paper, and write them on one HTML page.
 ///
@@ -49,29 +52,48 @@ pub(crate) struct ReportArgs {
     /// Directory to write to; made if it is not there.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Seconds of measurement for each figure.
-    #[arg(long, default_value_t = 30.0, value_name = "S")]
-    seconds: f64,
+    /// Seconds of measurement for each figure [default: 30].
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
 }
 
 #[derive(Args, Clone, Debug)]
 struct FigureTerms {
-    /// Fabric to measure on: shm, verbs, roce [default: shm].
-    #[arg(long, value_parser = parse_fabric)]
-    fabric: Option<Fabric>,
+    /// Fabric to measure on: shm, verbs, roce; or sim:PROFILE, as sim:apt, to run it on simulated RNICs in
+    /// virtual time [default: shm].
+    #[arg(long, value_parser = parse_place)]
+    fabric: Option<Place>,
 }
+
+/// Where a figure comes from.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Measured on a fabric of this host.
+    Here(Fabric),
+    /// Simulated: the profile's name, and the profile.
+    Simulated(String, Box<Profile>),
+}
+
+/// What `--fabric` begins with for the simulator.
+const SIMULATOR: &str = "sim:";
 
 fn parse_figure(text: &str) -> Result<&'static str, String> {
     let unknown = || format!("'{text}' is no figure of the paper: say 2 to 14, or table1");
     find(text).map(|figure| figure.name).ok_or_else(unknown)
 }
 
-fn parse_fabric(text: &str) -> Result<Fabric, String> {
+fn parse_place(text: &str) -> Result<Place, String> {
+    if let Some(name) = text.strip_prefix(SIMULATOR) {
+        let profile = crate::sim::profile(name)?;
+        return Ok(Place::Simulated(name.to_owned(), Box::new(profile)));
+    }
     let names = herdwick_providers::Fabric::list(herdwick_providers::Fabric::name, ", ");
     match text.parse::<Fabric>() {
-        Ok(fabric) if fabric.is_herd() => Ok(fabric),
+        Ok(fabric) if fabric.is_herd() => Ok(Place::Here(fabric)),
         Ok(_) => Err(format!("'{text}' has no verbs: say one of {names}")),
-        Err(_) => Err(format!("'{text}' is not one fabric: say one of {names}")),
+        Err(_) => Err(format!(
+            "'{text}' is not one fabric: say one of {names}, or {SIMULATOR}apt"
+        )),
     }
 }
 
@@ -87,6 +109,8 @@ enum FigureFailure {
         figure: &'static str,
         option: &'static str,
     },
+    #[error("the simulator's time is virtual: leave out --seconds")]
+    Virtual,
     #[error("{0} requests failed or had a wrong value; each figure names them")]
     Unsound(u64),
     #[error(transparent)]
@@ -102,7 +126,9 @@ enum FigureFailure {
 impl From<&FigureFailure> for Exit {
     fn from(failure: &FigureFailure) -> Self {
         match failure {
-            FigureFailure::Seconds | FigureFailure::Useless { .. } => Self::Usage,
+            FigureFailure::Seconds | FigureFailure::Useless { .. } | FigureFailure::Virtual => {
+                Self::Usage
+            }
             FigureFailure::Unsound(_) => Self::No,
             FigureFailure::Measured(FigureError::Bench(error)) => error.into(),
             FigureFailure::Drawn(_)
@@ -130,7 +156,7 @@ fn measured(args: &FigureArgs) -> Result<Vec<Drawing>, FigureFailure> {
         }
     }
     let must = |_, _: &_, error| Err(FigureFailure::Measured(error));
-    let terms = (&args.terms, args.seconds.unwrap_or(FIGURE_SECONDS));
+    let terms = (&args.terms, args.seconds, FIGURE_SECONDS);
     draw_all(figures(), terms, &args.out, must, |_| Ok(()))
 }
 
@@ -154,11 +180,13 @@ pub(crate) fn report(args: &ReportArgs) -> ExitCode {
     let path = args.out.join("index.html");
     // Written after each figure: a report that is interrupted has the figures until then.
     let so_far = |drawings: &[Drawing]| write(&path, &page(drawings)?);
-    let terms = (&args.terms, args.seconds);
+    let terms = (&args.terms, args.seconds, REPORT_SECONDS);
     let drawn = draw_all(FIGURES.iter(), terms, &args.out, without, so_far);
     let written = drawn.and_then(|drawings| {
         say::report(format_args!("{}\n", path.display())).map_err(FigureFailure::Unshown)?;
-        let measured = drawings.iter().any(|drawing| drawing.manifest.is_some());
+        let measured = drawings
+            .iter()
+            .any(|drawing| drawing.manifest.is_some() || drawing.simulated.is_some());
         match first.filter(|_| !measured) {
             Some(error) => Err(error.into()),
             None => sound(&drawings),
@@ -181,23 +209,35 @@ fn ended(result: Result<(), FigureFailure>) -> ExitCode {
 /// figure of which nothing could be measured.
 fn draw_all(
     figures: impl Iterator<Item = &'static Figure>,
-    (terms, seconds): (&FigureTerms, f64),
+    (terms, seconds, default): (&FigureTerms, Option<f64>, f64),
     out: &Path,
     mut otherwise: impl FnMut(&'static Figure, &Terms, FigureError) -> Result<Drawing, FigureFailure>,
     so_far: impl Fn(&[Drawing]) -> Result<(), FigureFailure>,
 ) -> Result<Vec<Drawing>, FigureFailure> {
+    if seconds.is_some() && matches!(terms.fabric, Some(Place::Simulated(..))) {
+        return Err(FigureFailure::Virtual);
+    }
+    let seconds = seconds.unwrap_or(default);
     if !(seconds > 0.0 && seconds.is_finite()) {
         return Err(FigureFailure::Seconds);
     }
     can_write(out).map_err(unwritable(out))?;
+    let (fabric, simulated) = match &terms.fabric {
+        None => (Fabric::BEST, None),
+        Some(Place::Here(fabric)) => (*fabric, None),
+        Some(Place::Simulated(name, profile)) => (Fabric::BEST, Some((name.as_str(), &**profile))),
+    };
     let terms = Terms {
-        fabric: terms.fabric.unwrap_or(Fabric::BEST),
+        fabric,
         seconds,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),
     };
     let mut drawings = Vec::new();
     for figure in figures {
-        let drawn = run(figure, &terms, &mut |progress| show(figure, progress));
+        let drawn = match simulated.filter(|_| figure.is_measured()) {
+            Some(profile) => Ok(simulate(figure, profile)),
+            None => run(figure, &terms, &mut |progress| show(figure, progress)),
+        };
         if stderr().is_terminal() {
             let _ = write!(stderr(), "\r\x1b[K");
         }
@@ -234,7 +274,7 @@ fn save(drawing: &Drawing, out: &Path) -> Result<(), FigureFailure> {
     };
     let name = match drawing.fabric.as_str() {
         "" => name,
-        fabric => format!("{name}-{fabric}"),
+        fabric => format!("{name}-{}", fabric.replace([':', '/'], "-")),
     };
     let path = |end: &str| out.join(format!("{name}.{end}"));
     write(&path("csv"), &to_csv(drawing))?;
@@ -250,4 +290,24 @@ fn write(path: &Path, text: &str) -> Result<(), FigureFailure> {
 fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> FigureFailure {
     let path = path.to_owned();
     move |source| FigureFailure::Unwritable { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_with_failed_requests_has_the_code_of_a_no() {
+        let terms = Terms {
+            fabric: Fabric::BEST,
+            seconds: 1.0,
+            program: PathBuf::new(),
+        };
+        let mut drawing = run(find("8").unwrap(), &terms, &mut |_| ()).unwrap();
+        assert!(sound(&[drawing.clone()]).is_ok());
+        drawing.failed = 3;
+        let failure = sound(&[drawing]).unwrap_err();
+        assert_eq!(Exit::from(&failure), Exit::No);
+        assert!(failure.to_string().starts_with("3 requests failed"));
+    }
 }

@@ -199,7 +199,8 @@ fn under_faults(args: &SimArgs, profile: &Profile) -> ExitCode {
     })
 }
 
-fn profile(name: &str) -> Result<Profile, String> {
+/// Returns the profile of this name, or of this file.
+pub(crate) fn profile(name: &str) -> Result<Profile, String> {
     let told = |error: ProfileError| error.to_string();
     if !name.ends_with(".toml") {
         return Profile::named(name).map_err(told);

@@ -210,6 +210,7 @@ const MAY_NAME: &[(&str, &str)] = &[
     // The operations of RDMA, not the provider.
     ("herdwick-sim-bench/src/lib.rs", "verbs::Outcome"),
     ("herdwick-sim-bench/src/run.rs", "verbs::{Outcome"),
+    ("herdwick-figures/src/sim.rs", "verbs::{Direction"),
     ("herdwick-figures/src/catalogue.rs", "Latency of verbs"),
     ("herdwick-figures/src/catalogue.rs", "throughput of verbs"),
     ("herdwick-figures/src/run.rs", "let verbs = ["),

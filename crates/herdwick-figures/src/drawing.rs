@@ -59,6 +59,22 @@ pub struct Drawing {
     pub failed: u64,
     /// The machine and the options of the last point.
     pub manifest: Option<Manifest>,
+    /// What it was run with, if it is simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<Simulated>,
+}
+
+/// What a simulated figure was run with.
+#[derive(Clone, Debug, Serialize)]
+pub struct Simulated {
+    /// The commit that it is built from.
+    pub commit: &'static str,
+    /// The profile of the RNIC and its host.
+    pub profile: String,
+    /// Of the network and the load.
+    pub seed: u64,
+    /// Virtual time that is measured for each point, after as much that is not, in nanoseconds.
+    pub measured_ns: u64,
 }
 
 /// A series.

@@ -4,24 +4,38 @@ use herdwick_bench::{BenchError, DriveError};
 
 use crate::drawing::{Drawing, FigureError};
 
+/// Series, labels and reason; points of one series that fail alike are reported once.
+#[derive(Default)]
+pub(crate) struct Reasons(Vec<(&'static str, Vec<String>, String)>);
+
+impl Reasons {
+    pub(crate) fn add(&mut self, series: &'static str, label: &str, reason: String) {
+        let known = self.0.iter_mut();
+        let mut known = known.filter(|(name, _, said)| *name == series && *said == reason);
+        match known.next() {
+            Some((_, labels, _)) => labels.push(label.to_owned()),
+            None => self.0.push((series, vec![label.to_owned()], reason)),
+        }
+    }
+
+    /// Returns a line for each reason.
+    pub(crate) fn lines(self) -> impl Iterator<Item = String> {
+        let all = self.0.into_iter();
+        all.map(|(series, at, why)| format!("{series} at {}: {why}", at.join(", ")))
+    }
+}
+
 /// Points that could not be measured.
 #[derive(Default)]
 pub(crate) struct Failures {
-    /// Series, labels and reason; points of one series that fail alike are reported once.
-    reasons: Vec<(&'static str, Vec<String>, String)>,
+    reasons: Reasons,
     /// The first failure that is not for what the fabric or system lacks.
     first: Option<BenchError>,
 }
 
 impl Failures {
     pub(crate) fn add(&mut self, series: &'static str, label: &str, error: BenchError) {
-        let reason = error.to_string();
-        let known = self.reasons.iter_mut();
-        let mut known = known.filter(|(name, _, said)| *name == series && *said == reason);
-        match known.next() {
-            Some((_, labels, _)) => labels.push(label.to_owned()),
-            None => self.reasons.push((series, vec![label.to_owned()], reason)),
-        }
+        self.reasons.add(series, label, error.to_string());
         if self.first.is_none() && !cannot_here(&error) {
             self.first = Some(error);
         }
@@ -36,9 +50,7 @@ impl Failures {
         if let Some(error) = self.first.filter(|_| !measured) {
             return Err(error.into());
         }
-        let said = self.reasons.into_iter();
-        let said = said.map(|(series, at, why)| format!("{series} at {}: {why}", at.join(", ")));
-        drawing.missing.extend(said);
+        drawing.missing.extend(self.reasons.lines());
         Ok(drawing)
     }
 }

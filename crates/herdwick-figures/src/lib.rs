@@ -1,8 +1,8 @@
 //! The figures and Table 1 of the HERD paper, measured on a fabric of this host and drawn beside the
-//! points that the paper's text gives.
+//! points that the paper's text gives, or run on simulated RNICs.
 //!
 //! A figure is data: [`FIGURES`] has each with its axes, its series and the paper's points. [`run()`]
-//! measures one and returns a [`Drawing`], which [`to_svg`], [`to_csv`], [`to_text`] and [`page()`]
+//! measures one, [`simulate`] runs it in virtual time; both return a [`Drawing`], which [`to_svg`], [`to_csv`], [`to_text`] and [`page()`]
 //! write.
 #![forbid(unsafe_code)]
 
@@ -14,12 +14,14 @@ mod figure;
 mod page;
 mod region;
 mod run;
+mod sim;
 mod text;
 
 pub use catalogue::{FIGURES, find};
 pub use draw::{DrawError, to_svg};
-pub use drawing::{Drawing, FigureError, Line, PlotPoint, Terms};
+pub use drawing::{Drawing, FigureError, Line, PlotPoint, Simulated, Terms};
 pub use figure::{Figure, Load, Measure, PaperPoint, SeriesSpec, Sweep};
 pub use page::page;
 pub use run::{run, unmeasured};
+pub use sim::simulate;
 pub use text::{to_csv, to_text};

@@ -74,6 +74,10 @@ fn section(html: &mut String, drawing: &Drawing) -> Result<(), DrawError> {
             escaped(&json)
         );
     }
+    if let Some(simulated) = &drawing.simulated {
+        let json = serde_json::to_string(simulated).unwrap_or_default();
+        let _ = writeln!(html, "<pre>{}</pre>", escaped(&json));
+    }
     html.push_str("</section>\n");
     Ok(())
 }

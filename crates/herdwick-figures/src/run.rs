@@ -32,7 +32,7 @@ pub fn run(
     terms: &Terms,
     watch: &mut dyn FnMut(&Progress),
 ) -> Result<Drawing, FigureError> {
-    let mut drawing = blank(figure, terms);
+    let mut drawing = blank(figure, place(terms));
     let mut failures = Failures::default();
     if figure.name == "table 1" {
         table((&mut drawing, &mut failures), terms, watch);
@@ -80,13 +80,18 @@ fn has_workers(figure: &Figure, series: &SeriesSpec, index: usize) -> bool {
 /// Returns the drawing of a figure of which `error` left nothing: the paper's points alone.
 #[must_use]
 pub fn unmeasured(figure: &'static Figure, terms: &Terms, error: &FigureError) -> Drawing {
-    let mut drawing = blank(figure, terms);
+    let mut drawing = blank(figure, place(terms));
     drawing.missing.push(error.to_string());
     drawing
 }
 
+/// Returns the name and the class of the fabric.
+pub(crate) fn place(terms: &Terms) -> (&str, FigureClass) {
+    (terms.fabric.name(), terms.fabric.word())
+}
+
 /// Returns the drawing of a figure without points of its own.
-fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
+pub(crate) fn blank(figure: &Figure, (fabric, class): (&str, FigureClass)) -> Drawing {
     let labels = figure.labels();
     let at = |x: f64| match (figure.measure, figure.sweep) {
         (Measure::LatencyOverMops, _) | (_, Sweep::Designs(_)) => x,
@@ -113,7 +118,7 @@ fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
         }
     }
     let (fabric, word) = match figure.is_measured() {
-        true => (terms.fabric.name(), terms.fabric.word().name()),
+        true => (fabric, class.name()),
         false => ("", ""),
     };
     Drawing {
@@ -133,13 +138,14 @@ fn blank(figure: &'static Figure, terms: &Terms) -> Drawing {
         rows: Vec::new(),
         found: figure.found,
         here: String::new(),
-        why: match terms.fabric.word() {
+        why: match class {
             FigureClass::Hardware if figure.is_measured() => HARDWARE,
             _ => figure.why,
         },
         missing: figure.missing.map(str::to_owned).into_iter().collect(),
         failed: 0,
         manifest: None,
+        simulated: None,
     }
 }
 
@@ -383,7 +389,7 @@ fn shares(zipf: bool, partitions: usize) -> Vec<PlotPoint> {
 }
 
 /// Says the best of each series in a sentence.
-fn here(drawing: &Drawing, measure: Measure) -> String {
+pub(crate) fn here(drawing: &Drawing, measure: Measure) -> String {
     let best = |line: &Line| {
         let values = line.points.iter().map(|point| point.y);
         match measure {

@@ -110,6 +110,13 @@ pub fn to_text(drawing: &Drawing) -> String {
     for missing in &drawing.missing {
         let _ = writeln!(text, "missing: {missing}");
     }
+    if let Some(simulated) = &drawing.simulated {
+        let _ = writeln!(
+            text,
+            "profile {}, seed {}, {} ns a point; commit {}",
+            simulated.profile, simulated.seed, simulated.measured_ns, simulated.commit
+        );
+    }
     text
 }
 

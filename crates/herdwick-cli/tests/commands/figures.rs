@@ -71,6 +71,12 @@ fn wrong_arguments_have_the_codes_of_the_table() {
             "one fabric: say one of shm, verbs, roce",
         ),
         (&["figure", "3", "--seconds", "0"], 2, "--seconds"),
+        (&["figure", "3", "--fabric", "sim:nothing"], 2, "nothing"),
+        (
+            &["figure", "3", "--fabric", "sim:apt", "--seconds", "1"],
+            2,
+            "leave out --seconds",
+        ),
         // Options that would do nothing.
         (
             &["figure", "14", "--fabric", "shm"],

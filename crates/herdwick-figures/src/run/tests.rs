@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use herdwick_bench::{Fabric, Latency, Run, Subject};
 
 use super::*;
-use crate::{FIGURES, find, page, to_csv, to_svg, to_text};
+use crate::{FIGURES, find, page, simulate, to_csv, to_svg, to_text};
+
+const PLACE: (&str, FigureClass) = ("shm", FigureClass::Shm);
 
 fn terms() -> Terms {
     Terms {
@@ -33,7 +35,7 @@ fn catalogue_has_every_figure_of_the_evaluation_once() {
 #[test]
 fn every_point_of_the_paper_stands_at_a_value_of_its_axis() {
     for figure in FIGURES {
-        let drawing = blank(figure, &terms());
+        let drawing = blank(figure, PLACE);
         let points = drawing.paper.iter().flat_map(|line| &line.points);
         for point in points {
             assert!(
@@ -178,7 +180,7 @@ fn outcome(latency_us: Option<Latency>, errors: u64) -> Outcome {
 #[test]
 fn points_that_vanish_or_fail_are_told() {
     let figure = find("11").unwrap();
-    let mut drawing = blank(figure, &terms());
+    let mut drawing = blank(figure, PLACE);
     let mut line = Line {
         name: "HERD".to_owned(),
         ..Line::default()
@@ -227,7 +229,7 @@ fn latencies_over_throughput_are_drawn_on_a_logarithmic_axis() {
             points,
         }],
         paper: Vec::new(),
-        ..blank(find("11").unwrap(), &terms())
+        ..blank(find("11").unwrap(), PLACE)
     };
     let svg = to_svg(&drawing([1.0, 10.0, 100.0].map(point).to_vec()))
         .unwrap()
@@ -249,7 +251,7 @@ fn latencies_over_throughput_are_drawn_on_a_logarithmic_axis() {
 /// Values that no line may join are bars, side by side, with the paper's points on those of their series.
 #[test]
 fn groups_of_bars_have_one_for_each_series_and_the_papers_points_on_them() {
-    let drawing = blank(find("5").unwrap(), &terms());
+    let drawing = blank(find("5").unwrap(), PLACE);
     assert_eq!(drawing.labels[..3], ["SEND/SEND", "WR/WR", "WR/SEND"]);
     let point = |x: usize| PlotPoint {
         x: x as f64,
@@ -285,13 +287,36 @@ fn the_axis_has_the_papers_values_in_their_order() {
     assert_eq!(labels("13"), ["1", "2", "5", "6"]);
     assert_eq!(labels("12"), ["1", "2", "4", "8", "16", "260"]);
     assert_eq!(labels("7"), ["1", "5"]);
-    let drawing = blank(find("13").unwrap(), &terms());
+    let drawing = blank(find("13").unwrap(), PLACE);
     let places: Vec<_> = drawing.paper[0]
         .points
         .iter()
         .map(|point| point.x)
         .collect();
     assert_eq!(places, [0.0, 2.0, 3.0]);
+}
+
+/// On simulated RNICs of the paper's cluster ECHOs are as fast as in the paper.
+#[test]
+fn simulated_figures_are_near_the_papers_points() {
+    let profile = herdwick_sim::Profile::named("apt").unwrap();
+    let drawing = simulate(find("5").unwrap(), ("apt", &profile));
+    assert_eq!(
+        (drawing.fabric.as_str(), drawing.word.as_str()),
+        ("sim:apt", "sim")
+    );
+    let [paper] = &drawing.paper[..] else {
+        panic!("{:?}", drawing.paper);
+    };
+    let inlined = drawing.series.iter().find(|line| line.name == paper.name);
+    let points = &inlined.unwrap().points;
+    assert_eq!(points.len(), 4);
+    for (said, here) in paper.points.iter().zip(points) {
+        assert!((here.y / said.y - 1.0).abs() < 0.05, "{here:?}");
+    }
+    // What is not simulated is named.
+    assert!(drawing.missing[0].starts_with("basic at SEND/SEND, WR/WR, WR/SEND"));
+    assert!(to_text(&drawing).contains("profile apt, seed 1"));
 }
 
 /// Names with commas, as of Figure 7's series, are one field.
@@ -302,7 +327,7 @@ fn rows_of_csv_have_as_many_fields_as_their_head() {
             name: name.to_owned(),
             points: vec![PlotPoint::default()],
         }],
-        ..blank(find("7").unwrap(), &terms())
+        ..blank(find("7").unwrap(), PLACE)
     };
     for series in find("7").unwrap().series {
         assert!(series.name.contains(','));
