@@ -17,6 +17,7 @@ use herdwick_farm::{
     Answer, CallError, ClientEnd, ClientId, ClientTerms, Failure, ServerEnd, ServerTerms, Terms,
     Values,
 };
+use herdwick_mem::crc32c;
 use herdwick_providers::{AnyPort, End, Fabric, VisitAll};
 use herdwick_request::HashKey;
 
@@ -798,6 +799,52 @@ fn absurd_messages_are_counted_and_refused() {
         "{counters:?}"
     );
     assert_eq!(counters.puts, 20);
+}
+
+/// Whole messages, with the right checksum, whose lengths fit their cell but not the table.
+#[test]
+fn lengths_that_the_table_lacks_are_counted_and_refused_whatever_the_checksum() {
+    const CHUNK: usize = 16;
+    let mut world = Seeded::new(15, &terms(Values::Inline), 1, &ClientTerms::default());
+    let mut hostile = Hostile::connect(&mut world);
+    let (cell, put, get) = (1088, 2_u16, 1_u16);
+    let lengths: [(u8, u16, u16); 5] = [
+        (8, 1032, put),
+        (0, 8, put),
+        (25, 8, put),
+        (200, 0, get),
+        (0, 0, get),
+    ];
+    for (number, (key_len, value_len, operation)) in (0_u64..).zip(lengths) {
+        let count = usize::from(key_len).div_ceil(8) + usize::from(value_len).div_ceil(8);
+        let mut words = vec![0x2a2a; count];
+        let [low, high] = (value_len | operation << 12).to_le_bytes();
+        let half = [(number / WINDOW as u64) as u8 + 1, key_len, low, high];
+        let crc = words.iter().fold(crc32c(0, &half), |crc, word: &u64| {
+            crc32c(crc, &word.to_le_bytes())
+        });
+        words.push(u64::from(u32::from_le_bytes(half)) | u64::from(crc) << 32);
+        let end = (number % WINDOW as u64 + 1) * cell;
+        let first = end - 8 * words.len() as u64;
+        for (chunk, words) in (0..).zip(words.chunks(CHUNK)) {
+            let to = hostile
+                .grant
+                .requests
+                .offset(first + chunk * 8 * CHUNK as u64);
+            assert_eq!(hostile.write(&mut world, words, to), Status::Success);
+        }
+        for _ in 0..10 {
+            world.turn();
+        }
+        assert_eq!(
+            world.server.side.counters().refused,
+            number + 1,
+            "{key_len}"
+        );
+    }
+    assert_eq!(world.server.side.counters().puts, 0);
+    world.put(0, 1, b"served", 0).unwrap();
+    assert_eq!(world.wait(), Kept::Done);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! FaRM-KV: its table, its machines over the seeded fabric, and the layouts that docs/farm.md draws.
 
+mod guards;
 mod layout_doc;
 mod machines;
 mod table;
