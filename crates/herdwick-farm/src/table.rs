@@ -205,6 +205,7 @@ impl Table {
             return Err(PutError::Full);
         };
         let key_words = self.item.len();
+        // The value first: a slot points only to blocks that are complete.
         push_words(&mut self.item, value);
         let pointer = Pointer {
             block,
@@ -228,6 +229,7 @@ impl Table {
             ..labels
         };
         self.lines.publish(run, new, &self.item);
+        // A reader that still has the old pointer finds another version in the block.
         self.give_block(pointer, labels.value_len);
     }
 
@@ -278,6 +280,7 @@ impl Table {
                 let distance = usize::from(self.distances[*slot]);
                 free - slot + distance < reach
             };
+            // The farthest item first, as in hopscotch hashing: fewest moves.
             let from = (free + 1 - reach..free).find(movable)?;
             self.displace(from, free);
             free = from;

@@ -88,6 +88,7 @@ impl<C> Clients<C> {
     pub fn remove(&mut self, id: ClientId) -> Option<C> {
         self.get_mut(id)?;
         let place = &mut self.places[usize::from(id.index)];
+        // An id recurs after 65,536 clients at its index: completions of the first are long polled.
         place.turn = place.turn.wrapping_add(1);
         place.client.take()
     }

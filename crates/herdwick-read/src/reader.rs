@@ -118,6 +118,7 @@ impl<L> Reader<L> {
             },
             read_bytes_max: has.read_bytes_max,
             slots: (0..lookups).map(|_| Slot::free()).collect(),
+            // Taken from the end: the buffer that was used last is still in the cache.
             free: (0..lookups).rev().collect(),
             due: VecDeque::with_capacity(options.lookups),
             pace: Pace::new(options, has.rd_atomic_max),
@@ -262,6 +263,7 @@ impl<L> Reader<L> {
         while let Some(index) = self.due.get(steps).copied() {
             let step = &self.slots[index as usize].step;
             let room = batch.remaining_capacity() >= READS_PER_STEP;
+            // In order: a step that has to wait is not overtaken by smaller ones.
             if !room || !self.pace.admit(step) {
                 break;
             }
@@ -361,6 +363,7 @@ impl<L> Reader<L> {
         slot.posted = false;
         self.heard = true;
         self.pace.release(&slot.step);
+        // A copy: what the judge checks are the bytes that the caller gets.
         let bytes = &mut self.copy[..slot.step.room()];
         self.inbox
             .read_bytes(index * self.options.step_bytes, bytes);
@@ -405,6 +408,7 @@ impl<L> Reader<L> {
             Verdict::Follow(step) => {
                 slot.step = step;
                 slot.steps += 1;
+                // A peer's pointers may form a cycle.
                 if slot.steps > self.options.steps {
                     return Some(Doubt::Steps);
                 }
