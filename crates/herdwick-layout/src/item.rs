@@ -1,55 +1,110 @@
-//! The layout of an item: a 32-byte header with a checksum, then key and value.
+//! The layout of an item in the store: a header of 16, 24 or 32 bytes, key, value, and the gap before
+//! an item that would lie across two cache lines. docs/store.md has the byte map.
 
-use std::sync::atomic::{Ordering, compiler_fence};
+mod sum;
 
-use herdwick_mem::{crc32c, crc32c_shift};
-use herdwick_request::{Deadline, KEY_BYTES_MAX, Second};
-use zerocopy::{
-    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
-    little_endian::{U16, U32, U64},
-};
+use herdwick_mem::crc32c;
+use herdwick_request::{Deadline, Second};
 
-/// The first 32 bytes of an item; key and value follow, then padding to 8 bytes.
+pub use sum::{Found, amend, bury, checksum, examine, publish, seal, seal_staged, touch};
+
+/// Which words the header of an item has. An item is written in the shortest form that holds what is
+/// known of it, and may keep a longer one when it is written again in place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// 16 bytes: no client flags, no deadline, a version below 2^40, a value below 4 KiB.
+    #[default]
+    Compact,
+    /// 24 bytes: as [`Form::Compact`], with client flags and a deadline.
+    Extended,
+    /// 32 bytes: any header.
+    Full,
+}
+
+impl Form {
+    /// Returns the shortest form for an item.
+    #[inline]
+    #[must_use]
+    pub fn of(flags: u32, deadline: Deadline, version: u64, value_len: usize) -> Self {
+        if version >> VERSION_BITS != 0 || value_len > SHORT_MAX {
+            Self::Full
+        } else if flags != 0 || deadline != Deadline::NEVER {
+            Self::Extended
+        } else {
+            Self::Compact
+        }
+    }
+
+    /// Returns the bytes of a header.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        HEADER_MIN + 8 * self as usize
+    }
+}
+
+/// Bytes of the shortest header.
+pub const HEADER_MIN: usize = 16;
+/// Bytes of the longest header.
+pub const HEADER_MAX: usize = 32;
+const _: () = assert!(Form::Compact.bytes() == HEADER_MIN && Form::Full.bytes() == HEADER_MAX);
+/// Items begin at multiples of this.
+pub const ALIGN: usize = 8;
+/// Bytes of a cache line. An item that fits one lies within one, unless its form is the full one.
+pub const LINE: usize = 64;
+
+/// Offsets in the first word.
+const KEY_LEN_AT: usize = 0;
+const BITS_AT: usize = 1;
+const SHAPE_AT: usize = 2;
+/// The checksum of a [`Form::Compact`] item, the client flags of another.
+const LOW_AT: usize = 4;
+/// Offset of the word of last access and version.
+const STAMP_AT: usize = 8;
+/// Offset of the word of checksum and deadline: not in [`Form::Compact`].
+const CHECK_AT: usize = 16;
+/// Offset of the word of a long value's length and a wide version: in [`Form::Full`] alone.
+const WIDE_AT: usize = 24;
+const _: () = assert!(LOW_AT + 4 == STAMP_AT && STAMP_AT + 8 == CHECK_AT);
+const _: () = assert!(CHECK_AT + 8 == WIDE_AT && WIDE_AT + 8 == HEADER_MAX);
+
+/// Bits of the shape that hold the value's length; those of the form follow.
+const LENGTH_BITS: u32 = 12;
+const SHORT_MAX: usize = (1 << LENGTH_BITS) - 1;
+/// Bits of the stamp that hold the second of the last access; the version follows.
+const ACCESS_BITS: u32 = 24;
+const ACCESS: u64 = (1 << ACCESS_BITS) - 1;
+/// Bits of the version that the stamp holds.
+const VERSION_BITS: u32 = u64::BITS - ACCESS_BITS;
+
+/// The header of an item, decoded.
 ///
-/// Only items in a file that outlives the process have a checksum. It covers `version..` to the end
-/// of the value, and its seed covers the other fields except the bookkeeping of reads
-/// (`last_access` and most of `bits`). The checksum of a dead item is inverted: no single flipped
-/// bit revives it.
+/// Only items in a file that outlives the process have a checksum. It covers the header, but for the
+/// bookkeeping of reads (the last access and most of `bits`), and key and value. The checksum of a
+/// dead item is inverted: no single flipped bit revives it.
 ///
-/// The checksum and the deadline are one word. So a touch is one store, and a reservation becomes an
-/// item by one: a process that is killed leaves the item as it was before or after it.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
+/// Where an item has a deadline, that and the checksum are one word. So a touch is one store, and a
+/// reservation becomes an item by one: a process that is killed leaves the item as it was before or
+/// after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// 1 to 250.
+    /// 1 to 250; 0 in a gap.
     pub key_len: u8,
     /// A set of [`bit`]s.
     pub bits: u8,
-    /// The flush generation in which it was stored.
-    pub generation: U16,
-    /// The [`Second`] of the last access.
-    pub last_access: U32,
-    /// The checksum or its inverse in the low 32 bits, the [`Deadline`] in the high ones: see
-    /// [`check`].
-    pub check: U64,
+    /// Which words are there.
+    pub form: Form,
+    /// Bytes of the value; of the gap in a gap.
+    pub value_len: u32,
+    /// The client's flags.
+    pub flags: u32,
+    /// When it expires.
+    pub deadline: Deadline,
     /// The version; in a reservation the number that names it.
-    pub version: U64,
-    /// Value length and flags. One word, because the checksum reads it back as one: two stores of
-    /// half a word each could not be forwarded to that load.
-    pub shape: U64,
+    pub version: u64,
+    /// The [`Second`] of the last access, modulo 2^24.
+    pub accessed: u32,
 }
-
-/// Bytes of a [`Header`].
-pub const HEADER: usize = size_of::<Header>();
-/// Offset of the first byte that the checksum covers.
-const CRC_FROM: usize = std::mem::offset_of!(Header, version);
-/// Items begin at multiples of this.
-pub const ALIGN: usize = 8;
-
-const _: () = assert!(HEADER == 32 && CRC_FROM == 16 && HEADER.is_multiple_of(ALIGN));
-const _: () = assert!(std::mem::offset_of!(Header, key_len) == 0);
-const _: () = assert!(std::mem::offset_of!(Header, check) == 8);
-const _: () = assert!(std::mem::offset_of!(Header, shape) == 24);
 
 /// Bits of [`Header::bits`].
 pub mod bit {
@@ -91,66 +146,72 @@ pub mod bit {
     }
 }
 
-/// Encodes [`Header::check`].
-#[inline]
-#[must_use]
-pub fn check(crc: u32, deadline: Deadline) -> U64 {
-    (u64::from(crc) | u64::from(deadline.0) << 32).into()
-}
-
-/// Encodes [`Header::shape`]: the value's length in the low 32 bits, the flags in the high ones.
-#[inline]
-#[must_use]
-pub fn shape(value_len: usize, flags: u32) -> U64 {
-    (u64::from(value_len as u32) | u64::from(flags) << 32).into()
-}
-
 impl Header {
+    /// Decodes the header of the item, or gap, at the beginning of `item`.
+    ///
+    /// # Panics
+    /// If `item` is shorter than its header.
+    #[inline(always)]
+    #[must_use]
+    pub fn read(item: &[u8]) -> Self {
+        let (first, stamp) = (word(item, 0), word(item, STAMP_AT));
+        let shape = (first >> (8 * SHAPE_AT)) as u16;
+        let mut header = Self {
+            key_len: first as u8,
+            bits: (first >> (8 * BITS_AT)) as u8,
+            form: Form::Compact,
+            value_len: u32::from(shape) & SHORT_MAX as u32,
+            flags: 0,
+            deadline: Deadline::NEVER,
+            version: stamp >> ACCESS_BITS,
+            accessed: (stamp & ACCESS) as u32,
+        };
+        let form = shape >> LENGTH_BITS;
+        if form == 0 {
+            return header;
+        }
+        header.form = Form::Extended;
+        header.flags = (first >> (8 * LOW_AT)) as u32;
+        header.deadline = Deadline((word(item, CHECK_AT) >> 32) as u32);
+        if form > 1 {
+            let wide = word(item, WIDE_AT);
+            header.form = Form::Full;
+            header.value_len = wide as u32;
+            header.version |= (wide >> 32) << VERSION_BITS;
+        }
+        header
+    }
+
+    /// Returns the words, without a checksum.
+    #[inline(always)]
+    fn words(&self) -> [u64; 4] {
+        let short = match self.form {
+            Form::Full => 0,
+            _ => u64::from(self.value_len),
+        };
+        let shape = short | (self.form as u64) << LENGTH_BITS;
+        let first = u64::from(self.key_len)
+            | u64::from(self.bits) << (8 * BITS_AT)
+            | shape << (8 * SHAPE_AT)
+            | u64::from(self.flags) << (8 * LOW_AT);
+        let stamp = u64::from(self.accessed) & ACCESS | self.version << ACCESS_BITS;
+        let check = u64::from(self.deadline.0) << 32;
+        let wide = u64::from(self.value_len) | self.version >> VERSION_BITS << 32;
+        [first, stamp, check, wide]
+    }
+
     /// Returns the bytes of the value.
     #[inline]
     #[must_use]
     pub fn value_len(&self) -> usize {
-        self.shape.get() as u32 as usize
+        self.value_len as usize
     }
 
-    /// Returns the client's flags.
+    /// Returns the second of the last access, which was within 2^24 seconds (194 days) before `now`.
     #[inline]
     #[must_use]
-    pub fn flags(&self) -> u32 {
-        (self.shape.get() >> 32) as u32
-    }
-
-    /// Returns the checksum, or its inverse.
-    #[inline]
-    #[must_use]
-    pub fn crc(&self) -> u32 {
-        self.check.get() as u32
-    }
-
-    /// Changes the checksum, by one store.
-    #[inline]
-    pub fn set_crc(&mut self, crc: u32) {
-        self.check = check(crc, self.deadline());
-    }
-
-    /// Changes the deadline, by one store. The checksum is that of the former one.
-    #[inline]
-    pub fn set_deadline(&mut self, deadline: Deadline) {
-        self.check = check(self.crc(), deadline);
-    }
-
-    /// Returns the deadline.
-    #[inline]
-    #[must_use]
-    pub fn deadline(&self) -> Deadline {
-        Deadline((self.check.get() >> 32) as u32)
-    }
-
-    /// Returns the second of the last access.
-    #[inline]
-    #[must_use]
-    pub fn last_access(&self) -> Second {
-        Second(self.last_access.get())
+    pub fn last_access(&self, now: Second) -> Second {
+        Second(now.0 - (now.0.wrapping_sub(self.accessed) & ACCESS as u32).min(now.0))
     }
 
     /// Returns whether `bit` is set.
@@ -160,184 +221,180 @@ impl Header {
         self.bits & bit != 0
     }
 
-    /// Returns the bytes of key and value.
+    /// Returns the bytes up to the value.
     #[inline]
     #[must_use]
-    pub fn payload(&self) -> usize {
-        self.key_len as usize + self.value_len()
+    pub fn front(&self) -> usize {
+        self.form.bytes() + usize::from(self.key_len)
     }
 
-    /// Returns the bytes that it takes, header and padding included.
+    /// Returns the bytes up to the end of the value.
+    #[inline]
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.front() + self.value_len()
+    }
+
+    /// Returns whether these are the bytes of a gap.
+    #[inline]
+    #[must_use]
+    pub fn is_gap(&self) -> bool {
+        self.key_len == 0
+    }
+
+    /// Returns the bytes in the store, padding included.
     #[inline]
     #[must_use]
     pub fn footprint(&self) -> usize {
-        footprint(self.key_len as usize, self.value_len())
+        padded(self.form, self.end())
+    }
+
+    /// Returns the header in a form that is long enough for what it has now, and at least its own.
+    #[inline]
+    #[must_use]
+    pub fn fitting(self) -> Self {
+        let needed = Form::of(self.flags, self.deadline, self.version, self.value_len());
+        Self {
+            form: self.form.max(needed),
+            ..self
+        }
     }
 }
 
-/// Returns the bytes that an item takes, header and padding included.
+/// Returns the bytes that an item of this form takes in the store, padding included.
 #[must_use]
 #[inline]
-pub fn footprint(key_len: usize, value_len: usize) -> usize {
-    (HEADER + key_len + value_len).next_multiple_of(ALIGN)
+pub fn footprint(form: Form, key_len: usize, value_len: usize) -> usize {
+    padded(form, form.bytes() + key_len + value_len)
 }
 
-/// Computes and stores the checksum of an item. `item` is all its bytes but the padding.
-///
-/// # Panics
-/// If `item` is shorter than a header.
+/// Half a line or a line, or else a multiple of [`ALIGN`]. The full form, which a store that evicts
+/// nothing has for all, takes neither, so that it leaves no gaps.
 #[inline]
-pub fn seal(item: &mut [u8]) {
-    let crc = checksum(item);
-    header_mut(item).set_crc(crc);
-}
-
-/// Returns the checksum of an item; see [`Header`] for what it covers. `item` is all its bytes but
-/// the padding.
-///
-/// # Panics
-/// If `item` is shorter than a header.
-#[inline]
-#[must_use]
-pub fn checksum(item: &[u8]) -> u32 {
-    checksum_until(item, header(item).deadline())
-}
-
-/// Returns the checksum that an item would have with another deadline.
-#[inline]
-fn checksum_until(item: &[u8], deadline: Deadline) -> u32 {
-    let header = header(item);
-    let kind = u32::from(header.key_len) | u32::from(header.bits & bit::STALE) << 8;
-    let seed = kind | u32::from(header.generation.get()) << 16;
-    crc32c(seed ^ deadline.0.rotate_left(12), &item[CRC_FROM..])
-}
-
-/// Returns the checksum of a reservation: it covers the lengths and the key, which stay as they are
-/// when it becomes an item.
-fn checksum_staged(item: &[u8]) -> u32 {
-    let header = header(item);
-    let key = &item[HEADER..HEADER + usize::from(header.key_len)];
-    crc32c(!(header.value_len() as u32), key)
-}
-
-#[inline]
-fn header(item: &[u8]) -> &Header {
-    let (header, _) = Header::ref_from_prefix(item).expect("an item has a header");
-    header
-}
-
-#[inline]
-fn header_mut(item: &mut [u8]) -> &mut Header {
-    let (header, _) = Header::mut_from_prefix(item).expect("an item has a header");
-    header
-}
-
-/// Stores the checksum that marks a reservation, which is dead until [`publish`]. `item` begins with
-/// header and key.
-///
-/// # Panics
-/// If `item` is shorter than these.
-pub fn seal_staged(item: &mut [u8]) {
-    let crc = !checksum_staged(item);
-    header_mut(item).set_crc(crc);
-}
-
-/// Makes a reservation an item with another header of the same lengths. `item` is all its bytes but
-/// the padding. Until the last store, of one word, it is a reservation to [`examine`]. `before_last`
-/// is called before that.
-///
-/// # Panics
-/// If `item` is shorter than a header.
-pub fn publish(item: &mut [u8], published: Header, before_last: impl FnOnce()) {
-    let to = header_mut(item);
-    let was = to.check;
-    *to = Header {
-        check: was,
-        ..published
-    };
-    let deadline = published.deadline();
-    let crc = checksum_until(item, deadline);
-    compiler_fence(Ordering::Release);
-    before_last();
-    header_mut(item).check = check(crc, deadline);
-}
-
-/// Up to this many bytes of key and value, an item's checksum is recomputed when its header
-/// changes: that costs less than shifting the difference.
-const SUMMED_ANEW: usize = 4 << 10;
-
-/// Changes the deadline of an item and its checksum by one store, without reading a long value: CRC
-/// is linear, so the difference of the headers' checksums, shifted over the payload, is the
-/// difference of the items'.
-///
-/// # Panics
-/// If `item` is shorter than a header.
-pub fn touch(item: &mut [u8], deadline: Deadline) {
-    let payload = item.len() - HEADER;
-    let crc = if payload <= SUMMED_ANEW {
-        checksum_until(item, deadline)
+fn padded(form: Form, len: usize) -> usize {
+    if form == Form::Full || len > LINE {
+        let len = len.next_multiple_of(ALIGN);
+        len + if len == LINE { ALIGN } else { 0 }
+    } else if len > LINE / 2 {
+        LINE
     } else {
-        let front = &item[..HEADER];
-        let difference = checksum(front) ^ checksum_until(front, deadline);
-        header(item).crc() ^ crc32c_shift(difference, payload)
-    };
-    header_mut(item).check = check(crc, deadline);
-}
-
-/// Changes the header of an item, but not its lengths, and updates its checksum as [`touch`] does,
-/// but by more than one store.
-///
-/// # Panics
-/// If `item` is shorter than a header.
-pub fn amend(item: &mut [u8], change: impl FnOnce(&mut Header)) {
-    let (header, payload) = Header::mut_from_prefix(item).expect("an item has a header");
-    let before = checksum(header.as_bytes());
-    change(header);
-    if payload.len() <= SUMMED_ANEW {
-        return seal(item);
+        LINE / 2
     }
-    let difference = before ^ checksum(header.as_bytes());
-    let crc = header.crc() ^ crc32c_shift(difference, payload.len());
-    header.set_crc(crc);
 }
 
-/// The result of [`examine`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// A valid item, with the bytes that it takes.
-    Item(usize),
-    /// A dead item (deleted, replaced or reserved), with the bytes that it takes.
-    Dead(usize),
-    /// Neither; its length is unknown.
-    Damaged,
-}
-
-/// Validates the item at the beginning of `bytes`, which may hold anything.
+/// Returns whether an item that takes `len` bytes lies within a cache line.
 #[must_use]
-pub fn examine(bytes: &[u8]) -> Found {
-    let Ok((header, _)) = Header::ref_from_prefix(bytes) else {
-        return Found::Damaged;
-    };
-    let len = header.footprint();
-    if !(1..=KEY_BYTES_MAX).contains(&usize::from(header.key_len)) || len > bytes.len() {
-        return Found::Damaged;
-    }
-    let sum = checksum(&bytes[..HEADER + header.payload()]);
-    match header.crc() {
-        crc if crc == sum && !header.has(bit::STAGED) => Found::Item(len),
-        crc if crc == !sum || crc == !checksum_staged(bytes) => Found::Dead(len),
-        _ => Found::Damaged,
+#[inline]
+pub fn is_lined(len: usize) -> bool {
+    len == LINE || len == LINE / 2
+}
+
+/// Returns the bytes of the gap before an item that takes `len` bytes, if what is before it ends at
+/// `end`.
+#[must_use]
+#[inline]
+pub fn gap_before(end: usize, len: usize) -> usize {
+    let used = end % LINE;
+    if is_lined(len) && used + len > LINE {
+        LINE - used
+    } else {
+        0
     }
 }
 
-/// Writes a header in place, field by field. A header assembled on the stack and copied from there
-/// would be read back by wider loads than the stores that wrote it, which defeats store
-/// forwarding.
+#[inline(always)]
+fn word(item: &[u8], at: usize) -> u64 {
+    let (bytes, _) = item[at..]
+        .split_first_chunk()
+        .expect("an item has its header");
+    u64::from_le_bytes(*bytes)
+}
+
+#[inline(always)]
+fn put_word(item: &mut [u8], at: usize, word: u64) {
+    item[at..at + 8].copy_from_slice(&word.to_le_bytes());
+}
+
+/// Returns whether the item at the beginning of `item` has this key.
+#[inline(always)]
+#[must_use]
+pub fn has_key(item: &[u8], key: &[u8]) -> bool {
+    let Some(header) = item.first_chunk::<HEADER_MIN>() else {
+        return false;
+    };
+    let form = usize::from(header[SHAPE_AT + 1] >> (LENGTH_BITS - 8));
+    let front = HEADER_MIN + 8 * form;
+    match item.get(front..front + key.len()) {
+        Some(own) => header[KEY_LEN_AT] as usize == key.len() && herdwick_mem::same(own, key),
+        None => false,
+    }
+}
+
+/// Changes the bits, by one store.
+#[inline]
+pub fn set_bits(item: &mut [u8], bits: u8) {
+    item[BITS_AT] = bits;
+}
+
+/// Changes the second of the last access, by one store.
+#[inline]
+pub fn set_last_access(item: &mut [u8], second: Second) {
+    let stamp = word(item, STAMP_AT) & !ACCESS | u64::from(second.0) & ACCESS;
+    put_word(item, STAMP_AT, stamp);
+}
+
+/// Changes the deadline of an item that has a word for it, by one store, but not its checksum.
 ///
 /// # Panics
-/// If `item` is shorter than a header.
+/// If `item` is shorter than such a header.
 #[inline]
-pub fn put_header(item: &mut [u8], header: Header) {
-    let (to, _) = Header::mut_from_prefix(item).expect("an item has a header");
-    *to = header;
+pub fn set_deadline(item: &mut [u8], deadline: Deadline) {
+    let check = word(item, CHECK_AT) & u64::from(u32::MAX);
+    put_word(item, CHECK_AT, check | u64::from(deadline.0) << 32);
+}
+
+/// Writes a header, with no checksum yet.
+///
+/// # Panics
+/// If `item` is shorter than the header.
+#[inline(always)]
+pub fn put_header(item: &mut [u8], header: &Header) {
+    let [first, stamp, check, wide] = header.words();
+    put_word(item, 0, first);
+    put_word(item, STAMP_AT, stamp);
+    if header.form > Form::Compact {
+        put_word(item, CHECK_AT, check);
+    }
+    if header.form == Form::Full {
+        put_word(item, WIDE_AT, wide);
+    }
+}
+
+/// Writes a gap of `len` bytes, a multiple of [`ALIGN`]: nothing lies in them.
+///
+/// # Panics
+/// If `bytes` is shorter than a word.
+#[inline]
+pub fn put_gap(bytes: &mut [u8], len: u32) {
+    put_word(bytes, 0, gap(len));
+}
+
+/// The word of a gap: no key, no bits, a check of the length, and the length.
+fn gap(len: u32) -> u64 {
+    let check = crc32c(0, &len.to_le_bytes()) as u16;
+    u64::from(check) << (8 * SHAPE_AT) | u64::from(len) << (8 * LOW_AT)
+}
+
+/// Returns the bytes to what lies behind the item, or gap, at the beginning of `bytes`.
+///
+/// # Panics
+/// If `bytes` is shorter than its header.
+#[inline]
+#[must_use]
+pub fn step(bytes: &[u8]) -> usize {
+    if bytes[KEY_LEN_AT] == 0 {
+        (word(bytes, 0) >> (8 * LOW_AT)) as usize
+    } else {
+        Header::read(bytes).footprint()
+    }
 }

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | [`wire::Line`] | [`wire::encode`] | [`wire::Line::body`], [`wire::decode`] |
 //! | [`wire::ReplyHead`] | its constructors | its accessors: an unknown code is `None` |
-//! | [`item::Header`], key, value | [`item::put_header`], [`item::seal`] | [`item::examine`] |
+//! | [`item::Header`], key, value; gaps | [`item::put_header`], [`item::seal`], [`item::put_gap`] | [`item::examine`] |
 //! | [`bucket::Bucket`] | [`bucket::Bucket::set`] | its tag: a match is a guess, and the item decides |
 //!
 //! A request through a line, from the client to the worker:

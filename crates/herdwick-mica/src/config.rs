@@ -9,7 +9,7 @@ use herdwick_request::HashKey;
 pub struct StoreConfig {
     /// Bytes of memory in all: index, segments, table of segments.
     pub memory_bytes: usize,
-    /// Maximum size of an item in bytes, 32 bytes of header and the key included (memcached's
+    /// Maximum size of an item in bytes, a header of 32 bytes and the key included (memcached's
     /// `-I`).
     pub item_bytes_max: usize,
     /// Key of the hash that requests carry.

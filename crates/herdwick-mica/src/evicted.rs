@@ -27,13 +27,13 @@ impl Evicted {
         &self.key[..usize::from(self.key_len)]
     }
 
-    pub(crate) fn new(items: &Items, at: Offset) -> Self {
+    pub(crate) fn new(items: &Items, at: Offset, now: Second) -> Self {
         let header = items.header(at);
         let mut key = [0; KEY_BYTES_MAX];
         key[..usize::from(header.key_len)].copy_from_slice(items.key(at));
         Self {
-            deadline: header.deadline(),
-            last_access: header.last_access(),
+            deadline: header.deadline,
+            last_access: header.last_access(now),
             value_len: header.value_len(),
             fetched: header.has(bit::FETCHED),
             key,

@@ -57,7 +57,7 @@ impl Store {
         } else {
             counters.evictions += 1;
             counters.evicted_unfetched += unfetched;
-            counters.evicted_nonzero += u64::from(header.deadline() != Deadline::NEVER);
+            counters.evicted_nonzero += u64::from(header.deadline != Deadline::NEVER);
             self.record_eviction(at);
         }
     }
@@ -67,7 +67,7 @@ impl Store {
             return;
         };
         if list.len() < EVICTIONS_MAX {
-            list.push(Evicted::new(&self.items, at));
+            list.push(Evicted::new(&self.items, at, self.now));
         } else {
             *missed += 1;
         }

@@ -4,11 +4,13 @@ use std::{io, ops::Range};
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{HEADER, Header, amend, publish, put_header, seal, seal_staged, touch},
+    item::{
+        self, Header, amend, has_key, publish, put_gap, put_header, seal, seal_staged, set_bits,
+        set_deadline, set_last_access, touch,
+    },
 };
-use herdwick_mem::{Arena, copy, prefetch_read, same};
-use herdwick_request::Deadline;
-use zerocopy::FromBytes;
+use herdwick_mem::{Arena, copy, prefetch_read};
+use herdwick_request::{Deadline, Second};
 
 /// A byte range.
 #[derive(Clone, Copy)]
@@ -52,82 +54,84 @@ impl Items {
         self.bytes.give_back(bytes)
     }
 
-    #[inline]
-    pub(crate) fn header(&self, at: Offset) -> &Header {
-        let bytes = &self.bytes[at.0..at.0 + HEADER];
-        Header::ref_from_bytes(bytes).expect("HEADER bytes are a Header")
-    }
-
-    #[inline]
-    pub(crate) fn header_mut(&mut self, at: Offset) -> &mut Header {
-        let bytes = &mut self.bytes[at.0..at.0 + HEADER];
-        Header::mut_from_bytes(bytes).expect("HEADER bytes are a Header")
+    /// Returns the header of the item, or gap, at `at`.
+    #[inline(always)]
+    pub(crate) fn header(&self, at: Offset) -> Header {
+        Header::read(&self.bytes[at.0..])
     }
 
     #[inline]
     pub(crate) fn key(&self, at: Offset) -> &[u8] {
-        let from = at.0 + HEADER;
-        &self.bytes[from..from + self.header(at).key_len as usize]
+        let header = self.header(at);
+        &self.bytes[at.0 + header.form.bytes()..at.0 + header.front()]
     }
 
     #[inline]
     pub(crate) fn value(&self, at: Offset) -> &[u8] {
-        let header = self.header(at);
-        let from = at.0 + HEADER + header.key_len as usize;
-        &self.bytes[from..from + header.value_len()]
+        let run = self.value_run(at);
+        &self.bytes[run.from..run.from + run.len]
     }
 
     #[inline]
     pub(crate) fn value_mut(&mut self, at: Offset) -> &mut [u8] {
-        let header = self.header(at);
-        let from = at.0 + HEADER + header.key_len as usize;
-        let to = from + header.value_len();
-        &mut self.bytes[from..to]
+        let run = self.value_run(at);
+        &mut self.bytes[run.from..run.from + run.len]
     }
 
-    /// Returns whether the item at `at` has this key. `at` may be beyond all items.
-    #[inline]
+    /// Returns whether the item at `at` has this key. `at` may be beyond the memory.
+    #[inline(always)]
     pub(crate) fn is(&self, at: Offset, key: &[u8]) -> bool {
-        // One bounds check covers the header's key length (byte 0) and the key.
-        match self.bytes.get(at.0..at.0 + HEADER + key.len()) {
-            Some(bytes) => bytes[0] as usize == key.len() && same(&bytes[HEADER..], key),
-            None => false,
-        }
+        self.bytes
+            .get(at.0..)
+            .is_some_and(|item| has_key(item, key))
     }
 
-    /// Writes a header.
-    pub(crate) fn put_header(&mut self, at: Offset, header: Header) {
-        put_header(&mut self.bytes[at.0..], header);
-    }
-
-    /// Writes an item, with its checksum if items have checksums.
+    /// Returns the bytes from the item, or gap, at `at` to what lies behind it.
     #[inline]
-    pub(crate) fn write(&mut self, at: Offset, header: Header, key: &[u8], value: &[u8]) {
-        let item = &mut self.bytes[at.0..at.0 + HEADER + key.len() + value.len()];
+    pub(crate) fn step(&self, at: Offset) -> usize {
+        item::step(&self.bytes[at.0..])
+    }
+
+    /// Writes a gap of `len` bytes: a walk passes over it.
+    pub(crate) fn put_gap(&mut self, at: usize, len: u32) {
+        put_gap(&mut self.bytes[at..], len);
+    }
+
+    /// Returns the bytes of an item but the padding.
+    #[inline]
+    fn whole(&mut self, at: Offset, header: &Header) -> &mut [u8] {
+        &mut self.bytes[at.0..at.0 + header.end()]
+    }
+
+    /// Writes an item, with its checksum if items have them.
+    #[inline]
+    pub(crate) fn write(&mut self, at: Offset, header: &Header, key: &[u8], value: &[u8]) {
+        let sums = self.sums;
+        let item = self.whole(at, header);
         put_header(item, header);
-        let payload = &mut item[HEADER..];
+        let payload = &mut item[header.form.bytes()..];
         copy(&mut payload[..key.len()], key);
         copy(&mut payload[key.len()..], value);
-        if self.sums {
+        if sums {
             seal(item);
         }
     }
 
     /// Writes the header and key of a reservation: a dead item until it is published. Its checksum,
-    /// over lengths and key, is written in every store.
-    pub(crate) fn stage(&mut self, at: Offset, header: Header, key: &[u8]) {
-        let item = &mut self.bytes[at.0..at.0 + HEADER + key.len()];
+    /// over lengths and key, is always written.
+    pub(crate) fn stage(&mut self, at: Offset, header: &Header, key: &[u8]) {
+        let item = &mut self.bytes[at.0..at.0 + header.front()];
         put_header(item, header);
-        copy(&mut item[HEADER..], key);
+        copy(&mut item[header.form.bytes()..], key);
         seal_staged(item);
     }
 
     /// Makes a staged item a live one, by one store.
-    pub(crate) fn publish(&mut self, at: Offset, header: Header) {
+    pub(crate) fn publish(&mut self, at: Offset, header: &Header) {
         if !self.sums {
             return put_header(&mut self.bytes[at.0..], header);
         }
-        let item = &mut self.bytes[at.0..at.0 + HEADER + header.payload()];
+        let item = &mut self.bytes[at.0..at.0 + header.end()];
         publish(item, header, || {
             #[cfg(test)]
             if let Some(witness) = &mut self.witness {
@@ -136,14 +140,14 @@ impl Items {
         });
     }
 
-    /// As [`Self::write`], over an item of the same key and footprint; the key is not written.
+    /// As [`Self::write`], over an item of the same key, form and footprint; the key is not written.
     #[inline]
-    pub(crate) fn overwrite(&mut self, at: Offset, header: Header, value: &[u8]) {
-        let payload = header.payload();
-        let item = &mut self.bytes[at.0..at.0 + HEADER + payload];
+    pub(crate) fn overwrite(&mut self, at: Offset, header: &Header, value: &[u8]) {
+        let sums = self.sums;
+        let item = self.whole(at, header);
         put_header(item, header);
-        copy(&mut item[HEADER + payload - value.len()..], value);
-        if self.sums {
+        copy(&mut item[header.front()..], value);
+        if sums {
             seal(item);
         }
     }
@@ -153,11 +157,11 @@ impl Items {
     pub(crate) fn write_around(
         &mut self,
         at: Offset,
-        header: Header,
+        header: &Header,
         key: &[u8],
         (front, old, back): (&[u8], Run, &[u8]),
     ) {
-        let value = at.0 + HEADER + key.len();
+        let value = at.0 + header.front();
         let middle = value + front.len();
         // First, because the other parts may overwrite the old value.
         self.bytes.copy_within(old.from..old.from + old.len, middle);
@@ -165,15 +169,16 @@ impl Items {
         self.bytes[value..middle].copy_from_slice(front);
         self.bytes[end..end + back.len()].copy_from_slice(back);
         put_header(&mut self.bytes[at.0..], header);
-        self.bytes[at.0 + HEADER..value].copy_from_slice(key);
+        self.bytes[value - key.len()..value].copy_from_slice(key);
         self.seal(at);
     }
 
     /// Returns the byte range of an item's value.
+    #[inline]
     pub(crate) fn value_run(&self, at: Offset) -> Run {
         let header = self.header(at);
         Run {
-            from: at.0 + HEADER + header.key_len as usize,
+            from: at.0 + header.front(),
             len: header.value_len(),
         }
     }
@@ -186,34 +191,44 @@ impl Items {
     /// Marks the item dead for recovery, by inverting its checksum.
     #[inline]
     pub(crate) fn bury(&mut self, at: Offset) {
-        let header = self.header_mut(at);
-        header.set_crc(!header.crc());
+        item::bury(&mut self.bytes[at.0..]);
     }
 
-    /// Changes an item's deadline, by one store.
+    /// Changes an item's bits, which are bookkeeping, by one store.
+    #[inline]
+    pub(crate) fn set_bits(&mut self, at: Offset, bits: u8) {
+        set_bits(&mut self.bytes[at.0..], bits);
+    }
+
+    /// Changes the second of the last access, by one store.
+    #[inline]
+    pub(crate) fn set_last_access(&mut self, at: Offset, second: Second) {
+        set_last_access(&mut self.bytes[at.0..], second);
+    }
+
+    /// Changes the deadline of an item whose form has one, by one store.
     #[inline(never)]
     pub(crate) fn touch(&mut self, at: Offset, deadline: Deadline) {
         if !self.sums {
-            return self.header_mut(at).set_deadline(deadline);
+            return set_deadline(&mut self.bytes[at.0..], deadline);
         }
-        let payload = self.header(at).payload();
-        touch(&mut self.bytes[at.0..at.0 + HEADER + payload], deadline);
+        let header = self.header(at);
+        touch(self.whole(at, &header), deadline);
     }
 
-    /// Changes an item's header, but not its lengths.
-    pub(crate) fn amend(&mut self, at: Offset, change: impl FnOnce(&mut Header)) {
+    /// Changes an item's header, but not its lengths and form.
+    pub(crate) fn amend(&mut self, at: Offset, after: &Header) {
         if !self.sums {
-            return change(self.header_mut(at));
+            return put_header(&mut self.bytes[at.0..], after);
         }
-        let payload = self.header(at).payload();
-        amend(&mut self.bytes[at.0..at.0 + HEADER + payload], change);
+        amend(self.whole(at, after), after);
     }
 
-    /// Recomputes the item's checksum, if items have checksums.
+    /// Recomputes the item's checksum, if items have them.
     pub(crate) fn seal(&mut self, at: Offset) {
         if self.sums {
-            let payload = self.header(at).payload();
-            seal(&mut self.bytes[at.0..at.0 + HEADER + payload]);
+            let header = self.header(at);
+            seal(self.whole(at, &header));
         }
     }
 

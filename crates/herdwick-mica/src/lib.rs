@@ -29,11 +29,12 @@
 //! repeats or changes a key has the same result as its requests one by one.
 //!
 //! # Memory
-//! A ninth of [`StoreConfig::memory_bytes`] is index; the rest is segments, some 256 of 4 KiB to 1 MiB
-//! each, or more of 1 MiB, and a table with an entry for each. An item takes 32 bytes of header, its
-//! key and its value, rounded up to 8. With 16-byte keys and 32-byte values the index is four fifths
-//! full when the segments are full. Items of less than 64 bytes run out of slots before they run out
-//! of segments; larger items leave slots unused.
+//! An eighth of [`StoreConfig::memory_bytes`] is index; the rest is segments and their table, an entry
+//! for each. An item takes 16, 24 or 32 bytes of header, its key and its value (docs/store.md): 24 if it
+//! has client flags or a deadline, 32 if it is of 4 KiB or more, or if the store evicts nothing. One that
+//! fits a cache line lies within one. With 16-byte keys and 32-byte values, a line each, the index is
+//! five sixths full when memory is. Smaller items run out of slots before they run out of memory; larger
+//! ones leave slots unused.
 //!
 //! # Index
 //! Partial-key cuckoo hashing on 64-byte buckets of 8 slots, any number of them. An entry's other
@@ -45,7 +46,7 @@
 //! Memory is cut into segments of 4 KiB to 1 MiB, 128 to 256 of them, more where they would be
 //! larger than 1 MiB, and fewer (24 at least) where smaller than 4 KiB. New items are appended to
 //! the open segment of their kind: those that will expire at about the same time share one, and so
-//! do copies. A segment is free when its last item is dead. While few are free, requests *clean*
+//! do copies; so do items within cache lines, which would leave gaps among others. A segment is free when its last item is dead. While few are free, requests *clean*
 //! one ahead of need, a part each, in proportion to what they store: its items are copied, or
 //! evicted, and their index entries follow.
 //!
@@ -75,10 +76,9 @@
 //!
 //! # Time
 //! Deadlines and flushes are enforced lazily, by the request or the walk that reaches the item. A
-//! flush ends a generation, and each item carries the generation that stored it; so items stored
-//! before and after a flush are distinguished without a clock finer than seconds. The generation
-//! number wraps after 65,536 flushes. Then every item in segments opened before is flushed by its
-//! segment. A flush takes the same few stores however many items there are.
+//! flush seals all segments: the items in those opened before it are flushed. So items stored before and
+//! after a flush are distinguished without a clock finer than seconds, and without a mark in each. A
+//! flush takes a walk over the table of segments, however many items there are.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -1,7 +1,7 @@
 //! Store mode: nothing is evicted, and a put without room is refused with
 //! [`Status::OutOfMemory`].
 
-use herdwick_layout::item::footprint;
+use herdwick_layout::item::{Form, footprint};
 use herdwick_request::{Mode, Op, Put, Reply, Request, Status};
 
 use crate::store::Store;
@@ -42,7 +42,7 @@ impl Store {
             return None;
         }
         let old = hit.map_or(0, |hit| self.items.header(hit.at).footprint());
-        let len = footprint(request.key.len(), stored);
+        let len = footprint(Form::Full, request.key.len(), stored);
         let has_slot = hit.is_some() || self.index.has_way(request.hash);
         // A joined value is written beside the old one, which is read meanwhile.
         let in_place = len == old

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Version of the layout that a store has in a file. Another one cannot be read.
-pub const LAYOUT: u32 = 0x1_0003;
+pub const LAYOUT: u32 = 0x1_0004;
 
 /// Alignment of the parts of a file.
 const PAGE: u64 = 4096;
@@ -83,7 +83,6 @@ impl Store {
         self.superblock.clear();
         self.segments.book.clear();
         self.superblock.put(Mark::Versions, 0);
-        self.superblock.put(Mark::Horizon, 0);
         self.note_flushes();
         self.note_second(self.now);
     }
@@ -92,13 +91,12 @@ impl Store {
     fn recover(&mut self) -> Option<Recovered> {
         let superblock = &self.superblock;
         self.now = Second(u32::try_from(superblock.get(Mark::Second)?).ok()?);
-        self.generation = u16::try_from(superblock.get(Mark::Generation)?).ok()?;
         let flush_at = u32::try_from(superblock.get(Mark::FlushAt)?).ok()?;
         self.flush_at = (flush_at > 0).then_some(Second(flush_at));
         self.promised = superblock.get(Mark::Versions)? * VERSIONS;
         self.sequence = self.promised;
-        let horizon = superblock.get(Mark::Horizon)?;
-        self.segments.resume(horizon);
+        let flushed = superblock.get(Mark::Flushed)?;
+        self.segments.resume(flushed);
         let damaged = self.rebuild_segments();
         Some(Recovered {
             items: self.counters.items,
@@ -115,12 +113,11 @@ impl Store {
         self.superblock.put(Mark::Versions, promised);
     }
 
-    /// Stores generation and pending flush in an order in which a kill in between leaves a flush
-    /// both done and pending, never neither.
+    /// Stores what is flushed and the pending flush in an order in which a kill in between leaves a
+    /// flush both done and pending, never neither.
     pub(crate) fn note_flushes(&mut self) {
         let at = self.flush_at.map_or(0, |at| u64::from(at.0));
-        self.superblock
-            .put(Mark::Generation, self.generation.into());
+        self.superblock.put(Mark::Flushed, self.segments.flushed());
         self.superblock.put(Mark::FlushAt, at);
     }
 

@@ -92,7 +92,7 @@ impl Staging {
 
     /// Returns the reservation at `at` with this header, unless it has ended or moved.
     pub(crate) fn live_at(&mut self, header: &Header, at: Offset) -> Option<&mut Reservation> {
-        let id = Id(NonZeroU64::new(header.version.get())?);
+        let id = Id(NonZeroU64::new(header.version)?);
         let found = self.get(id)?;
         matches!(found.place, Location::At(place) if place == at).then_some(found)
     }

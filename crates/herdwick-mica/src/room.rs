@@ -3,7 +3,7 @@
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{Header, bit, check, footprint, shape},
+    item::{Form, Header, bit, footprint},
 };
 use herdwick_request::{Deadline, KeyHash, Request};
 
@@ -23,7 +23,8 @@ pub(crate) struct Fresh {
 }
 
 impl Store {
-    /// Stores a value: in place if `old` has the same footprint, else as a new item.
+    /// Stores a value: in place if `old` has the same footprint, in its own form or a longer one, else
+    /// as a new item.
     #[inline(always)]
     pub(crate) fn store(
         &mut self,
@@ -32,19 +33,26 @@ impl Store {
         value: &[u8],
         fresh: &Fresh,
     ) -> Offset {
-        let len = footprint(request.key.len(), value.len());
-        match old {
-            Some(hit) if self.items.header(hit.at).footprint() == len && !self.writes_beside() => {
-                let mut header = self.header(request.key, value.len(), fresh);
-                let old = self.items.header(hit.at).bits;
-                let uses = self.count_use(hit.at, old) & bit::COUNT;
+        let header = self.header(request.key, value.len(), fresh);
+        if let Some(hit) = old
+            && !self.writes_beside()
+        {
+            let old = self.items.header(hit.at);
+            let mut header = header;
+            header.form = header.form.max(old.form);
+            if header.footprint() == old.footprint() {
+                let uses = self.count_use(hit.at, old.bits) & bit::COUNT;
                 header.bits = (header.bits & !bit::COUNT) | uses;
-                self.items.overwrite(hit.at, header, value);
+                if header.form == old.form {
+                    self.items.overwrite(hit.at, &header, value);
+                } else {
+                    self.items.write(hit.at, &header, request.key, value);
+                }
                 self.segments.defer(hit.at, fresh.deadline);
-                hit.at
+                return hit.at;
             }
-            _ => self.store_anew(request, old, value, fresh),
         }
+        self.store_anew(request, old, value, header)
     }
 
     #[inline(never)]
@@ -53,22 +61,21 @@ impl Store {
         request: &Request<'_>,
         old: Option<Hit>,
         value: &[u8],
-        fresh: &Fresh,
+        header: Header,
     ) -> Offset {
-        let header = self.header(request.key, value.len(), fresh);
         let len = header.footprint();
         if let Some(old) = old
             && self.writes_beside()
         {
-            self.make_way(fresh.deadline, len);
+            self.make_way(header.deadline, len);
             let at = self.take(&header);
-            self.items.write(at, header, request.key, value);
+            self.items.write(at, &header, request.key, value);
             return self.replace(request.hash, old, at);
         }
         let place = old.map(|hit| self.unlink(hit));
-        self.make_way(fresh.deadline, len);
+        self.make_way(header.deadline, len);
         let at = self.claim(request.hash, place, &header);
-        self.items.write(at, header, request.key, value);
+        self.items.write(at, &header, request.key, value);
         self.segments.commit(at);
         at
     }
@@ -83,25 +90,103 @@ impl Store {
         fresh: &Fresh,
     ) -> Option<Offset> {
         let value_len = front.len() + self.items.header(old.at).value_len() + back.len();
-        self.protected = Some(old.at);
-        self.make_way(fresh.deadline, footprint(request.key.len(), value_len));
-        self.protected = None;
-        let old = self.seek(request).ok()?;
-        let run = self.items.value_run(old.at);
+        let form = self.form(fresh, value_len);
+        let len = footprint(form, request.key.len(), value_len);
+        let old = self.make_way_beside(request, old.at, fresh.deadline, len)?;
         let header = self.header(request.key, value_len, fresh);
-        if self.writes_beside() {
-            let at = self.take(&header);
+        Some(self.write_around(request, old, (front, back), &header))
+    }
+
+    /// Changes the deadline of the item at `at`; one whose form has none is written anew. Returns where
+    /// it is now; `None` if there was no room for it.
+    #[inline]
+    pub(crate) fn set_deadline(
+        &mut self,
+        request: &Request<'_>,
+        at: Offset,
+        deadline: Deadline,
+    ) -> Option<Offset> {
+        let header = self.items.header(at);
+        if header.form == Form::Compact {
+            let header = Header { deadline, ..header };
+            return self.set_header(request, at, &header);
+        }
+        self.items.touch(at, deadline);
+        self.segments.defer(at, deadline);
+        Some(at)
+    }
+
+    /// Changes the header of the item at `at`, but not its lengths. As [`Self::set_deadline`].
+    pub(crate) fn set_header(
+        &mut self,
+        request: &Request<'_>,
+        at: Offset,
+        header: &Header,
+    ) -> Option<Offset> {
+        let header = header.fitting();
+        if header.form != self.items.header(at).form {
+            return self.store_reformed(request, at, &header);
+        }
+        self.items.amend(at, &header);
+        self.segments.defer(at, header.deadline);
+        Some(at)
+    }
+
+    /// Replaces the item at `at` by one with the same value and a header of another form. `None` if
+    /// there is no room for it.
+    #[cold]
+    fn store_reformed(
+        &mut self,
+        request: &Request<'_>,
+        at: Offset,
+        header: &Header,
+    ) -> Option<Offset> {
+        let len = header.footprint();
+        if self.lossless && !self.make_room(self.items.header(at).footprint(), len) {
+            return None;
+        }
+        let old = self.make_way_beside(request, at, header.deadline, len)?;
+        Some(self.write_around(request, old, (&[], &[]), header))
+    }
+
+    /// Makes room for a new item of `len` bytes that the one at `old` is read for, which is kept
+    /// meanwhile. Returns where that is now; `None` if there was no room to keep it.
+    fn make_way_beside(
+        &mut self,
+        request: &Request<'_>,
+        at: Offset,
+        deadline: Deadline,
+        len: usize,
+    ) -> Option<Hit> {
+        self.protected = Some(at);
+        self.make_way(deadline, len);
+        self.protected = None;
+        self.seek(request).ok()
+    }
+
+    /// Writes an item with the value `front`, the value of `old`, `back`, in place of `old`.
+    fn write_around(
+        &mut self,
+        request: &Request<'_>,
+        old: Hit,
+        (front, back): (&[u8], &[u8]),
+        header: &Header,
+    ) -> Offset {
+        let run = self.items.value_run(old.at);
+        // In a file the new item is complete before the old one goes, in a cache, too.
+        if self.items.sums {
+            let at = self.take(header);
             self.items
                 .write_around(at, header, request.key, (front, run, back));
-            return Some(self.replace(request.hash, old, at));
+            return self.replace(request.hash, old, at);
         }
         // Its segment may be free from here on: the new item may lie over the old one.
         let place = self.unlink(old);
-        let at = self.claim(request.hash, Some(place), &header);
+        let at = self.claim(request.hash, Some(place), header);
         self.items
             .write_around(at, header, request.key, (front, run, back));
         self.segments.commit(at);
-        Some(at)
+        at
     }
 
     /// Replaces the item of a key by one with another header of the same lengths, and its value
@@ -110,15 +195,15 @@ impl Store {
     pub(crate) fn store_edited(
         &mut self,
         request: &Request<'_>,
-        header: Header,
+        header: &Header,
         edit: impl FnOnce(&mut [u8]),
     ) -> Option<Offset> {
-        if !self.make_way(header.deadline(), header.footprint()) {
+        if !self.make_way(header.deadline, header.footprint()) {
             return None;
         }
         let old = self.seek(request).ok()?;
         let run = self.items.value_run(old.at);
-        let at = self.take(&header);
+        let at = self.take(header);
         self.items
             .write_around(at, header, request.key, (&[], run, &[]));
         edit(self.items.value_mut(at));
@@ -171,8 +256,20 @@ impl Store {
         counted
     }
 
+    /// Returns the form of a new item. A store that evicts nothing writes all in the longest: so what it
+    /// has room for depends on lengths alone, and a touch needs none.
+    #[inline]
+    fn form(&self, fresh: &Fresh, value_len: usize) -> Form {
+        let version = fresh.version.unwrap_or(self.sequence + 1);
+        match self.lossless {
+            true => Form::Full,
+            false => Form::of(fresh.flags, fresh.deadline, version, value_len),
+        }
+    }
+
     #[inline]
     pub(crate) fn header(&mut self, key: &[u8], value_len: usize, fresh: &Fresh) -> Header {
+        let form = self.form(fresh, value_len);
         let version = match fresh.version {
             Some(version) => version,
             None => self.next_version(),
@@ -181,11 +278,12 @@ impl Store {
         Header {
             key_len: key.len() as u8,
             bits: bit::with_count(fresh.bits, 1),
-            generation: self.generation.into(),
-            check: check(0, fresh.deadline),
-            last_access: self.now.0.into(),
-            version: version.into(),
-            shape: shape(value_len, fresh.flags),
+            form,
+            value_len: value_len as u32,
+            flags: fresh.flags,
+            deadline: fresh.deadline,
+            version,
+            accessed: self.now.0,
         }
     }
 
@@ -221,6 +319,6 @@ impl Store {
 
     /// Returns the bytes that the largest item takes.
     pub(crate) fn largest(&self) -> usize {
-        footprint(0, self.item_bytes_max)
+        footprint(Form::Full, 0, self.item_bytes_max)
     }
 }

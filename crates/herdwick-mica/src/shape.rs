@@ -6,9 +6,10 @@ use herdwick_layout::bucket::{BUCKET, BUCKETS_MAX};
 
 use crate::{StoreConfig, StoreError, segments::HEAD};
 
-/// The index takes one part in this many of the memory. With items of 80 bytes (16-byte keys,
-/// 32-byte values), four fifths of its slots are used when the segments are full.
-const INDEX_SHARE: usize = 9;
+/// The index takes one part in this many of the memory. With items of 64 bytes (16-byte keys,
+/// 32-byte values), five sixths of its slots are used when all segments but those that are kept free
+/// or are being filled are full.
+const INDEX_SHARE: usize = 8;
 /// The largest item may take one part in this many of the segments: then room can always be made for
 /// it.
 const ITEM_SHARE: usize = 4;

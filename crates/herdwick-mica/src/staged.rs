@@ -6,7 +6,7 @@
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{HEADER, Header, bit, footprint, shape},
+    item::{Form, Header, bit, footprint},
 };
 use herdwick_request::{Clock, Mode, Put, Reply, Request, Second, Staged, Status};
 
@@ -41,7 +41,7 @@ impl Store {
 
     fn reserve(&mut self, now: Second, key: &[u8], value_len: usize) -> Id {
         self.tick(now);
-        let len = footprint(key.len(), value_len);
+        let len = footprint(Form::Full, key.len(), value_len);
         let reserved = self.staging.reserved + len;
         let refusal = if self.too_large(key, value_len) {
             Some(Status::TooLarge)
@@ -62,13 +62,13 @@ impl Store {
         let header = Header {
             key_len: key.len() as u8,
             bits: bit::STAGED,
-            generation: 0.into(),
-            check: 0.into(),
-            last_access: now.0.into(),
-            version: id.0.get().into(),
-            shape: shape(value_len, 0),
+            form: Form::Full,
+            value_len: value_len as u32,
+            version: id.0.get(),
+            accessed: now.0,
+            ..Header::default()
         };
-        self.items.stage(at, header, key);
+        self.items.stage(at, &header, key);
         self.segments.commit(at);
         id
     }
@@ -114,15 +114,14 @@ impl Store {
     /// Returns the bytes that the reservation at `at` takes, and those that have arrived with its
     /// header and key; `None` if it has ended or moved.
     pub(crate) fn staged_at(&mut self, at: Offset) -> Option<(usize, usize)> {
-        let header = *self.items.header(at);
+        let header = self.items.header(at);
         let reservation = self.staging.live_at(&header, at)?;
-        let front = HEADER + usize::from(header.key_len);
-        Some((reservation.footprint, front + reservation.came))
+        Some((reservation.footprint, header.front() + reservation.came))
     }
 
     /// Records that the reservation at `at` was moved, or has to be refused.
     pub(crate) fn move_staged(&mut self, at: Offset, to: Option<Offset>) {
-        let header = *self.items.header(at);
+        let header = self.items.header(at);
         let Some(reservation) = self.staging.live_at(&header, at) else {
             return;
         };
@@ -159,8 +158,8 @@ impl Store {
             self.segments.drop_staged(at, len);
             return Reply::bare(Status::BadKey);
         }
-        // A value staged before the horizon but stored now must not count as flushed, so it moves.
-        if matches!(put.mode, Mode::Append | Mode::Prepend) || self.segments.is_beyond_horizon(at) {
+        // A value staged before a flush but stored now must not count as flushed, so it moves.
+        if matches!(put.mode, Mode::Append | Mode::Prepend) || self.segments.is_flushed(at) {
             return self.put_elsewhere(clock, request, put, at);
         }
         let (old, judged) = match self.seek(request) {
@@ -209,11 +208,14 @@ impl Store {
     /// Makes a reservation the live item of its key.
     fn publish(&mut self, request: &Request<'_>, old: Option<Hit>, at: Offset, fresh: &Fresh) {
         let value_len = self.items.header(at).value_len();
-        let header = self.header(request.key, value_len, fresh);
+        let header = Header {
+            form: Form::Full,
+            ..self.header(request.key, value_len, fresh)
+        };
         if let Some(old) = old
             && self.writes_beside()
         {
-            self.items.publish(at, header);
+            self.items.publish(at, &header);
             self.settle_staged(at);
             self.replace(request.hash, old, at);
             return;
@@ -221,7 +223,7 @@ impl Store {
         self.counters.items += 1;
         self.counters.bytes += header.footprint() as u64;
         let place = old.map(|hit| self.unlink(hit));
-        self.items.publish(at, header);
+        self.items.publish(at, &header);
         self.settle_staged(at);
         match place {
             Some(place) => self.index.point(place, request.hash, at),
@@ -234,6 +236,7 @@ impl Store {
 mod tests {
     use super::*;
     use crate::StoreConfig;
+    use herdwick_layout::item::HEADER_MAX;
     use herdwick_request::{Execute, HashKey, KeyHash, Op};
 
     const HASH_KEY: HashKey = HashKey([3, 4]);
@@ -295,7 +298,7 @@ mod tests {
 
     /// Stages the maximum number of values, complete but not stored.
     fn stage_all(store: &mut Store) -> Vec<Staged> {
-        let len = ITEM_BYTES_MAX - HEADER - 1;
+        let len = ITEM_BYTES_MAX - HEADER_MAX - 1;
         let most = store.staged_max() as u8;
         let stage = |key: u8| {
             let staged = store.stage(Second(1), &[key], len);
@@ -336,12 +339,12 @@ mod tests {
         }
     }
 
-    /// The flush at which the generation number wraps ends no reservation.
+    /// A flush ends no reservation.
     #[test]
-    fn reservations_outlive_the_wrap_of_generations() {
+    fn reservations_outlive_flushes() {
         let mut store = store();
         let all = stage_all(&mut store);
-        for _ in 0..=u16::MAX {
+        for _ in 0..1_000 {
             store.flush(Second(1), Second(1));
         }
         for (key, staged) in (0..).zip(all) {

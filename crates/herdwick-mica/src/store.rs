@@ -2,7 +2,7 @@
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{HEADER, bit},
+    item::{HEADER_MAX, bit},
 };
 use herdwick_mem::Arena;
 use herdwick_request::{
@@ -17,7 +17,7 @@ use crate::{
     reservations::Staging,
     segments::{Copies, Segments, Walk},
     shape::Shape,
-    superblock::{Mark, Superblock},
+    superblock::Superblock,
 };
 
 /// Number of requests in a chunk, for which buckets and items are prefetched together.
@@ -53,8 +53,6 @@ pub struct Store {
     pub(crate) sequence: u64,
     /// The upper bound of versions that the superblock holds.
     pub(crate) promised: u64,
-    /// Items of another generation are flushed.
-    pub(crate) generation: u16,
     /// The second of the pending flush.
     pub(crate) flush_at: Option<Second>,
     pub(crate) now: Second,
@@ -183,7 +181,6 @@ impl Store {
             lossless: false,
             sequence: 0,
             promised: 0,
-            generation: 0,
             flush_at: None,
             now: Second(1),
             guesses: [Hit::default(); CHUNK],
@@ -213,7 +210,7 @@ impl Store {
     #[must_use]
     pub fn age(&self, now: Second) -> u32 {
         self.segments.oldest().map_or(0, |at| {
-            let used = self.items.header(at).last_access();
+            let used = self.items.header(at).last_access(now);
             now.0.saturating_sub(used.0)
         })
     }
@@ -234,18 +231,9 @@ impl Store {
         self.now = now;
         if self.flush_at.is_some_and(|at| at <= now) {
             self.flush_at = None;
-            self.next_generation();
+            self.segments.flush();
+            self.note_flushes();
         }
-    }
-
-    fn next_generation(&mut self) {
-        self.generation = self.generation.wrapping_add(1);
-        // If the number has wrapped, items from 65,536 flushes ago would become valid again.
-        self.segments.next_generation(self.generation == 0);
-        if self.generation == 0 {
-            self.superblock.put(Mark::Horizon, self.segments.horizon());
-        }
-        self.note_flushes();
     }
 
     /// Performs the two-stage prefetch: the buckets of all requests, then the items that their tags
@@ -328,7 +316,7 @@ impl Store {
     }
 
     pub(crate) fn too_large(&self, key: &[u8], value_len: usize) -> bool {
-        HEADER + key.len() + value_len > self.item_bytes_max
+        HEADER_MAX + key.len() + value_len > self.item_bytes_max
     }
 
     #[inline]
@@ -375,7 +363,7 @@ impl Store {
 
     #[cold]
     fn drop_gone(&mut self, hit: Hit) -> Absent {
-        let flushed = self.flushed(hit.at);
+        let flushed = self.segments.is_flushed(hit.at);
         self.unlink(hit);
         Absent {
             expired: !flushed,
@@ -386,14 +374,7 @@ impl Store {
     /// Returns whether the item has expired or was flushed.
     #[inline]
     pub(crate) fn gone(&self, at: Offset) -> bool {
-        self.flushed(at) || self.items.header(at).deadline().passed(self.now)
-    }
-
-    /// Returns whether a flush came after the item was stored.
-    #[inline]
-    fn flushed(&self, at: Offset) -> bool {
-        self.items.header(at).generation.get() != self.generation
-            || self.segments.is_beyond_horizon(at)
+        self.items.header(at).deadline.passed(self.now) || self.segments.is_flushed(at)
     }
 
     #[inline]
@@ -401,11 +382,11 @@ impl Store {
         let header = self.items.header(at);
         Item {
             value: self.items.value(at),
-            flags: header.flags(),
-            version: header.version.get(),
-            deadline: header.deadline(),
+            flags: header.flags,
+            version: header.version,
+            deadline: header.deadline,
             fetched: header.has(bit::FETCHED),
-            last_access: header.last_access(),
+            last_access: header.last_access(self.now),
             won: false,
             stale: header.has(bit::STALE),
             win_sent: header.has(bit::WIN_SENT),

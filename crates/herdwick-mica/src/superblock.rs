@@ -14,19 +14,17 @@ use herdwick_mem::Arena;
 pub(crate) enum Mark {
     /// An upper bound of the versions assigned, in units of `VERSIONS`.
     Versions,
-    /// The flush generation.
-    Generation,
     /// The second of the pending flush; 0 for none.
     FlushAt,
     /// The second of the last batch.
     Second,
-    /// The number of segments opened before the last item that is flushed whatever its generation.
-    Horizon,
+    /// The number of segments opened before the last flush: their items are flushed.
+    Flushed,
 }
 
 /// Words of marks: one cache line.
 pub(crate) const MARKS: usize = 8;
-const _: () = assert!((Mark::Horizon as usize) < MARKS);
+const _: () = assert!((Mark::Flushed as usize) < MARKS);
 
 /// Check bits of a word.
 const CHECK_BITS: u32 = 20;

@@ -87,7 +87,7 @@ impl Image {
             put(&mut store, 2, &key(n), b"flushed", 0);
         }
         store.flush(Second(3), Second(3));
-        for version in 0..6 {
+        for version in 0..8 {
             for n in 0..KEYS {
                 let exptime = if n % 7 == 0 { 10 } else { 0 };
                 let value = value(n, version, &old_items);

@@ -521,18 +521,18 @@ fn delayed_flush_is_canceled_by_a_flush_that_never_takes_effect() {
 }
 
 #[test]
-fn flush_holds_after_the_generation_wraps() {
+fn items_stay_flushed_after_further_flushes() {
     let mut bed = Bed::new();
     bed.set("old", "x");
-    for _ in 0..1 << 16 {
+    for _ in 0..1_000 {
         bed.store.flush(Second(100), Second(100));
     }
     assert_eq!(bed.get("old").status, Status::NotFound);
     assert_eq!(bed.store.counters().items, 0);
 }
 
-/// The last item stored before the numbers wrapped stays flushed when the store, which is full, has
-/// cleaned every segment.
+/// The last item stored before a flush stays flushed when the store, which is full, has cleaned every
+/// segment.
 #[test]
 fn flushed_item_stays_flushed_when_its_room_is_needed() {
     let mut bed = Bed::new();
@@ -544,7 +544,7 @@ fn flushed_item_stays_flushed_when_its_room_is_needed() {
     for _ in 0..3 {
         assert_eq!(bed.get("last").status, Status::Done);
     }
-    for _ in 0..1 << 16 {
+    for _ in 0..1_000 {
         bed.store.flush(Second(100), Second(100));
     }
     // The bytes of the store and some more; a read of the item meanwhile would remove it.
@@ -601,4 +601,72 @@ fn store_too_small_is_refused_with_the_minimum() {
     };
     assert!(with(needed).is_ok());
     assert!(with(needed - 4096).is_err());
+}
+
+/// An item without flags and deadline is as short as can be; what it gets later makes it longer, and
+/// changes nothing else.
+#[test]
+fn item_grows_by_a_deadline_and_by_a_wide_version() {
+    let mut bed = Bed::new();
+    let before = bed.set("key", "a value");
+    let bytes = |bed: &Bed| (bed.store.counters().items, bed.store.counters().bytes);
+    assert_eq!(bytes(&bed), (1, 32));
+    let touch = Get {
+        touch: Some(20),
+        ..Get::default()
+    };
+    bed.run("key", Op::Get(touch));
+    assert_eq!(bytes(&bed), (1, 64), "a header of 24 bytes");
+    let version = 1 << 40;
+    let invalidate = Delete {
+        invalidate: true,
+        version: Some(version),
+        ..Delete::default()
+    };
+    assert_eq!(bed.run("key", Op::Delete(invalidate)).status, Status::Done);
+    assert_eq!(bytes(&bed), (1, 48), "the full form has no gaps");
+    let found = bed.get("key");
+    assert_eq!(
+        (found.value.as_deref(), found.version, found.flags),
+        (Some(&b"a value"[..]), version, before.flags)
+    );
+    assert_eq!(found.deadline, Deadline(120));
+    let compare = |compare| Put {
+        compare: Some(compare),
+        ..set("another")
+    };
+    assert_eq!(
+        bed.put("key", compare(before.version)).status,
+        Status::Exists
+    );
+    assert_eq!(bed.put("key", compare(version)).status, Status::Done);
+    bed.set("last", "a value");
+    bed.run("last", Op::Get(touch));
+    bed.second = 119;
+    assert_eq!(bed.get("last").status, Status::Done, "a second before");
+    bed.second = 120;
+    assert_eq!(bed.get("last").status, Status::NotFound);
+}
+
+/// A number whose version no longer fits its header is counted on in a longer one.
+#[test]
+fn counter_takes_a_wide_version() {
+    let mut bed = Bed::new();
+    bed.set("counter", "99");
+    let add = |version| {
+        Op::Arith(Arith {
+            delta: 1,
+            version,
+            ..Arith::default()
+        })
+    };
+    let wide = u64::MAX >> 1;
+    let replies = [add(None), add(Some(wide)), add(None)].map(|op| bed.run("counter", op));
+    assert_eq!(
+        replies.each_ref().map(|reply| reply.number),
+        [100, 101, 102]
+    );
+    assert_eq!(replies[1].version, wide);
+    assert_eq!(bed.get("counter").value.as_deref(), Some(&b"102"[..]));
+    assert_eq!(bed.store.counters().items, 1);
 }

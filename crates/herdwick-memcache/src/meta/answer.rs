@@ -1,6 +1,6 @@
 //! Replies to meta commands: which line and which attributes of the item answer a reply of the store.
 
-use herdwick_layout::item::footprint;
+use herdwick_layout::item::{Form, footprint};
 use herdwick_request::{Clock, Item, Op, Reply, Request, Status};
 
 use super::{
@@ -113,7 +113,9 @@ impl<'a> MetaAnswer<'a> {
             MetaKind::Debug => match &reply.item {
                 Some(item) => {
                     let shown = self.shown(clock, request.key, item, reply.made);
-                    let bytes = footprint(request.key.len(), item.value.len());
+                    let len = item.value.len();
+                    let form = Form::of(item.flags, item.deadline, item.version, len);
+                    let bytes = footprint(form, request.key.len(), len);
                     self.echo.debug(out, &shown, bytes);
                 }
                 None => out.extend_from_slice(reply::MISS),

@@ -25,7 +25,7 @@ impl Store {
         if value.is_empty() {
             return Reply::bare(Status::NonNumeric);
         }
-        if differs(arith.compare, self.items.header(hit.at).version.get()) {
+        if differs(arith.compare, self.items.header(hit.at).version) {
             return Reply::bare(Status::Exists);
         }
         let Some(number) = number::parse(value) else {
@@ -38,15 +38,17 @@ impl Store {
         };
         let digits = Decimal::new(number);
         let fits = digits.as_bytes().len() <= value.len();
-        let Some(at) = self.write_number(request, arith, hit, &digits) else {
+        let Some(mut at) = self.write_number(request, arith, hit, &digits) else {
             return Reply::bare(Status::TooLarge);
         };
-        let before = self.items.header(at).deadline();
+        let before = self.items.header(at).deadline;
         // A longer number makes a new item, and memcached then touches the old one that it has
         // just replaced: the new deadline has no effect.
         if let (Some(exptime), true) = (arith.touch, fits) {
-            self.items.touch(at, clock.deadline(exptime));
-            self.segments.defer(at, clock.deadline(exptime));
+            match self.set_deadline(request, at, clock.deadline(exptime)) {
+                Some(now) => at = now,
+                None => return Reply::bare(Status::OutOfMemory),
+            }
         }
         let item = Item {
             deadline: before,
@@ -68,37 +70,34 @@ impl Store {
         number: &Decimal,
     ) -> Option<Offset> {
         let digits = number.as_bytes();
-        let old = *self.items.header(hit.at);
+        let old = self.items.header(hit.at);
         if digits.len() > old.value_len() {
             if self.too_large(request.key, digits.len()) {
                 return None;
             }
             let fresh = Fresh {
-                flags: old.flags(),
-                deadline: old.deadline(),
+                flags: old.flags,
+                deadline: old.deadline,
                 bits: 0,
                 version: arith.version,
             };
             return Some(self.store(request, Some(hit), digits, &fresh));
         }
         let mut header = old;
-        header
-            .version
-            .set(arith.version.unwrap_or_else(|| self.next_version()));
-        header.last_access.set(self.now.0);
+        header.version = arith.version.unwrap_or_else(|| self.next_version());
+        header.accessed = self.now.0;
         let write = |value: &mut [u8]| {
             let (to, padding) = value.split_at_mut(digits.len());
             to.copy_from_slice(digits);
             padding.fill(b' ');
         };
         if self.writes_beside() {
-            return self.store_edited(request, header, write);
+            return self.store_edited(request, &header.fitting(), write);
         }
-        write(self.items.value_mut(hit.at));
         header.bits = self.count_use(hit.at, old.bits);
-        *self.items.header_mut(hit.at) = header;
+        write(self.items.value_mut(hit.at));
         self.items.seal(hit.at);
-        Some(hit.at)
+        self.set_header(request, hit.at, &header)
     }
 
     fn initial(

@@ -22,7 +22,7 @@ impl Store {
             Ok(hit) => hit,
             Err(absent) => return absent.reply(Status::NotFound),
         };
-        let version = self.items.header(hit.at).version.get();
+        let version = self.items.header(hit.at).version;
         if delete.compare.is_some_and(|compare| compare != version) {
             return Reply::bare(Status::Exists);
         }
@@ -42,7 +42,7 @@ impl Store {
     }
 
     /// Marks the item stale, with a new version and the request's deadline, if it has one. `None` if
-    /// a store that writes beside has no room for it.
+    /// it has to be written anew, and there is no room for it.
     fn invalidate(
         &mut self,
         clock: &Clock,
@@ -51,23 +51,18 @@ impl Store {
         hit: Hit,
     ) -> Option<Offset> {
         let version = delete.version.unwrap_or_else(|| self.next_version());
-        let change = |header: &mut Header| {
-            if let Some(exptime) = delete.exptime {
-                header.set_deadline(clock.deadline(exptime));
-            }
-            header.bits = (header.bits | bit::STALE) & !bit::WIN_SENT;
-            header.version.set(version);
+        let old = self.items.header(hit.at);
+        let deadline = delete.exptime.map(|exptime| clock.deadline(exptime));
+        let header = Header {
+            bits: (old.bits | bit::STALE) & !bit::WIN_SENT,
+            deadline: deadline.unwrap_or(old.deadline),
+            version,
+            ..old
         };
         if self.writes_beside() {
-            let mut header = *self.items.header(hit.at);
-            change(&mut header);
-            return self.store_edited(request, header, |_| {});
+            return self.store_edited(request, &header.fitting(), |_| {});
         }
-        if let Some(exptime) = delete.exptime {
-            self.segments.defer(hit.at, clock.deadline(exptime));
-        }
-        self.items.amend(hit.at, change);
-        Some(hit.at)
+        self.set_header(request, hit.at, &header)
     }
 
     /// Replaces the item by an empty one, which is stale if the request invalidates. One that is not
@@ -83,7 +78,7 @@ impl Store {
         let deadline = delete
             .exptime
             .map_or(Deadline::NEVER, |exptime| clock.deadline(exptime));
-        let kept = self.items.header(hit.at).version.get();
+        let kept = self.items.header(hit.at).version;
         let version = match delete.version {
             None if delete.invalidate => self.next_version(),
             version => version.unwrap_or(kept),

@@ -26,20 +26,24 @@ impl Store {
                 if value_len >= LARGE_BYTES && !has_room_for(value_len) {
                     return None;
                 }
-                Some(self.read(clock, get, hit))
+                Some(self.read(clock, request, get, hit))
             }
             Err(absent) => Some(self.miss(clock, request, get, absent)),
         }
     }
 
     #[inline(always)]
-    fn read(&mut self, clock: &Clock, get: &Get, hit: Hit) -> Reply<'_> {
-        let (at, now) = (hit.at, self.now);
-        let before = *self.items.header(at);
+    fn read(&mut self, clock: &Clock, request: &Request<'_>, get: &Get, hit: Hit) -> Reply<'_> {
+        let (mut at, now) = (hit.at, self.now);
+        let before = self.items.header(at);
         let won = wins(clock, get, &before);
         if let Some(exptime) = get.touch {
-            self.items.touch(at, clock.deadline(exptime));
-            self.segments.defer(at, clock.deadline(exptime));
+            match self.set_deadline(request, at, clock.deadline(exptime)) {
+                Some(now) => at = now,
+                // It was evicted for the room that the longer header takes.
+                None if !self.lossless => return Reply::bare(Status::NotFound),
+                None => return Reply::bare(Status::OutOfMemory),
+            }
         }
         let mut bits = before.bits;
         if won {
@@ -47,18 +51,18 @@ impl Store {
         }
         if !get.quiet_access {
             bits = self.count_use(at, bits | bit::FETCHED);
-            if before.last_access() != now {
-                self.items.header_mut(at).last_access.set(now.0);
+            if before.last_access(now) != now {
+                self.items.set_last_access(at, now);
             }
         }
         // Store only on a change: a dirty line has to be written back to memory.
         if bits != before.bits {
-            self.items.header_mut(at).bits = bits;
+            self.items.set_bits(at, bits);
         }
         let mut item = self.item(at);
-        item.deadline = before.deadline();
+        item.deadline = before.deadline;
         item.fetched = before.has(bit::FETCHED);
-        item.last_access = before.last_access();
+        item.last_access = before.last_access(now);
         item.win_sent = before.has(bit::WIN_SENT);
         item.won = won;
         Reply::with(Status::Done, item)
@@ -107,7 +111,7 @@ fn wins(clock: &Clock, get: &Get, header: &Header) -> bool {
         || get.recache.is_some_and(|exptime| {
             let deadline = match get.touch {
                 Some(touch) if get.touch_first => clock.deadline(touch),
-                _ => header.deadline(),
+                _ => header.deadline,
             };
             deadline != Deadline::NEVER && deadline.0 < clock.deadline(exptime).0
         })

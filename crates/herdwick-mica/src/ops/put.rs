@@ -82,9 +82,9 @@ impl Store {
         };
         if let Some(compare) = put.compare {
             let old = self.items.header(hit.at);
-            let version = old.version.get();
+            let version = old.version;
             if put.invalidate && compare != 0 && compare < version {
-                fresh.deadline = old.deadline();
+                fresh.deadline = old.deadline;
                 fresh.bits = bit::STALE | (old.bits & bit::WIN_SENT);
             } else if compare != version {
                 return Err(Reply::bare(Status::Exists));
@@ -142,16 +142,16 @@ impl Store {
         hit: Hit,
         (front, back): (&[u8], &[u8]),
     ) -> Reply<'_> {
-        let old = *self.items.header(hit.at);
-        if differs(put.compare, old.version.get()) {
+        let old = self.items.header(hit.at);
+        if differs(put.compare, old.version) {
             return Reply::bare(Status::Exists);
         }
         if self.too_large(request.key, old.value_len() + put.value.len()) {
             return Reply::bare(Status::NotStored);
         }
         let fresh = Fresh {
-            flags: old.flags(),
-            deadline: old.deadline(),
+            flags: old.flags,
+            deadline: old.deadline,
             bits: 0,
             version: put.version,
         };

@@ -54,7 +54,7 @@ impl Store {
     }
 
     fn is_sparse(&self) -> bool {
-        self.live() <= self.segments.usable() / SPARSE.1 * SPARSE.0
+        self.live() + self.segments.gaps <= self.segments.usable() / SPARSE.1 * SPARSE.0
     }
 
     /// Cleans a part of a segment, in proportion to the `len` bytes that are stored, if few are free.
@@ -162,10 +162,13 @@ impl Store {
             let (mut count, mut next) = (0, walk.at);
             while count < TOGETHER && next < walk.end {
                 let at = Offset(next);
+                next += self.items.step(at);
+                if self.items.header(at).is_gap() {
+                    continue;
+                }
                 let hash = self.hash_key.hash(self.items.key(at));
                 self.index.prefetch_first(hash);
                 items[count] = (at, hash);
-                next += self.items.header(at).footprint();
                 count += 1;
             }
             for &(at, hash) in &items[..count] {
@@ -177,8 +180,9 @@ impl Store {
                     self.cleaner = Some(walk);
                     return Some(Cleaned::Blocked(len));
                 }
-                walk.at += len;
+                walk.at = at.0 + len;
             }
+            walk.at = next;
         } else {
             walk.at = walk.end;
         }
@@ -210,7 +214,7 @@ impl Store {
         let Some((place, _)) = self.index.find(hash, |it| it == at) else {
             return true;
         };
-        let header = *self.items.header(at);
+        let header = self.items.header(at);
         if !self.gone(at) {
             let usable = self.segments.usable();
             let uses = bit::count(header.bits);
@@ -244,9 +248,9 @@ impl Store {
     }
 
     fn move_item(&mut self, hash: KeyHash, place: Place, at: Offset, age: u64) -> bool {
-        let header = *self.items.header(at);
-        let (len, deadline) = (header.footprint(), header.deadline());
-        let kind = self.segments.kind(deadline, self.now, Kind::OLD);
+        let header = self.items.header(at);
+        let (len, deadline) = (header.footprint(), header.deadline);
+        let kind = self.segments.kind(deadline, self.now, len, Kind::OLD);
         let Some(to) = self.take_copy(kind, len, age / 2) else {
             return false;
         };
@@ -255,7 +259,7 @@ impl Store {
         self.index.point(place, hash, to);
         let sparse = self.survivors() == Survivors::All;
         let uses = bit::count(header.bits) / 2;
-        self.items.header_mut(to).bits = bit::with_count(header.bits, uses);
+        self.items.set_bits(to, bit::with_count(header.bits, uses));
         self.segments.note(to, deadline, uses.into(), age / 2);
         // After the copy, so that a kill leaves two of the item rather than none.
         self.bury(at, len);

@@ -112,10 +112,13 @@ impl Store {
             let mut count = 0;
             while count < TOGETHER && at < end {
                 let item = Offset(at);
+                at += self.items.step(item);
+                if self.items.header(item).is_gap() {
+                    continue;
+                }
                 let hash = self.hash_key.hash(self.items.key(item));
                 self.index.prefetch_first(hash);
                 items[count] = (item, hash);
-                at += self.items.header(item).footprint();
                 count += 1;
             }
             for &(item, hash) in &items[..count] {

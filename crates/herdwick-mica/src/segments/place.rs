@@ -20,7 +20,7 @@ impl Store {
     /// Makes room for a new item of `len` bytes. Returns whether [`Self::take`] succeeds, as it does
     /// in a cache, and where [`Self::make_room`] has made room before.
     pub(crate) fn make_way(&mut self, deadline: Deadline, len: usize) -> bool {
-        let kind = self.segments.kind(deadline, self.now, Kind::YOUNG);
+        let kind = self.segments.kind(deadline, self.now, len, Kind::YOUNG);
         self.make_way_for(kind, len);
         self.segments.has_room(kind, len)
     }
@@ -52,19 +52,30 @@ impl Store {
 
     /// Reserves room that [`Self::make_way`] has made.
     pub(crate) fn take(&mut self, header: &Header) -> Offset {
-        let deadline = header.deadline();
-        let kind = self.segments.kind(deadline, self.now, Kind::YOUNG);
-        let at = self.segments.append(kind, header.footprint());
+        let deadline = header.deadline;
+        let len = header.footprint();
+        let kind = self.segments.kind(deadline, self.now, len, Kind::YOUNG);
+        let at = self.append_item(kind, len);
         let at = at.expect("room was made");
         self.segments.note(at, deadline, 1, 0);
         at
+    }
+
+    /// Reserves `len` bytes in the open segment of a kind, if it has so many left.
+    #[inline]
+    fn append_item(&mut self, kind: Kind, len: usize) -> Option<Offset> {
+        let (at, gap) = self.segments.append(kind, len)?;
+        if gap > 0 {
+            self.items.put_gap(at.0 - gap, gap as u32);
+        }
+        Some(at)
     }
 
     /// Reserves `len` bytes for a value that arrives in pieces.
     pub(crate) fn take_staged(&mut self, len: usize) -> Offset {
         self.restore_for(len);
         self.make_way_for(Kind::STAGED, len);
-        let at = self.segments.append(Kind::STAGED, len);
+        let at = self.append_item(Kind::STAGED, len);
         let at = at.expect("room was made");
         self.segments.reserved(at, true);
         at
@@ -72,7 +83,7 @@ impl Store {
 
     /// Records that a reservation is an item now.
     pub(crate) fn settle_staged(&mut self, at: Offset) {
-        let deadline = self.items.header(at).deadline();
+        let deadline = self.items.header(at).deadline;
         self.segments.reserved(at, false);
         self.segments.note(at, deadline, 1, 0);
     }
@@ -143,14 +154,14 @@ impl Store {
     pub(super) fn take_copy(&mut self, kind: Kind, len: usize, age: u64) -> Option<Offset> {
         let segments = &mut self.segments;
         if segments.has_room(kind, len) || segments.extend(kind, len, 0) {
-            return segments.append(kind, len);
+            return self.append_item(kind, len);
         }
         let span = segments.span(len);
         if let Some(number) = segments.find_free_run(span) {
             segments.open(kind, number, span, age);
-            return segments.append(kind, len);
+            return self.append_item(kind, len);
         }
-        Kind::all().find_map(|kind| segments.append(kind, len))
+        Kind::all().find_map(|kind| self.append_item(kind, len))
     }
 
     /// Returns whether an item of `len` bytes can replace one of `old` bytes without evicting

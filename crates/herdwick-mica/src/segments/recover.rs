@@ -3,17 +3,15 @@
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{ALIGN, Found, HEADER, Header, bit, examine, shape},
+    item::{ALIGN, Found, bit, examine},
 };
 use herdwick_request::KeyHash;
 
 use super::book::RunLeft;
-use crate::{items::Items, store::Store};
+use crate::store::Store;
 
 /// Items with buckets that are prefetched together.
 const TOGETHER: usize = 16;
-/// Size at which a dead item over damage is split: a value length has 32 bits.
-const FILLER_MAX: usize = 1 << 30;
 
 impl Store {
     /// Recovers the items of all runs. Returns the damaged bytes.
@@ -26,6 +24,10 @@ impl Store {
                 Ok(None) => continue,
                 // A run in which another begins was being cut: what is before that is dead.
                 Ok(Some(run)) if run.written > (end - number) * size => {
+                    self.segments.book.cross_out(number);
+                }
+                // All of it is flushed.
+                Ok(Some(run)) if run.sequence < self.segments.flushed() => {
                     self.segments.book.cross_out(number);
                 }
                 Ok(Some(run)) if run.first <= run.written => damaged += self.rebuild_run(&run),
@@ -58,7 +60,12 @@ impl Store {
                         }
                         at += len;
                     }
-                    Found::Dead(len) => at += len,
+                    Found::Dead(len) => {
+                        if self.items.header(Offset(at)).is_gap() {
+                            self.segments.restore_gap(run.number, len);
+                        }
+                        at += len;
+                    }
                     Found::Damaged => at = self.mend(run.number, at, end, &mut damaged),
                 }
             }
@@ -70,15 +77,15 @@ impl Store {
         damaged
     }
 
-    /// Makes the damaged bytes at `at` a dead item, up to the next beginning that was noted, or ends
+    /// Makes the damaged bytes at `at` a gap, up to the next beginning that was noted, or ends
     /// the run there. Returns where the walk continues.
     fn mend(&mut self, number: usize, at: usize, end: usize, damaged: &mut u64) -> usize {
         let next = self.segments.book.next_beginning(at, end);
-        let next = next.filter(|next| next - at > HEADER && next.is_multiple_of(ALIGN));
+        let next = next.filter(|next| next.is_multiple_of(ALIGN));
         *damaged += (next.unwrap_or(end) - at) as u64;
         match next {
             Some(next) => {
-                fill(&mut self.items, at, next - at);
+                self.items.put_gap(at, (next - at) as u32);
                 next
             }
             None => {
@@ -93,11 +100,11 @@ impl Store {
     fn enter_in_segment(&mut self, at: Offset, hash: KeyHash) {
         let items = &self.items;
         let other = self.index.find(hash, |it| items.is(it, items.key(at)));
-        let header = *self.items.header(at);
+        let header = self.items.header(at);
         let len = header.footprint();
         if let Some((place, other)) = other {
-            let before = *self.items.header(other);
-            if before.version.get() > header.version.get() {
+            let before = self.items.header(other);
+            if before.version > header.version {
                 return self.items.bury(at);
             }
             self.index.remove(place);
@@ -109,36 +116,10 @@ impl Store {
         self.counters.bytes += len as u64;
         self.segments.restore(at, len);
         let uses = bit::count(header.bits);
-        self.segments.note(at, header.deadline(), uses.into(), 0);
+        self.segments.note(at, header.deadline, uses.into(), 0);
         // No request waits: it evicts only where nothing else helps.
         self.index.spread(hash);
         self.insert(hash, at);
-    }
-}
-
-/// Overwrites `len` bytes at `at` with dead items.
-fn fill(items: &mut Items, mut at: usize, mut len: usize) {
-    while len > 0 {
-        // A split always leaves more than FILLER_MAX, so the last piece has room for a header.
-        let piece = if len > 2 * FILLER_MAX {
-            FILLER_MAX
-        } else {
-            len
-        };
-        let filler = Header {
-            key_len: 1,
-            bits: 0,
-            generation: 0.into(),
-            check: 0.into(),
-            last_access: 0.into(),
-            version: 0.into(),
-            shape: shape(piece - HEADER - 1, 0),
-        };
-        items.put_header(Offset(at), filler);
-        items.seal(Offset(at));
-        items.bury(Offset(at));
-        at += piece;
-        len -= piece;
     }
 }
 

@@ -3,10 +3,15 @@
 
 mod choose;
 mod free;
+mod kind;
 
 use super::book::{Book, RunLeft};
-use herdwick_layout::bucket::Offset;
+use herdwick_layout::{
+    bucket::Offset,
+    item::{gap_before, is_lined},
+};
 use herdwick_request::{Deadline, Second};
+pub(super) use kind::Kind;
 
 /// Segments that new items leave to the copies that cleaning makes.
 pub(super) const SPARE: usize = 3;
@@ -15,6 +20,8 @@ pub(super) const SPARE: usize = 3;
 const LONG: usize = 16;
 /// ... in a run of at most so many times the segments that one of them takes.
 const RUN_MAX: usize = 4;
+/// Fewer segments than these are not divided by size, nor by how soon items expire.
+const DIVIDED_MIN: usize = 64;
 
 /// What a segment is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,45 +41,6 @@ pub(super) enum State {
     Withheld,
 }
 
-/// The items that a segment takes. Items that will go at about the same time share segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kind(u8);
-
-impl Kind {
-    /// Items that were stored, not copied.
-    pub(super) const YOUNG: Self = Self(0);
-    /// Copies.
-    pub(super) const OLD: Self = Self(1);
-    /// Reservations.
-    pub(super) const STAGED: Self = Self(2);
-    /// The first of those for items that expire.
-    const MORTAL: u8 = 3;
-    /// Items that expire within 16 s, 64 s, and so on.
-    const MORTALS: u8 = 6;
-    const ALL: usize = (Self::MORTAL + Self::MORTALS) as usize;
-
-    /// Returns every kind, that of copies first.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
-        let others = (0..Self::ALL as u8).map(Self);
-        std::iter::once(Self::OLD).chain(others.filter(|kind| *kind != Self::OLD))
-    }
-
-    /// Returns the kind for an item with this deadline: `durable`, if it lasts for hours or longer.
-    fn of(deadline: Deadline, now: Second, durable: Self) -> Self {
-        if deadline == Deadline::NEVER {
-            return durable;
-        }
-        let left = deadline.0.saturating_sub(now.0).max(1);
-        // 0 up to 15 s, 1 up to 63 s, ..
-        let class = (left.ilog2() / 2).saturating_sub(1) as u8;
-        if class < Self::MORTALS {
-            Self(Self::MORTAL + class)
-        } else {
-            durable
-        }
-    }
-}
-
 /// What the table knows of a segment, or of the run of segments that begins with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
@@ -86,6 +54,8 @@ pub(super) struct Head {
     pub(super) written: usize,
     /// Bytes of live items and reservations.
     pub(super) live: usize,
+    /// Bytes of gaps.
+    pub(super) gaps: usize,
     /// Reservations.
     pub(super) staged: u32,
     /// How often its cleaning was given up, because an item had to stay and had no room elsewhere.
@@ -113,6 +83,7 @@ impl Head {
         first: 0,
         written: 0,
         live: 0,
+        gaps: 0,
         staged: 0,
         left: 0,
         uses: 0,
@@ -152,8 +123,10 @@ pub(crate) struct Segments {
     sequence: u64,
     /// All items of segments opened before this are flushed.
     flushed: u64,
-    /// As `flushed`, but their generation does not show it.
-    horizon: u64,
+    /// Runs of such segments that are not free yet.
+    flushed_runs: usize,
+    /// Bytes of gaps in all segments.
+    pub(super) gaps: usize,
     /// What a file keeps of this table.
     pub(crate) book: Book,
     /// Heads that searches for free segments have looked at.
@@ -179,23 +152,23 @@ impl Segments {
             stored: 0,
             sequence: 0,
             flushed: 0,
-            horizon: 0,
+            flushed_runs: 0,
+            gaps: 0,
             book: Book::default(),
             #[cfg(test)]
             looked: std::cell::Cell::new(0),
         }
     }
 
-    /// Returns the number of segments opened before the youngest item that is flushed by its
-    /// position; 0 for none.
-    pub(crate) fn horizon(&self) -> u64 {
-        self.horizon
+    /// Returns the number of segments opened before the last flush.
+    pub(crate) fn flushed(&self) -> u64 {
+        self.flushed
     }
 
-    /// Begins recovery: every item of segments opened before `horizon` is flushed, and what is
+    /// Begins recovery: every item of segments opened before `flushed` is flushed, and what is
     /// recovered counts as stored a full store ago.
-    pub(crate) fn resume(&mut self, horizon: u64) {
-        (self.horizon, self.flushed, self.sequence) = (horizon, horizon, horizon);
+    pub(crate) fn resume(&mut self, flushed: u64) {
+        (self.flushed, self.sequence) = (flushed, flushed);
         self.stored = self.usable() as u64;
     }
 
@@ -232,6 +205,12 @@ impl Segments {
         if self.heads[number].live == 0 {
             self.vacate(number, State::Free);
         }
+    }
+
+    /// Counts a gap of `len` bytes in a run that is recovered.
+    pub(super) fn restore_gap(&mut self, number: usize, len: usize) {
+        self.heads[number].gaps += len;
+        self.gaps += len;
     }
 
     /// Counts an item of `len` bytes that was recovered.
@@ -291,22 +270,20 @@ impl Segments {
         (self.sequence - self.heads[self.number(at)].sequence) as usize
     }
 
-    /// Returns whether a flush whose generation has come again came after the item at `at`.
+    /// Returns whether a flush came after the item at `at`.
     #[inline]
-    pub(crate) fn is_beyond_horizon(&self, at: Offset) -> bool {
-        self.horizon != 0 && self.heads[self.number(at)].sequence < self.horizon
+    pub(crate) fn is_flushed(&self, at: Offset) -> bool {
+        self.flushed_runs > 0 && self.heads[self.number(at)].sequence < self.flushed
     }
 
-    /// Begins a generation: all items so far are flushed. `wrapped`: their generation will not show
-    /// it.
-    pub(crate) fn next_generation(&mut self, wrapped: bool) {
+    /// Flushes all items so far.
+    pub(crate) fn flush(&mut self) {
         for kind in 0..Kind::ALL {
             self.seal(Kind(kind as u8));
         }
         self.flushed = self.sequence;
-        if wrapped {
-            self.horizon = self.sequence;
-        }
+        let used = |head: &&Head| matches!(head.state, State::Sealed | State::Cleaning);
+        self.flushed_runs = self.heads.iter().filter(used).count();
     }
 
     /// Returns the oldest segment.
@@ -319,30 +296,39 @@ impl Segments {
         Some(Offset(self.start(oldest.0) + oldest.1.first))
     }
 
-    /// Returns the kind for an item with this deadline; `durable` if it has none that is near.
-    pub(super) fn kind(&self, deadline: Deadline, now: Second, durable: Kind) -> Kind {
+    /// Returns the kind for an item of `len` bytes with this deadline; `durable` if it has none that is
+    /// near.
+    pub(super) fn kind(&self, deadline: Deadline, now: Second, len: usize, durable: Kind) -> Kind {
         let kind = Kind::of(deadline, now, durable);
         // Few segments are not divided further.
-        match kind.0 {
-            class if class > Kind::MORTAL && self.count() < 64 => Kind(Kind::MORTAL),
-            _ => kind,
+        if self.count() < DIVIDED_MIN {
+            return Kind(kind.0.min(Kind::MORTAL));
+        }
+        match kind {
+            Kind::YOUNG if is_lined(len) => Kind::YOUNG_LINED,
+            Kind::OLD if is_lined(len) => Kind::OLD_LINED,
+            kind => kind,
         }
     }
 
-    /// Reserves `len` bytes in the open segment of a kind, if it has so many left.
+    /// Reserves `len` bytes in the open segment of a kind, if it has so many left. Returns the bytes
+    /// of the gap before them, too.
     #[inline]
-    pub(super) fn append(&mut self, kind: Kind, len: usize) -> Option<Offset> {
+    pub(super) fn append(&mut self, kind: Kind, len: usize) -> Option<(Offset, usize)> {
         let number = self.open[kind.0 as usize]? as usize;
         let (start, shift) = (number << self.shift, self.shift);
         let head = &mut self.heads[number];
-        if head.written + len > (head.span as usize) << shift {
+        let gap = gap_before(head.written, len);
+        if head.written + gap + len > (head.span as usize) << shift {
             return None;
         }
-        let at = start + head.written;
-        head.written += len;
+        let at = start + head.written + gap;
+        head.written += gap + len;
         head.live += len;
+        head.gaps += gap;
+        self.gaps += gap;
         self.book.note(Offset(at));
-        Some(Offset(at))
+        Some((Offset(at), gap))
     }
 
     /// Makes the open segment of a kind longer by free ones behind it, so that an item of `len` bytes
@@ -352,7 +338,8 @@ impl Segments {
             return false;
         };
         let head = self.heads[number as usize];
-        let span = self.span(head.written + len);
+        let end = head.written + gap_before(head.written, len) + len;
+        let span = self.span(end);
         let (from, to) = (number as usize + head.span as usize, number as usize + span);
         let lacks = span - head.span as usize;
         if len <= self.size() / LONG
@@ -376,7 +363,8 @@ impl Segments {
     pub(super) fn has_room(&self, kind: Kind, len: usize) -> bool {
         self.open[kind.0 as usize].is_some_and(|number| {
             let head = &self.heads[number as usize];
-            head.written + len <= (head.span as usize) << self.shift
+            let end = head.written + gap_before(head.written, len) + len;
+            end <= (head.span as usize) << self.shift
         })
     }
 

@@ -9,7 +9,7 @@ mod staged;
 use std::fs::File;
 
 use common::{Answer, HASH_KEY, nameless_file};
-use herdwick_layout::item::footprint;
+use herdwick_layout::item::{Form, footprint};
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
     Arith, Clock, Delete, EXPTIME_PAST, Execute, Get, Mode, Op, Put, Reply, Request, Second, Status,
@@ -245,8 +245,11 @@ impl Pair {
     fn joins_too_much(&self, key: &[u8], op: &Op<'_>) -> bool {
         let Op::Put(put) = op else { return false };
         matches!(put.mode, Mode::Append | Mode::Prepend)
-            && footprint(key.len(), self.model.value_len(key) + put.value.len())
-                > self.config.item_bytes_max
+            && footprint(
+                Form::Full,
+                key.len(),
+                self.model.value_len(key) + put.value.len(),
+            ) > self.config.item_bytes_max
     }
 
     /// Checks a refusal: a plain Set loses the old value, and there is little room.
@@ -671,7 +674,12 @@ proptest! {
         let counters = pair.store.counters();
         prop_assert_eq!(pair.lost, counters.evictions);
         prop_assert_eq!(counters.items, pair.model.keys().len() as u64);
-        prop_assert_eq!(counters.bytes, pair.model.bytes() as u64);
+        let (now, mut bytes) = (Second(pair.second), 0);
+        for bucket in 0..pair.store.buckets() {
+            pair.store.scan(now, bucket, |_, _, len| bytes += len);
+        }
+        prop_assert_eq!(counters.bytes, bytes as u64);
+        prop_assert!(bytes <= pair.model.bytes());
     }
 
     #[test]

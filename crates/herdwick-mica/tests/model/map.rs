@@ -62,11 +62,15 @@ impl Model {
         self.entries.keys().cloned().collect()
     }
 
-    /// Returns the bytes that its items would take in a store.
+    /// Returns the bytes that its items would take in a store, at most.
     pub(crate) fn bytes(&self) -> usize {
         self.entries
             .iter()
-            .map(|(key, entry)| (32 + key.len() + entry.value.len()).next_multiple_of(8))
+            .map(|(key, entry)| {
+                (32 + key.len() + entry.value.len())
+                    .next_multiple_of(8)
+                    .max(64)
+            })
             .sum()
     }
 

@@ -57,7 +57,7 @@ fn dumps_list_every_key_once() {
         .find(|line| line.starts_with("key=a%3A1 "))
         .unwrap();
     assert!(
-        read.contains(" exp=-1 la=") && read.contains(" fetch=yes cls=1 size=40 flags=7 "),
+        read.contains(" exp=-1 la=") && read.contains(" fetch=yes cls=1 size=32 flags=7 "),
         "{read}"
     );
 

@@ -7,7 +7,7 @@ use super::table::{Op, Request};
 
 /// Bytes of an item in this server's store besides its value (header, key of 16 bytes, and a slot
 /// of the index), and the multiple that the sum is rounded up to.
-const OVERHEAD: u64 = 32 + 16 + 8;
+const OVERHEAD: u64 = 16 + 16 + 8;
 const ALIGN: u64 = 8;
 
 /// Returns the bytes that an item with a value of `size` is charged.

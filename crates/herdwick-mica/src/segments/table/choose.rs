@@ -100,7 +100,8 @@ impl Segments {
             let cost = if self.is_over(head, now) {
                 (0, -1.0)
             } else if kept {
-                let bytes = (head.span as usize) << self.shift;
+                // Copies leave as many gaps as there are.
+                let bytes = ((head.span as usize) << self.shift) - head.gaps;
                 let part = head.live as f64 / bytes as f64;
                 if part > FULL {
                     continue;

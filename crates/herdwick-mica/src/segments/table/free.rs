@@ -9,7 +9,11 @@ impl Segments {
     /// Ends a run without live items; each of its segments is in `state` from now on.
     pub(in crate::segments) fn vacate(&mut self, number: usize, state: State) {
         debug_assert_eq!(self.heads[number].live, 0);
-        let span = self.heads[number].span as usize;
+        let head = self.heads[number];
+        let Head { span, sequence, .. } = head;
+        self.gaps -= head.gaps;
+        let span = span as usize;
+        self.flushed_runs -= usize::from(self.flushed_runs > 0 && sequence < self.flushed);
         self.book.cross_out(number);
         for next in number..number + span {
             self.heads[next] = Head {
