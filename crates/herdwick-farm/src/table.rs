@@ -129,11 +129,9 @@ impl Table {
         let run = self.run(found.slot);
         let labels = self.lines.labels(run);
         let out = out.get_mut(..labels.value_len)?;
-        let first = key.len().div_ceil(WORD);
-        let (from, first) = if self.geometry.is_inline() {
-            (run, first)
-        } else {
-            (self.block(self.pointer(run, key.len()), out.len()), 0)
+        let (from, first) = match self.pointer(run, key.len()) {
+            None => (run, key.len().div_ceil(WORD)),
+            Some(pointer) => (self.block(pointer, out.len()), 0),
         };
         for (n, bytes) in out.chunks_mut(WORD).enumerate() {
             let word = self.lines.data(from, first + n).to_le_bytes();
@@ -373,14 +371,16 @@ impl Table {
         self.hash_key.hash(key)
     }
 
-    /// Returns where the value of a key of `key_len` bytes is, if values have blocks.
-    fn pointer(&self, run: Run, key_len: usize) -> Pointer {
+    /// Returns where the value of a key of `key_len` bytes is; `None`: in the slot, which may end
+    /// before a pointer would.
+    fn pointer(&self, run: Run, key_len: usize) -> Option<Pointer> {
         let first = key_len.div_ceil(WORD);
-        Pointer::of([0, 1].map(|n| self.lines.data(run, first + n)))
+        let words = || [0, 1].map(|n| self.lines.data(run, first + n));
+        (!self.geometry.is_inline()).then(|| Pointer::of(words()))
     }
 
-    fn give_block(&mut self, pointer: Pointer, value_len: usize) {
-        if !self.geometry.is_inline() {
+    fn give_block(&mut self, pointer: Option<Pointer>, value_len: usize) {
+        if let Some(pointer) = pointer {
             self.blocks.give(pointer.block, value_lines(value_len));
         }
     }

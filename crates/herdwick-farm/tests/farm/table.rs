@@ -30,7 +30,9 @@ const MODES: [Values; 2] = [Values::Inline, Values::OutOfTable { lines: 600 }];
 
 fn table(terms: Terms) -> (Table, Span) {
     let geometry = Geometry::new(terms).unwrap();
-    let span = Span::anonymous(geometry.bytes()).unwrap();
+    // Not a byte behind the last slot.
+    let pages = Span::anonymous(geometry.bytes()).unwrap();
+    let span = pages.slice(0..geometry.bytes()).unwrap();
     (Table::new(span.clone(), geometry, HASH_KEY), span)
 }
 
@@ -69,6 +71,26 @@ fn get(span: &Span, view: &View, key: &[u8]) -> (Option<Vec<u8>>, usize) {
         }
     }
     panic!("a GET without end")
+}
+
+/// Values inline have no pointer, whose second word would lie behind the last slot.
+#[test]
+fn a_key_as_long_as_the_last_slot_is_replaced_and_deleted() {
+    for (key_len, value_len) in [(40, 8), (40, 0), (48, 0)] {
+        let (mut table, span) = table(Terms {
+            buckets: 1,
+            neighbourhood: 1,
+            overflow: 0,
+            key_bytes_max: key_len,
+            value_bytes_max: value_len,
+            values: Values::Inline,
+        });
+        let (key, value) = (vec![7; key_len], vec![8; value_len]);
+        table.put(&key, &value).unwrap();
+        table.put(&key, &value).unwrap();
+        assert_eq!(get(&span, &view(&table, true), &key).0, Some(value));
+        assert!(table.delete(&key) && !table.delete(&key));
+    }
 }
 
 #[test]
