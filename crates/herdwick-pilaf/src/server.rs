@@ -114,11 +114,19 @@ impl Server {
             completed: 0,
             reply_until: None,
             generation: self.generation,
+            connected: false,
             announce: false,
             failed: false,
         };
         self.peers.insert(id, peer);
         Ok(())
+    }
+
+    /// Goes on with a client whose queue pairs are connected: only now it can be sent to.
+    pub(crate) fn connected(&mut self, id: ClientId) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.connected = true;
+        }
     }
 
     /// Forgets a client.
@@ -142,6 +150,8 @@ impl Server {
     pub(crate) fn pass<P: Port>(&mut self, port: &mut P) -> usize {
         self.take_sends(port);
         let arrived = self.take_requests(port);
+        // Those that wait say so again: one that waited may have found a place, or its client have gone.
+        self.put_waits = false;
         for index in 0..self.peers.most() {
             self.serve(port, index);
         }
@@ -203,7 +213,8 @@ impl Server {
             counters,
             ..
         } = self;
-        let Some((id, peer)) = peers.at(index).filter(|(_, peer)| !peer.failed) else {
+        let live = |peer: &Peer| peer.connected && !peer.failed;
+        let Some((id, peer)) = peers.at(index).filter(|(_, peer)| live(peer)) else {
             return;
         };
         let mut line = Line {

@@ -45,6 +45,7 @@ pub(super) struct Peer {
     /// The send with which the buffers of `replies` are free again.
     pub(super) reply_until: Option<u32>,
     pub(super) generation: u32,
+    pub(super) connected: bool,
     /// Whether a message that the table has moved is due to it.
     pub(super) announce: bool,
     pub(super) failed: bool,

@@ -42,6 +42,21 @@ impl GrowthRetry {
 pub(super) fn slice(stored: u64, put_waits: bool) -> u64 {
     match put_waits {
         true => SLICE_URGENT,
-        false => SLICE + SLICE_PER_KEY * stored,
+        false => (SLICE + SLICE_PER_KEY * stored).min(SLICE_URGENT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_pass_copies_more_than_one_for_which_a_put_waits() {
+        assert_eq!(slice(0, false), SLICE);
+        assert!(slice(4, false) > slice(1, false));
+        // What 1,024 clients store in a pass.
+        for stored in [0, 124, 125, 1 << 15, u64::MAX / SLICE_PER_KEY - SLICE] {
+            assert!(slice(stored, false) <= slice(stored, true));
+        }
     }
 }

@@ -260,6 +260,7 @@ impl<D: Device> ServerEnd<D> {
         self.device
             .connect(&mut self.port, requests, &accept.requests)?;
         self.device.connect(&mut self.port, reads, &accept.reads)?;
+        self.server.connected(id);
         Ok(())
     }
 
@@ -292,8 +293,11 @@ impl<D: Device> ServerEnd<D> {
     }
 
     fn wants_growth(&mut self, now: Duration) -> bool {
-        let below_max = self.server.store.buckets() < self.options.buckets_max;
-        if !self.server.may_grow && below_max {
+        if self.server.store.buckets() >= self.options.buckets_max {
+            self.server.may_grow = false;
+            return false;
+        }
+        if !self.server.may_grow {
             self.server.may_grow = self.retry.is_due();
         }
         let Server { store, .. } = &self.server;
@@ -319,11 +323,11 @@ impl<D: Device> ServerEnd<D> {
         let larger = (2 * buckets).min(self.options.buckets_max);
         let memory = allocate(&self.device, Store::table_bytes(larger));
         match memory {
-            Ok(memory) if larger > buckets => {
+            Ok(memory) => {
                 self.server.store.begin_growth(memory.span().clone());
                 self.larger = Some(memory);
             }
-            _ => self.growth_failed(),
+            Err(_) => self.growth_failed(),
         }
     }
 

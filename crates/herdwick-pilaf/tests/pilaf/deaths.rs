@@ -271,6 +271,33 @@ fn a_table_moves_in_many_passes_and_is_read_between_them() {
     assert!(counters.fallbacks <= 1, "{counters:?}");
 }
 
+/// A table that cannot grow refuses a PUT without a place at once, although clients still READ an older one.
+#[test]
+fn a_put_without_a_place_in_the_largest_table_is_refused_at_once() {
+    let options = ServerOptions {
+        buckets_max: 32,
+        ..server_options(16)
+    };
+    let lag = options.lag;
+    let (_, mut world) = seeded(9, 2, options);
+    world.follows = false;
+    let mut n = grow(&mut world, 0, 1);
+    let before = loop {
+        let before = world.now;
+        match world.put(0, &key(n), b"x") {
+            Kept::Done => n += 1,
+            full => {
+                assert_eq!(full, Kept::Full);
+                break before;
+            }
+        }
+        assert!(n <= 3 * 32, "{n} keys in 32 buckets");
+    };
+    assert!(world.now - before < lag, "{:?}", world.now - before);
+    assert_eq!(world.server.clients(), 2);
+    assert_eq!(world.server.server().store().buckets(), 32);
+}
+
 /// It finds these bugs when they are planted: a domain, or a place, is kept.
 #[test]
 fn a_client_that_cannot_join_leaves_nothing_held() {

@@ -6,7 +6,7 @@ use herdwick_fabric::{
     Access, Completion, CqId, CqSpec, Device, Local, Payload, Port, PortLimits, QpId, QpSpec,
     RecvWr, RegionId, RegionSpec, Scope, SendOp, SendWr, Status, Transport,
 };
-use herdwick_pilaf::{Accept, ClientId, Grant, ServerEnd, pd_room};
+use herdwick_pilaf::{Accept, ClientId, Grant, ServerEnd, ServerOptions, pd_room};
 
 use crate::fixture::{Kept, World, join, key, seeded, server_options};
 
@@ -24,6 +24,14 @@ struct Raw {
 
 impl Raw {
     fn join(network: &SeededNetwork, server: &mut ServerEnd<SeededDevice>) -> Self {
+        let (mut raw, accept) = Self::admitted(network, server);
+        server.connect(raw.id, &accept).unwrap();
+        (0..100).for_each(|_| raw.recv());
+        raw
+    }
+
+    /// Returns a client to which the server is not connected yet.
+    fn admitted(network: &SeededNetwork, server: &mut ServerEnd<SeededDevice>) -> (Self, Accept) {
         let pd = server
             .device
             .create_pd_for(&mut server.port, &pd_room())
@@ -58,8 +66,7 @@ impl Raw {
             requests: device.endpoint(&port, requests).unwrap(),
             reads: device.endpoint(&port, reads).unwrap(),
         };
-        server.connect(id, &accept).unwrap();
-        let mut raw = Self {
+        let raw = Self {
             id,
             grant,
             port,
@@ -69,8 +76,7 @@ impl Raw {
             memory,
             replies: 0,
         };
-        (0..100).for_each(|_| raw.recv());
-        raw
+        (raw, accept)
     }
 
     fn recv(&mut self) {
@@ -138,6 +144,32 @@ const PUT: u64 = 2;
 
 fn lengths(op: u64, key: u64, value: u64) -> u64 {
     op | key << 16 | value << 32
+}
+
+/// A session between processes connects some passes after it was admitted.
+#[test]
+fn a_client_that_joins_while_the_table_moves_is_told_once_it_is_connected() {
+    let options = ServerOptions {
+        buckets_max: 64,
+        ..server_options(16)
+    };
+    let (network, mut world) = seeded(2, 1, options);
+    let (mut raw, accept) = Raw::admitted(&network, &mut world.server);
+    let mut n = 0;
+    while world.server.server().counters().growths == 0 {
+        assert_eq!(world.put(0, &key(n), b"x"), Kept::Done);
+        n += 1;
+    }
+    assert_eq!(raw.settle(&mut world), None);
+    world.server.connect(raw.id, &accept).unwrap();
+    (0..100).for_each(|_| raw.recv());
+    raw.settle(&mut world);
+    assert_eq!(
+        (raw.replies, world.server.clients()),
+        (1, 2),
+        "the announcement"
+    );
+    assert_eq!(world.server.server().counters().clients_failed, 0);
 }
 
 #[test]
