@@ -9,7 +9,7 @@ use herdwick_layout::{
         set_deadline, set_last_access, touch,
     },
 };
-use herdwick_mem::{Arena, copy, prefetch_read};
+use herdwick_mem::{Arena, LINE, copy, prefetch_read};
 use herdwick_request::{Deadline, Second};
 
 /// A byte range.
@@ -237,10 +237,13 @@ impl Items {
         &self.bytes[at.0..at.0 + len]
     }
 
-    /// Prefetches the first two cache lines of an item.
+    /// Prefetches the first cache line of an item, and the second if the item is longer than that, or
+    /// most probably so: one that is not begins at the beginning or in the middle of a line.
     #[inline]
     pub(crate) fn prefetch(&self, at: Offset) {
         prefetch_read(&self.bytes, at.0);
-        prefetch_read(&self.bytes, at.0 + herdwick_mem::LINE);
+        if !at.0.is_multiple_of(LINE / 2) {
+            prefetch_read(&self.bytes, at.0 + LINE);
+        }
     }
 }

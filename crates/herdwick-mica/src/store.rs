@@ -377,7 +377,7 @@ impl Store {
         self.items.header(at).deadline.passed(self.now) || self.segments.is_flushed(at)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn item(&self, at: Offset) -> Item<'_> {
         let header = self.items.header(at);
         Item {
