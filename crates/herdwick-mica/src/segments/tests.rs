@@ -1,11 +1,12 @@
 //! Tests of what one request may cost in a store of many segments, and of stores whose limits changed.
 
 use herdwick_request::{
-    Clock, Delete, Execute, Get, HashKey, Op, Put, Reply, Request, Second, Status,
+    Clock, Deadline, Delete, Execute, Get, HashKey, Op, Put, Reply, Request, Second, Status,
 };
 
-use super::Segments;
+use super::{Segments, table::Kind};
 use crate::{Store, StoreConfig, test_file::nameless_file};
+use herdwick_layout::bucket::Offset;
 
 const HASH_KEY: HashKey = HashKey([5, 6]);
 
@@ -399,4 +400,21 @@ fn full_index_is_recovered_whole() {
         assert_eq!(get(&mut store, key), Status::Done, "{key}");
     }
     audit(&store);
+}
+
+/// A run whose cleaning was given up, and of which nearly all is dead now, comes before one that is nearly
+/// full.
+#[test]
+fn segment_given_up_once_is_chosen_when_most_of_it_is_dead() {
+    let mut segments = Segments::new(100, 4096);
+    for number in 0..3 {
+        segments.open(Kind::YOUNG, number, 1, 0);
+        let (at, _) = segments.append(Kind::YOUNG, 3_900).unwrap();
+        segments.note(at, Deadline::NEVER, 1, 0);
+    }
+    segments.begin_cleaning(0);
+    segments.leave(0);
+    assert_eq!(segments.choose(Second(1), true), Some(1), "alike otherwise");
+    segments.release(Offset(0), 3_860);
+    assert_eq!(segments.choose(Second(1), true), Some(0));
 }

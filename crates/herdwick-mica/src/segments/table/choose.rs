@@ -13,6 +13,8 @@ const SEARCH: usize = 2048;
 const PAUSE: usize = 8;
 /// A segment of which a larger part is live is not worth cleaning if all items are to be kept.
 const FULL: f64 = 31.0 / 32.0;
+/// The part of a segment by which it counts as fuller for each time that its cleaning was given up.
+const GIVEN_UP: f64 = 1.0 / 8.0;
 
 /// What it costs to clear a window of segments, the dearest first.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +70,7 @@ impl Segments {
     }
 
     /// Chooses the sealed segment that costs least to clean: one with no valid items; else that with
-    /// the fewest live bytes if all are to be `kept`, those last whose cleaning was given up before;
+    /// the fewest live bytes if all are to be `kept`, those later whose cleaning was given up before;
     /// else that with the fewest uses a byte. Examines [`SEARCH`] segments, and more until there is
     /// one: a segment that is full of live bytes is none if all are to be kept.
     pub(in crate::segments) fn choose(&mut self, now: Second, kept: bool) -> Option<usize> {
@@ -87,7 +89,7 @@ impl Segments {
 
     fn choose_here(&mut self, now: Second, kept: bool) -> Option<usize> {
         let count = self.heads.len();
-        let mut best: Option<((u32, f64), usize)> = None;
+        let mut best: Option<(f64, usize)> = None;
         for n in 0..count.min(SEARCH) {
             let number = (self.clean_hand + n) % count;
             let head = &self.heads[number];
@@ -98,7 +100,7 @@ impl Segments {
             self.fade(number);
             let head = &self.heads[number];
             let cost = if self.is_over(head, now) {
-                (0, -1.0)
+                -1.0
             } else if kept {
                 // Copies leave as many gaps as there are.
                 let bytes = ((head.span as usize) << self.shift) - head.gaps;
@@ -106,9 +108,9 @@ impl Segments {
                 if part > FULL {
                     continue;
                 }
-                (head.left, part)
+                part + f64::from(head.left) * GIVEN_UP
             } else {
-                (0, self.density(head))
+                self.density(head)
             };
             if best.is_none_or(|(least, _)| cost < least) {
                 best = Some((cost, number));
