@@ -94,3 +94,52 @@ impl<'a> Answer<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use herdwick_request::{Clock, HashKey, Reply, Request, Second, Status};
+
+    use crate::{Admits, Decoded, Decoder, meta::KeyRoom};
+
+    /// Returns the reply to a command whose item is there, but for which there is no room.
+    fn without_room(input: &[u8]) -> Vec<u8> {
+        let room = KeyRoom::default();
+        let Decoded::Request { asked, .. } = Decoder::new(100).decode(input, &room, Admits::All)
+        else {
+            panic!("{}", input.escape_ascii());
+        };
+        let clock = Clock {
+            epoch_unix: 0,
+            second: Second(1),
+        };
+        let request = Request {
+            hash: HashKey([1, 2]).hash(asked.key),
+            key: asked.key,
+            op: asked.op,
+        };
+        let mut out = Vec::new();
+        let reply = Reply::bare(Status::OutOfMemory);
+        asked.answer.encode(clock, &request, &reply, &mut out);
+        out
+    }
+
+    /// Such an item is no miss: a client would take it for gone.
+    #[test]
+    fn a_touch_without_room_is_no_miss() {
+        for command in ["touch k 9", "mg k v T9", "mg k T9", "set k 0 0 1\r\nx"] {
+            let said = without_room(format!("{command}\r\n").as_bytes());
+            assert!(
+                said.starts_with(b"SERVER_ERROR out of memory"),
+                "{command}: {}",
+                said.escape_ascii()
+            );
+        }
+        // Opcodes touch, GAT and GATQ, with four bytes of an exptime.
+        for opcode in [0x1c, 0x1d, 0x1e] {
+            let mut packet = vec![0x80, opcode, 0, 1, 4, 0, 0, 0, 0, 0, 0, 5];
+            packet.resize(24, 0);
+            packet.extend(b"\0\0\0\x09k");
+            assert_eq!(without_room(&packet)[6..8], [0, 0x82], "opcode {opcode:#x}");
+        }
+    }
+}

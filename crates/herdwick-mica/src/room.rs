@@ -107,6 +107,9 @@ impl Store {
         deadline: Deadline,
     ) -> Option<Offset> {
         let header = self.items.header(at);
+        if header.deadline == deadline {
+            return Some(at);
+        }
         if header.form == Form::Compact {
             let header = Header { deadline, ..header };
             return self.set_header(request, at, &header);

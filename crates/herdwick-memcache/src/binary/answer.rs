@@ -42,10 +42,12 @@ impl PacketAnswer {
         let unique = reply.item.map_or(0, |item| item.version);
         match (self.kind, reply.status) {
             (PacketKind::TooLarge, _) => echo.error(out, reply::Status::TooLarge),
-            (PacketKind::Get | PacketKind::Touch, _) => match &reply.item {
-                Some(item) => echo.item(out, request.key, item.flags, unique, item.value),
-                None => echo.miss(out, request.key),
-            },
+            (PacketKind::Get | PacketKind::Touch, status) if status != Status::OutOfMemory => {
+                match &reply.item {
+                    Some(item) => echo.item(out, request.key, item.flags, unique, item.value),
+                    None => echo.miss(out, request.key),
+                }
+            }
             (PacketKind::Arith, Status::Done) => {
                 let body = Body {
                     value: &reply.number.to_be_bytes(),

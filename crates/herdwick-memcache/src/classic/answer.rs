@@ -59,7 +59,12 @@ impl ClassicAnswer {
                     let cas = with_cas.then_some(item.version);
                     text::value(out, key, item.flags, cas, item.value);
                 }
-                if last { text::END } else { &[] }
+                match reply.status {
+                    // A touch that had no room.
+                    Status::OutOfMemory if last => text::OUT_OF_MEMORY,
+                    _ if last => text::END,
+                    _ => &[],
+                }
             }
             Shape::Number if reply.status == Status::Done => {
                 if !self.noreply {
@@ -80,6 +85,7 @@ fn line(shape: Shape, status: Status) -> &'static [u8] {
     match (shape, status) {
         (Shape::Deleted, Status::Done) => text::DELETED,
         (Shape::Touched, Status::Done) => text::TOUCHED,
+        (Shape::Deleted | Shape::Touched, Status::OutOfMemory) => text::OUT_OF_MEMORY,
         (Shape::Deleted | Shape::Touched, _) => text::NOT_FOUND,
         (Shape::TooLarge, _) => text::TOO_LARGE,
         (Shape::Number, Status::TooLarge) => text::OUT_OF_MEMORY,

@@ -133,7 +133,11 @@ impl<'a> MetaAnswer<'a> {
         out: &mut Vec<u8>,
     ) {
         let Some(item) = &reply.item else {
-            self.echo.bare(out, reply::Status::Miss, request.key);
+            match reply.status {
+                // A touch that had no room.
+                Status::OutOfMemory => out.extend_from_slice(reply::OUT_OF_MEMORY),
+                _ => self.echo.bare(out, reply::Status::Miss, request.key),
+            }
             return;
         };
         let value = (value && unless != Some(item.version)).then_some(item.value);

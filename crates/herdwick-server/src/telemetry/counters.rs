@@ -89,7 +89,7 @@ impl WorkerCounters {
         *commands += 1;
         if reply.status == Status::Done {
             *hits += 1;
-        } else {
+        } else if reply.status != Status::OutOfMemory {
             *misses += 1;
             self.get_expired += u64::from(reply.expired);
             self.get_flushed += u64::from(reply.flushed);

@@ -41,12 +41,16 @@ impl Segments {
         let cut = (begin - number) << self.shift;
         let head = self.heads[number];
         let end = number + head.span as usize;
+        // Which part of its gaps went is not known: as great a part as of its segments.
+        let gaps = head.gaps / head.span as usize * (end - begin);
+        self.gaps -= head.gaps - gaps;
         self.heads[number..begin].fill(Head::FREE);
         self.free += begin - number;
         self.heads[begin] = Head {
             span: (end - begin) as u32,
             first: at.0 - self.start(begin),
             written: head.written - cut,
+            gaps,
             ..head
         };
         self.book.cut(number, &self.run(begin));
