@@ -246,7 +246,8 @@ impl Inner {
             let terms = ServerTerms {
                 worker,
                 workers: WORKERS,
-                clients_max: 8,
+                // A lease is released some time after it ended: a client may have several.
+                clients_max: 32,
                 spin: Duration::MAX,
                 reply_bytes_max: REPLY_BYTES_MAX,
             };
