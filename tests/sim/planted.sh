@@ -21,6 +21,8 @@ failed=0
 for name in "$@"; do
     patch=$folder/$name.patch
     mkdir -p "$copy"
+    # Files that are gone since the last copy.
+    find "$copy" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf {} +
     # What is the same keeps its time, and is not built again; what a patch changes is.
     git ls-files -z | tar --null --files-from=- -c | tar -x -C "$copy"
     sed -n 's,^+++ b/,,p' "$folder"/*.patch | sort -u | (cd "$copy" && xargs touch)
