@@ -83,7 +83,11 @@ impl Reader {
                 }
                 Ok(NextReply::Part(used))
             }
-            _ => other(bytes, asked, wanted, counters),
+            // Or a part of one that it would recognise, of whatever size that is.
+            _ => {
+                let most = FOREIGN_MAX.max(self.space.value_size());
+                other((bytes, most), asked, wanted, counters)
+            }
         }
     }
 
@@ -111,14 +115,14 @@ impl Reader {
 
 /// Skips a value of another size or with flags: not stored by this benchmark, so it counts as wrong
 /// whatever it contains. Counts an error line, which ends the reply, whatever keys were still to be
-/// answered.
+/// answered. A value of more than `most` bytes is refused.
 fn other(
-    bytes: &[u8],
+    (bytes, most): (&[u8], usize),
     asked: &mut Asked,
     wanted: &mut VecDeque<u32>,
     counters: &mut RunCounters,
 ) -> Result<NextReply, DriveError> {
-    match parsed(bytes)? {
+    match parse(bytes, most).map_err(|flaw| refuse(flaw, bytes))? {
         None => Ok(NextReply::Partial),
         Some((Reply::Value(_), total)) if !asked.is_put => {
             counters.wrong_values += 1;
@@ -142,11 +146,6 @@ fn is_refusal(reply: &Reply<'_>) -> bool {
         reply,
         Reply::NotStored | Reply::Error(_) | Reply::ServerError(_) | Reply::ClientError(_)
     )
-}
-
-/// Returns the reply at the front of `bytes` and its length, once it is complete.
-fn parsed(bytes: &[u8]) -> Result<Option<(Reply<'_>, usize)>, DriveError> {
-    parse(bytes, FOREIGN_MAX).map_err(|flaw| refuse(flaw, bytes))
 }
 
 #[cfg(test)]
@@ -279,6 +278,24 @@ mod tests {
         );
         let huge = read(&[get(1)], &[1], b"VALUE 0001 0 99999999\r\n");
         assert!(matches!(huge, Err(DriveError::ForeignValue(99_999_999))));
+    }
+
+    #[test]
+    fn values_larger_than_any_foreign_one_are_read_in_pieces() {
+        let space = KeySpace::new(100, 4, 2 * FOREIGN_MAX).unwrap();
+        let mut value = vec![0; 2 * FOREIGN_MAX];
+        space.value(7, 9, &mut value);
+        let header = format!("VALUE 0007 0 {}\r\n", value.len());
+        let reply = [header.as_bytes(), &value, b"\r\n"].concat();
+        let (mut asked, mut wanted) = (get(1), VecDeque::from([7]));
+        let (mut reader, mut counters) = (Reader::new(space), RunCounters::new());
+        for len in (0..reply.len()).step_by(4099).chain([reply.len() - 1]) {
+            let front = reader.front(&reply[..len], &mut asked, &mut wanted, &mut counters);
+            assert!(matches!(front, Ok(NextReply::Partial)), "{len}: {front:?}");
+        }
+        let front = reader.front(&reply, &mut asked, &mut wanted, &mut counters);
+        assert!(matches!(front, Ok(NextReply::Part(len)) if len == reply.len()));
+        assert_eq!(counts(&counters)[0], 1);
     }
 
     #[test]
