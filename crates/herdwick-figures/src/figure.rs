@@ -74,6 +74,42 @@ pub enum Sweep {
     Fixed,
 }
 
+/// What a value of the x axis sets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SweepPoint {
+    /// Bytes of a payload or value, 32 where they are not swept.
+    pub(crate) bytes: usize,
+    pub(crate) threads: Option<usize>,
+    pub(crate) clients: Option<usize>,
+    pub(crate) window: Option<usize>,
+    pub(crate) workers: Option<usize>,
+    pub(crate) put_percent: Option<u8>,
+}
+
+impl Sweep {
+    /// Returns what the value at `index` sets.
+    pub(crate) fn at(self, index: usize) -> SweepPoint {
+        let mut point = SweepPoint {
+            bytes: 32,
+            threads: None,
+            clients: None,
+            window: None,
+            workers: None,
+            put_percent: None,
+        };
+        match self {
+            Self::Bytes(values) => point.bytes = values[index],
+            Self::Threads(values) => point.threads = Some(values[index]),
+            Self::Clients(values) => point.clients = Some(values[index]),
+            Self::Windows(values) => point.window = Some(values[index]),
+            Self::Workers(values) => point.workers = Some(values[index]),
+            Self::PutPercent(values) => point.put_percent = Some(values[index]),
+            Self::Designs(_) | Self::Cores(_) | Self::Partitions(_) | Self::Fixed => (),
+        }
+        point
+    }
+}
+
 /// What the y axis shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {

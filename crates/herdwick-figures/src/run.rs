@@ -8,7 +8,7 @@ use herdwick_bench::{
 use crate::{
     drawing::{Drawing, FigureError, Line, PlotPoint, Terms},
     failures::{Failures, cannot_here},
-    figure::{Figure, Load, Measure, SeriesSpec, Sweep},
+    figure::{Figure, Load, Measure, SeriesSpec, Sweep, SweepPoint},
 };
 
 /// Least seconds of a point: enough for a window of the slowest system on a host that others use too.
@@ -222,19 +222,16 @@ fn measure(
         dist: Dist::Uniform,
         ..Config::default()
     };
-    let (mut bytes, mut puts, mut loaded) = (32, None, None);
-    match figure.sweep {
-        Sweep::Bytes(values) => bytes = values[index],
-        Sweep::Threads(values) => {
-            config.workers = Some(values[index]);
-            config.clients = values[index];
-        }
-        Sweep::Clients(values) => config.clients = values[index],
-        Sweep::Windows(values) => loaded = Some(values[index]),
-        Sweep::Workers(values) => config.workers = Some(values[index]),
-        Sweep::PutPercent(values) => puts = Some(values[index]),
-        Sweep::Designs(_) | Sweep::Cores(_) | Sweep::Partitions(_) | Sweep::Fixed => (),
-    }
+    let SweepPoint {
+        bytes,
+        threads,
+        clients,
+        window: loaded,
+        workers,
+        put_percent: puts,
+    } = figure.sweep.at(index);
+    config.workers = workers.or(threads).or(config.workers);
+    config.clients = clients.or(threads).unwrap_or(config.clients);
     match load {
         Load::Verb { .. } => verb(&config, &verb_plan(load, bytes, config.clients), watch),
         Load::Echo { level, .. } => {

@@ -140,21 +140,16 @@ fn plotted(point: &Point, place: usize, measure: Measure) -> Result<PlotPoint, S
 
 /// Runs a series at one value of the x axis.
 fn point(sweep: Sweep, load: Load, index: usize, profile: &Profile) -> Result<Point, String> {
-    let (mut bytes, mut threads, mut puts) = (32, 16, None);
+    let at = sweep.at(index);
+    let (bytes, threads, puts) = (at.bytes, at.threads.unwrap_or(16), at.put_percent);
     let mut run = Run {
         seed: SEED,
         span: SPAN,
         machines: MACHINES,
         ..Run::default()
     };
-    match sweep {
-        Sweep::Bytes(values) => bytes = values[index],
-        Sweep::Threads(values) => threads = values[index],
-        Sweep::Clients(values) => run.clients = values[index],
-        Sweep::Workers(values) => run.workers = values[index],
-        Sweep::PutPercent(values) => puts = Some(values[index]),
-        _ => (),
-    }
+    run.clients = at.clients.unwrap_or(run.clients);
+    run.workers = at.workers.unwrap_or(run.workers);
     run.value_bytes = bytes;
     match load {
         Load::Verb { .. } => flood(load, (bytes, threads), profile),
