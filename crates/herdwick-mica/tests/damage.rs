@@ -195,14 +195,27 @@ fn damaged_range_returns_no_wrong_value() {
     }
 }
 
-/// Touched and stale items of several sizes are recovered as they were.
-#[test]
-fn touched_and_stale_items_are_recovered() {
-    let config = StoreConfig {
+fn config_of_large_items() -> StoreConfig {
+    StoreConfig {
         memory_bytes: 4 << 20,
         item_bytes_max: 200 << 10,
         hash_key: HASH_KEY,
-    };
+    }
+}
+
+/// A GET that changes nothing.
+fn quiet() -> Op<'static> {
+    Op::Get(Get {
+        quiet_access: true,
+        unaware: true,
+        ..Get::default()
+    })
+}
+
+/// Touched and stale items of several sizes are recovered as they were.
+#[test]
+fn touched_and_stale_items_are_recovered() {
+    let config = config_of_large_items();
     let file = nameless_file(Store::file_bytes(&config).unwrap());
     let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
     let sizes = [0, 1, 100, 4000, 4100, 5000, 65_536, 150_001];
@@ -223,12 +236,7 @@ fn touched_and_stale_items_are_recovered() {
             };
             run(&mut store, 3, &key(n as u32), Op::Delete(stale));
         }
-        let quiet = Get {
-            quiet_access: true,
-            unaware: true,
-            ..Get::default()
-        };
-        expected.push(run(&mut store, 3, &key(n as u32), Op::Get(quiet)));
+        expected.push(run(&mut store, 3, &key(n as u32), quiet()));
     }
     drop(store);
     let (mut store, recovered) = Store::in_file(&config, &file, 0, true).unwrap();
@@ -238,12 +246,7 @@ fn touched_and_stale_items_are_recovered() {
         (sizes.len() as u64, 0)
     );
     for (n, before) in expected.iter().enumerate() {
-        let quiet = Get {
-            quiet_access: true,
-            unaware: true,
-            ..Get::default()
-        };
-        let after = run(&mut store, 3, &key(n as u32), Op::Get(quiet));
+        let after = run(&mut store, 3, &key(n as u32), quiet());
         assert_eq!(&after, before, "{n}");
         assert_eq!((after.value, after.stale), (Some(value(n)), n % 2 == 0));
     }
@@ -252,11 +255,7 @@ fn touched_and_stale_items_are_recovered() {
 /// A touch updates the checksum without reading the value, so earlier damage is still detected.
 #[test]
 fn touch_updates_the_checksum_without_reading_the_value() {
-    let config = StoreConfig {
-        memory_bytes: 4 << 20,
-        item_bytes_max: 200 << 10,
-        hash_key: HASH_KEY,
-    };
+    let config = config_of_large_items();
     let file = nameless_file(Store::file_bytes(&config).unwrap());
     let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
     put(&mut store, 1, &key(1), &vec![7; 150_000], 0);
