@@ -5,6 +5,7 @@ use std::{
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     thread,
 };
 
@@ -27,7 +28,11 @@ struct Memcached {
 impl Memcached {
     /// Starts a memcached; `None`, with a message, if none is installed.
     fn start() -> Option<Self> {
-        let path = std::env::temp_dir().join(format!("herdwick-cli-{}.sock", std::process::id()));
+        // Tests of one process run at once: each needs a path of its own.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("herdwick-cli-{}-{number}.sock", std::process::id());
+        let path = std::env::temp_dir().join(name);
         let mut command = Command::new("memcached");
         let Ok(child) = command.args(["-u", "root", "-s"]).arg(&path).spawn() else {
             eprintln!("skipped: there is no memcached here (apt-get install memcached)");
