@@ -38,6 +38,7 @@ mod memcached_port;
 mod options;
 mod request;
 mod session;
+mod sleep;
 mod stream;
 mod text;
 mod tls;

@@ -2,10 +2,11 @@
 
 use std::{os::fd::AsFd, time::Duration};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::{
     Answer, Cause, Key, Op, Ticket,
+    sleep::Sleep,
     stream::Stream,
     text::{Command, Text, When},
 };
@@ -90,23 +91,19 @@ impl Memcached {
         self.broken.is_none() && matches!(self.stream.read(self.text.room()), Ok(None))
     }
 
-    /// Sleeps until there is something to do, or for `limit`.
-    pub(crate) fn wait(&self, limit: Duration) {
+    /// Returns what to sleep on until there is something to do, for `limit` at most; `None`: there
+    /// is something to do now.
+    pub(crate) fn sleep(&self, limit: Duration) -> Option<Sleep<'_>> {
         if self.broken.is_some() || self.stream.has_unread() {
-            return;
+            return None;
         }
         let writes = if self.text.unsent().is_empty() {
             PollFlags::empty()
         } else {
             PollFlags::OUT
         };
-        let mut fds = [PollFd::from_borrowed_fd(
-            self.stream.as_fd(),
-            PollFlags::IN | writes,
-        )];
-        let limit = Timespec::try_from(limit).ok();
-        // An interrupted wait is a short one; every caller must expect that.
-        let _ = poll(&mut fds, limit.as_ref());
+        let socket = PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN | writes);
+        Some(Sleep::on_one(socket, limit))
     }
 
     pub(crate) fn due(&self) -> Option<Duration> {

@@ -7,6 +7,7 @@ use herdwick_mem::ForkMark;
 
 use crate::{
     Address, Answer, Cause, DialError, Direct, Fallback, Key, Op, Options, Ticket,
+    sleep::Sleep,
     text::{Command, When},
     transports::OpenTransport,
 };
@@ -156,10 +157,26 @@ impl Session {
     /// until 200 µs have gone by without an answer, unless there is one CPU alone: to sleep would
     /// take longer than the answer does.
     pub fn wait(&mut self, now: Duration) {
-        if self.process.is_here()
-            && let Some(due) = self.transport.due()
-        {
-            self.transport.wait(now, due.saturating_sub(now));
+        if let Some(sleep) = self.sleep(now) {
+            sleep.run();
+        }
+        self.disarm();
+    }
+
+    /// Returns what [`Session::wait`] would sleep on; `None` where it would return at once.
+    /// [`Session::disarm`] must follow, and a poll.
+    pub(crate) fn sleep(&mut self, now: Duration) -> Option<Sleep<'_>> {
+        if !self.process.is_here() {
+            return None;
+        }
+        let due = self.transport.due()?;
+        self.transport.sleep(now, due.saturating_sub(now))
+    }
+
+    /// Ends a sleep.
+    pub(crate) fn disarm(&mut self) {
+        if self.process.is_here() {
+            self.transport.disarm();
         }
     }
 

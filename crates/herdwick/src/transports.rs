@@ -17,6 +17,7 @@ use crate::{
     herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken},
     memcached::Memcached,
     memcached_port::MemcachedPort,
+    sleep::Sleep,
     stream::Stream,
     text::{Command, When},
 };
@@ -122,10 +123,19 @@ impl OpenTransport {
         }
     }
 
-    pub(crate) fn wait(&mut self, now: Duration, limit: Duration) {
+    /// Returns what to sleep on; `None`: to be polled now. [`OpenTransport::disarm`] must follow.
+    pub(crate) fn sleep(&mut self, now: Duration, limit: Duration) -> Option<Sleep<'_>> {
         match self {
-            Self::Memcached(transport) => transport.wait(limit),
-            Self::Herd(_, transport) => transport.wait(now, limit),
+            Self::Memcached(transport) => transport.sleep(limit),
+            Self::Herd(_, transport) => transport.sleep(now, limit),
+        }
+    }
+
+    /// Cancels what a sleep armed, if anything.
+    pub(crate) fn disarm(&mut self) {
+        match self {
+            Self::Memcached(_) => {}
+            Self::Herd(_, transport) => transport.disarm(),
         }
     }
 

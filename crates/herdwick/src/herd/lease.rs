@@ -307,7 +307,7 @@ fn try_out<P: Port>(end: &mut ClientEnd<P>, due: Due) -> Result<Duration, LeaseE
         }
         let left = due.left().map_err(|_| LeaseError::Silent)?;
         let retry = side.poll_timeout().unwrap_or_default();
-        doze(port, *reply_cq, None, left.min(retry.saturating_sub(now())));
+        doze(port, *reply_cq, left.min(retry.saturating_sub(now())));
     }
 }
 

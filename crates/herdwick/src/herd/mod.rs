@@ -9,17 +9,13 @@ mod socket;
 mod tests;
 mod translate;
 
-use std::{
-    collections::VecDeque,
-    os::fd::{AsFd, BorrowedFd},
-    time::Duration,
-};
+use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
 
 use herdwick_fabric::{Armed, CqId, Port};
 use herdwick_herd::{ClientEnd, ClientSide, Outcome, Refused, wire::ReplyStatus};
 use herdwick_mem::OwnProcess;
 use herdwick_request::{HashKey, Request};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 
 pub use self::direct::Direct;
 use self::{
@@ -36,6 +32,7 @@ use crate::{
     due::Due,
     memcached::Memcached,
     memcached_port::MemcachedPort,
+    sleep::Sleep,
     text::{Command, When},
 };
 
@@ -76,6 +73,8 @@ pub(crate) struct Herd<P> {
     spin: Duration,
     /// The time of the clock of `port` and `side` at the start of the caller's clock.
     elapsed: Duration,
+    /// Whether a wakeup of the port is armed.
+    armed: bool,
     broken: Option<Cause>,
 }
 
@@ -116,6 +115,7 @@ impl<P: Port> Herd<P> {
                 Duration::ZERO
             },
             elapsed,
+            armed: false,
             broken: None,
         }
     }
@@ -365,22 +365,36 @@ impl<P: Port> Herd<P> {
         });
     }
 
-    /// Sleeps until there is something to do, or for `limit`.
-    pub(crate) fn wait(&mut self, now: Duration, limit: Duration) {
+    /// Arms the fabric's wakeup, and returns what to sleep on until there is something to do, for
+    /// `limit` at most; `None`: to be polled now. [`Herd::disarm`] must follow.
+    pub(crate) fn sleep(&mut self, now: Duration, limit: Duration) -> Option<Sleep<'_>> {
         if self.broken.is_some() {
-            return;
+            return None;
         }
         if self.memcached.due().is_some() {
-            return self.memcached.wait(limit);
+            return self.memcached.sleep(limit);
         }
         if now.saturating_sub(self.awake) < self.spin {
-            return std::hint::spin_loop();
+            std::hint::spin_loop();
+            return None;
         }
         let inside = self.inside(now);
         let retry = self.side.poll_timeout();
         let limit = retry.map_or(limit, |at| limit.min(at.saturating_sub(inside)));
-        let lease = self.lease.as_fd();
-        doze(&mut *self.port, self.reply_cq, Some(lease), limit);
+        self.armed = true;
+        if self.port.arm(self.reply_cq) != Armed::Yes {
+            return None;
+        }
+        let fabric = PollFd::from_borrowed_fd(self.port.wait_fd()?, PollFlags::IN);
+        let lease = PollFd::from_borrowed_fd(self.lease.as_fd(), PollFlags::RDHUP);
+        Some(Sleep::on_two([fabric, lease], limit))
+    }
+
+    /// Cancels what [`Herd::sleep`] armed, if anything.
+    pub(crate) fn disarm(&mut self) {
+        if std::mem::take(&mut self.armed) {
+            self.port.disarm(self.reply_cq);
+        }
     }
 
     /// Returns when the oldest request in flight is overdue, or an earlier time.
@@ -406,22 +420,12 @@ impl<P: Port> Herd<P> {
     }
 }
 
-/// Sleeps until there is a completion in `cq`, `lease` is closed by the peer, or `limit` has
-/// passed.
-fn doze(port: &mut impl Port, cq: CqId, lease: Option<BorrowedFd<'_>>, limit: Duration) {
+/// Sleeps until there is a completion in `cq`, or `limit` has passed.
+fn doze(port: &mut impl Port, cq: CqId, limit: Duration) {
     if port.arm(cq) == Armed::Yes
         && let Some(fd) = port.wait_fd()
     {
-        let fabric = PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let limit = Timespec::try_from(limit).ok();
-        // An interrupted wait is a short one; every caller must expect that.
-        let _ = match lease {
-            Some(lease) => {
-                let lease = PollFd::from_borrowed_fd(lease, PollFlags::RDHUP);
-                poll(&mut [fabric, lease], limit.as_ref())
-            }
-            None => poll(&mut [fabric], limit.as_ref()),
-        };
+        Sleep::on_one(PollFd::from_borrowed_fd(fd, PollFlags::IN), limit).run();
     }
     port.disarm(cq);
 }
