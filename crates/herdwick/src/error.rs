@@ -56,6 +56,15 @@ pub enum Usage {
     /// The address is neither `host`, `host:port`, `[v6]:port` nor a path; or it is a URL.
     #[error("an address is HOST:PORT, [IPV6]:PORT, or the path of a unix socket")]
     Address,
+    /// A cluster without servers.
+    #[error("a cluster has at least one server")]
+    NoServer,
+    /// A cluster with two servers of one name: they would have the same keys.
+    #[error("two servers of the cluster have one name")]
+    ServerTwice,
+    /// A cluster with weights under [`Distribution::Rendezvous`](crate::Distribution::Rendezvous).
+    #[error("rendezvous hashing has no weights")]
+    Weight,
     /// A `stats` argument with control characters or of more than 250 bytes.
     #[error("a stats argument is one line of at most 250 bytes")]
     StatsArgument,

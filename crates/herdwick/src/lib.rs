@@ -17,6 +17,9 @@
 //! # Ok::<(), herdwick::Error>(())
 //! ```
 //!
+//! [`Client::cluster`] makes a client of several servers, a [`Cluster`], which distributes keys over them
+//! as other clients of memcached do.
+//!
 //! Expected results are values (`None`, `false`, [`Cas::Changed`]); everything else is an
 //! [`Error`], sorted by who is to blame. Every program that counts or appends should handle one of
 //! them with care: [`Error::UnknownOutcome`].
@@ -25,6 +28,7 @@
 mod address;
 mod answer;
 mod client;
+mod cluster;
 mod connection;
 mod due;
 mod error;
@@ -47,6 +51,7 @@ mod transports;
 pub use address::Address;
 pub use answer::{Answer, Hit, Lost, Refusal, Ticket};
 pub use client::{Cas, Client, Item};
+pub use cluster::{Cluster, ClusterOptions, Distribution, FailedServer, MultiGet, Node, OnFailure};
 pub use connection::Connection;
 pub use error::{Cause, DialError, Error, OsError, Usage};
 pub use fallback::{Fallback, LeaseRefusal};

@@ -34,6 +34,13 @@ pub(super) struct Caller<S> {
     session: Option<Session>,
 }
 
+/// One call, on as many sessions as it needs: when it must end, and how many it has used.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    due: Duration,
+    sessions: u32,
+}
+
 /// The time of one call.
 pub(super) struct Call<'a> {
     surroundings: &'a dyn Surroundings,
@@ -47,20 +54,25 @@ impl Call<'_> {
 }
 
 impl<S: Surroundings> Caller<S> {
-    /// Opens the first session.
-    pub(super) fn connect(
-        surroundings: S,
-        mut redial: Redial,
-        options: Options,
-    ) -> Result<Self, Error> {
-        let dial = |address: &Address| surroundings.dial(address, &options);
-        let session = Some(redial.attempt(surroundings.now(), dial)?);
-        Ok(Self {
+    /// Makes a caller whose first call dials.
+    pub(super) fn new(surroundings: S, redial: Redial, options: Options) -> Self {
+        Self {
             surroundings,
             redial,
             options,
-            session,
-        })
+            session: None,
+        }
+    }
+
+    /// Opens a session, if there is none that is not broken.
+    pub(super) fn connect(&mut self) -> Result<(), Error> {
+        let due = self.attempts().due;
+        self.revive(due)
+    }
+
+    /// Returns how long calls without a session will fail.
+    pub(super) fn redial_pause(&self) -> Duration {
+        self.redial.pause(self.surroundings.now())
     }
 
     pub(super) fn set_deadline(&mut self, deadline: Duration) {
@@ -109,7 +121,22 @@ impl<S: Surroundings> Caller<S> {
 
     /// Reads `keys`.
     pub(super) fn get_many(&mut self, keys: &[Key<'_>]) -> Result<Vec<Option<Item>>, Error> {
-        self.with_session(|session, call| read_all(session, call, keys))
+        self.with_session(|session, call| {
+            let mut reads = Reads::new(keys);
+            while !reads.step(session, call)? {
+                session.wait(call.now());
+            }
+            Ok(reads.finish())
+        })
+    }
+
+    /// Begins a call.
+    pub(super) fn attempts(&self) -> Attempts {
+        let now = self.surroundings.now();
+        Attempts {
+            due: now.saturating_add(self.options.deadline),
+            sessions: 0,
+        }
     }
 
     /// Runs `exchange` on a session; repeats it on another one as long as nothing was changed and
@@ -118,37 +145,61 @@ impl<S: Surroundings> Caller<S> {
         &mut self,
         mut exchange: impl FnMut(&mut Session, &Call<'_>) -> Result<Result<T, Error>, Lost>,
     ) -> Result<T, Error> {
-        let due = self
-            .surroundings
-            .now()
-            .saturating_add(self.options.deadline);
-        let late = Error::Timeout(self.options.deadline);
-        let mut sessions = 0;
+        let mut attempts = self.attempts();
         loop {
-            self.revive(due)?;
-            let call = Call {
-                surroundings: &self.surroundings,
-                due,
-            };
-            let left = due.saturating_sub(call.now());
-            // A request that is sent without time for its answer would have an unknown outcome.
-            let Some(session) = self.session.as_mut().filter(|_| !left.is_zero()) else {
-                return Err(late);
-            };
-            session.set_deadline(left);
-            sessions += 1;
+            let (session, call) = self.next_session(&mut attempts, 1)?;
             let lost = match exchange(session, &call) {
                 Ok(outcome) => return outcome,
                 Err(lost) => lost,
             };
-            self.session = None;
-            match (lost.perhaps_done, lost.cause) {
-                (true, cause) => return Err(Error::UnknownOutcome(cause)),
-                (false, Cause::Timeout) => return Err(late),
-                (false, Cause::Closed | Cause::Io(_))
-                    if sessions < SESSIONS_PER_CALL && self.surroundings.now() < due => {}
-                (false, cause) => return Err(Error::Disconnected(cause)),
+            self.after_loss(&attempts, lost)?;
+        }
+    }
+
+    /// Returns a session for the next exchange of a call. If there is none, it is dialled, in one
+    /// `parts`th of the time left: so many servers may have to be dialled.
+    pub(super) fn next_session(
+        &mut self,
+        attempts: &mut Attempts,
+        parts: u32,
+    ) -> Result<(&mut Session, Call<'_>), Error> {
+        let deadline = self.options.deadline;
+        let now = self.surroundings.now();
+        let left = attempts.due.saturating_sub(now);
+        self.revive(now.saturating_add(left / parts.max(1)))?;
+        attempts.sessions += 1;
+        let left = attempts.due.saturating_sub(self.surroundings.now());
+        // A request that is sent without time for its answer would have an unknown outcome.
+        let (session, call) = self
+            .current(attempts)
+            .filter(|_| !left.is_zero())
+            .ok_or(Error::Timeout(deadline))?;
+        session.set_deadline(left);
+        Ok((session, call))
+    }
+
+    /// Returns the session of a call that has one.
+    pub(super) fn current(&mut self, attempts: &Attempts) -> Option<(&mut Session, Call<'_>)> {
+        let call = Call {
+            surroundings: &self.surroundings,
+            due: attempts.due,
+        };
+        Some((self.session.as_mut()?, call))
+    }
+
+    /// Drops the session that a call has lost. `Ok`: the exchange may be repeated on another one.
+    pub(super) fn after_loss(&mut self, attempts: &Attempts, lost: Lost) -> Result<(), Error> {
+        self.session = None;
+        let is_early = || self.surroundings.now() < attempts.due;
+        match (lost.perhaps_done, lost.cause) {
+            (true, cause) => Err(Error::UnknownOutcome(cause)),
+            (false, Cause::Timeout) => Err(Error::Timeout(self.options.deadline)),
+            (false, Cause::Closed | Cause::Io(_))
+                if attempts.sessions < SESSIONS_PER_CALL && is_early() =>
+            {
+                Ok(())
             }
+            (false, cause) => Err(Error::Disconnected(cause)),
         }
     }
 
@@ -191,46 +242,83 @@ fn not_taken(session: &Session) -> Lost {
     }
 }
 
-/// Reads `keys`, as many at a time as the session accepts.
-fn read_all(
-    session: &mut Session,
-    call: &Call<'_>,
-    keys: &[Key<'_>],
-) -> Result<Result<Vec<Option<Item>>, Error>, Lost> {
-    let mut items = vec![None; keys.len()];
-    let (mut submitted, mut answered) = (0, 0);
-    let (mut first, mut refused, mut lost) = (None, None, None);
-    while answered < keys.len() {
+/// Reads of several keys on one session, as many at a time as it accepts.
+#[derive(Debug)]
+pub(super) struct Reads<'k> {
+    keys: &'k [Key<'k>],
+    items: Vec<Option<Item>>,
+    submitted: usize,
+    answered: usize,
+    /// The number of the first ticket: the others follow it.
+    first: Option<u64>,
+    refused: Option<Error>,
+}
+
+impl<'k> Reads<'k> {
+    pub(super) fn new(keys: &'k [Key<'k>]) -> Self {
+        Self {
+            keys,
+            items: vec![None; keys.len()],
+            submitted: 0,
+            answered: 0,
+            first: None,
+            refused: None,
+        }
+    }
+
+    /// Submits what the session accepts and takes the answers that have arrived. Returns whether
+    /// those were the last.
+    pub(super) fn step(&mut self, session: &mut Session, call: &Call<'_>) -> Result<bool, Lost> {
+        self.poll(session, call)?;
+        if self.answered == self.keys.len() {
+            return Ok(true);
+        }
         let at = call.now();
         session.set_deadline(call.due.saturating_sub(at));
-        while let Some(key) = keys.get(submitted)
+        while let Some(key) = self.keys.get(self.submitted)
             && let Some(ticket) = session.submit(at, *key, &Op::Get)
         {
-            first.get_or_insert(ticket.0);
-            submitted += 1;
+            self.first.get_or_insert(ticket.0);
+            self.submitted += 1;
         }
         // The session may end with the poll that takes the last answers in flight: then no answer
         // reports it.
-        if submitted == answered {
+        if self.submitted == self.answered {
             return Err(not_taken(session));
         }
         session.flush(call.now());
-        session.wait(call.now());
+        Ok(false)
+    }
+
+    fn poll(&mut self, session: &mut Session, call: &Call<'_>) -> Result<(), Lost> {
+        if self.submitted == self.answered {
+            return Ok(());
+        }
+        let Self {
+            items,
+            answered,
+            first,
+            refused,
+            ..
+        } = self;
+        let mut lost = None;
         session.poll(call.now(), &mut |ticket, answer| {
-            answered += 1;
+            *answered += 1;
             let place = ticket.0.wrapping_sub(first.unwrap_or(0)) as usize;
             match (answer, items.get_mut(place)) {
                 (Answer::Lost(end), _) => lost = Some(end),
                 (answer, place) => match (item(answer), place) {
                     (Ok(item), Some(place)) => *place = item,
                     (Ok(_), None) => {}
-                    (Err(error), _) => refused = Some(error),
+                    (Err(error), _) => *refused = Some(error),
                 },
             }
         });
-        if let Some(lost) = lost {
-            return Err(lost);
-        }
+        lost.map_or(Ok(()), Err)
     }
-    Ok(refused.map_or(Ok(items), Err))
+
+    /// Returns the items, or how one was refused.
+    pub(super) fn finish(self) -> Result<Vec<Option<Item>>, Error> {
+        self.refused.map_or(Ok(self.items), Err)
+    }
 }

@@ -5,6 +5,7 @@
 
 mod caller;
 mod calls;
+pub(crate) mod fan_out;
 mod redial;
 
 use std::time::{Duration, Instant};
@@ -53,10 +54,32 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub fn connect_with(address: &str, options: Options) -> Result<Self, Error> {
+        let mut client = Self::unconnected(address.parse()?, options);
+        client.dial()?;
+        Ok(client)
+    }
+
+    /// Returns a client that dials at its first call, so that the server may be away until then.
+    #[must_use]
+    pub fn unconnected(address: Address, options: Options) -> Self {
         let (origin, seed) = chance_and_time();
-        let redial = Redial::new(address.parse()?, seed);
-        let caller = Caller::connect(RealSurroundings { origin }, redial, options)?;
-        Ok(Self { caller })
+        let redial = Redial::new(address, seed);
+        Self {
+            caller: Caller::new(RealSurroundings { origin }, redial, options),
+        }
+    }
+
+    /// Opens a session now, unless there is one.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`].
+    pub fn dial(&mut self) -> Result<(), Error> {
+        self.caller.connect()
+    }
+
+    /// Returns how long calls fail without dialling, from now on.
+    pub(crate) fn redial_pause(&self) -> Duration {
+        self.caller.redial_pause()
     }
 
     /// Sets the longest duration of each later call.

@@ -106,6 +106,12 @@ impl Redial {
         })
     }
 
+    /// Returns how long it will not dial.
+    pub(super) fn pause(&self, now: Duration) -> Duration {
+        let until = self.failure.as_ref().map(|failure| failure.until);
+        until.unwrap_or_default().saturating_sub(now)
+    }
+
     fn note(&mut self, now: Duration, reason: DialError) -> DialError {
         let before = self.failure.as_ref().map(|failure| failure.pause);
         let pause = before.map_or(PAUSE_FIRST, |pause| (pause * 2).min(PAUSE_MAX));

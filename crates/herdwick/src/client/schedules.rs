@@ -83,7 +83,8 @@ impl Run {
             ..Options::default()
         };
         let redial = Redial::new(Address::Unix("/no/such/server".into()), seed);
-        let caller = Caller::connect(world.clone(), redial, options).ok()?;
+        let mut caller = Caller::new(world.clone(), redial, options);
+        caller.connect().ok()?;
         Some(Self {
             world,
             caller,
@@ -283,7 +284,8 @@ fn calm() -> (World, Caller<World>) {
         ..Options::default()
     };
     let redial = Redial::new(Address::Unix("/no/such/server".into()), 1);
-    let caller = Caller::connect(world.clone(), redial, options).unwrap();
+    let mut caller = Caller::new(world.clone(), redial, options);
+    caller.connect().unwrap();
     (world, caller)
 }
 

@@ -1,0 +1,275 @@
+//! A client of several servers, each with the keys that consistent hashing gives it.
+
+mod calls;
+mod health;
+mod node;
+mod ring;
+
+use std::{fmt, time::Duration};
+
+use rustix::event::Timespec;
+
+pub use self::{
+    calls::{FailedServer, MultiGet},
+    health::OnFailure,
+    node::Node,
+    ring::Distribution,
+};
+use self::{
+    health::{Health, is_failure, is_unsent},
+    ring::Ring,
+};
+use crate::{Client, Error, Key, Options, Usage, due::clock};
+
+/// Options of a [`Cluster`].
+#[derive(Clone, Debug, Default)]
+pub struct ClusterOptions {
+    /// Of the client of each server that has none of its own; the deadline is that of a whole call,
+    /// on however many servers.
+    pub client: Options,
+    /// How keys are distributed over the servers.
+    pub distribution: Distribution,
+    /// What a call does whose server fails.
+    pub on_failure: OnFailure,
+}
+
+/// A client of several servers. Each key belongs to one of them, which [`Distribution`] says.
+///
+/// It holds a [`Client`] for each server, which dials at its first call and finds the best transport by
+/// itself: one server may be reached over shared memory, another over TCP. So a call blocks, fails and
+/// is repeated as a client's; what happens then is [`OnFailure`]'s to say. A server that is away
+/// concerns the calls of its own keys alone.
+///
+/// ```
+/// # let a = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
+/// # let b = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
+/// # let (a, b) = (a.address().to_string(), b.address().to_string());
+/// use herdwick::Client;
+///
+/// let mut cluster = Client::cluster([a, b])?;
+/// cluster.set("greeting", "hello")?;
+/// cluster.set("farewell", "bye")?;
+/// let found = cluster.get_many(&["greeting", "farewell", "none"])?;
+/// assert_eq!(found.items.iter().flatten().count(), 2);
+/// assert!(found.failed.is_empty());
+/// # Ok::<(), herdwick::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Cluster {
+    members: Vec<Member>,
+    ring: Ring,
+    options: ClusterOptions,
+    /// Whether a server is away from the ring.
+    is_short: bool,
+    origin: std::time::Instant,
+}
+
+/// A server, its client and its failures.
+#[derive(Debug)]
+struct Member {
+    node: Node,
+    client: Client,
+    health: Health,
+}
+
+/// One call: when it must end, and which servers have failed it.
+#[derive(Debug)]
+struct Calling {
+    due: Duration,
+    without: Vec<usize>,
+}
+
+/// Where a call that failed goes on.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// At the same server, after a pause.
+    Again(Duration),
+    /// At the next server of the ring.
+    Elsewhere,
+}
+
+/// Shortest pause before a server is tried again that has closed the connection.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+
+impl Client {
+    /// Makes a client of several servers, written as in [`Node`], with default options. No server is
+    /// dialled yet.
+    ///
+    /// # Errors
+    /// [`Error::Usage`], for a malformed address, no server, or one that is there twice.
+    pub fn cluster<T: AsRef<str>>(servers: impl IntoIterator<Item = T>) -> Result<Cluster, Error> {
+        let nodes = servers.into_iter().map(|server| server.as_ref().parse());
+        let nodes: Vec<Node> = nodes.collect::<Result<_, Usage>>()?;
+        Ok(Cluster::new(nodes, ClusterOptions::default())?)
+    }
+}
+
+impl Cluster {
+    /// Makes a client of `nodes`. No server is dialled yet.
+    ///
+    /// # Errors
+    /// [`Usage::NoServer`], [`Usage::ServerTwice`], [`Usage::Weight`].
+    pub fn new(nodes: Vec<Node>, options: ClusterOptions) -> Result<Self, Usage> {
+        check(&nodes, options.distribution)?;
+        let ring = Ring::new(
+            options.distribution,
+            &nodes.iter().collect::<Vec<_>>(),
+            |_| true,
+        );
+        let member = |node: Node| {
+            let own = node.options().unwrap_or(&options.client).clone();
+            Member {
+                client: Client::unconnected(node.address().clone(), own),
+                node,
+                health: Health::default(),
+            }
+        };
+        Ok(Self {
+            members: nodes.into_iter().map(member).collect(),
+            ring,
+            options,
+            is_short: false,
+            origin: clock(),
+        })
+    }
+
+    /// Sets the longest duration of each later call.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.options.client.deadline = deadline;
+    }
+
+    /// The servers and their clients, in the order that they were given in.
+    pub fn servers(&mut self) -> impl Iterator<Item = (&Node, &mut Client)> {
+        let members = self.members.iter_mut();
+        members.map(|member| (&member.node, &mut member.client))
+    }
+
+    /// Returns the server of `key`, of those that take part in the ring.
+    ///
+    /// # Errors
+    /// [`Usage`], if it is no key.
+    pub fn server_of(&self, key: impl AsRef<[u8]>) -> Result<&Node, Usage> {
+        let key = Key::new(key.as_ref())?;
+        let place = self.pick(key, &[]).ok_or(Usage::NoServer)?;
+        Ok(&self.members[place].node)
+    }
+
+    fn now(&self) -> Duration {
+        clock().saturating_duration_since(self.origin)
+    }
+
+    fn begin(&mut self) -> Calling {
+        let now = self.now();
+        if self.is_short {
+            self.readmit(now);
+        }
+        Calling {
+            due: now.saturating_add(self.options.client.deadline),
+            without: Vec::new(),
+        }
+    }
+
+    fn pick(&self, key: Key<'_>, without: &[usize]) -> Option<usize> {
+        self.ring.pick(key.as_bytes(), without)
+    }
+
+    /// Returns how long an attempt of `calling` may take.
+    fn time_for(&self, calling: &Calling) -> Duration {
+        let left = calling.due.saturating_sub(self.now());
+        if self.has_others(calling) {
+            left / 2
+        } else {
+            left
+        }
+    }
+
+    /// Whether the call could go to yet another server after the next.
+    fn has_others(&self, calling: &Calling) -> bool {
+        let fails_over = self.options.on_failure == OnFailure::Failover;
+        fails_over && calling.without.len() + 1 < self.members.len()
+    }
+
+    /// Notes how an attempt at the server in `place` has ended. Returns where the call goes on, if it
+    /// does.
+    fn after(&mut self, place: usize, calling: &Calling, error: Option<&Error>) -> Option<Next> {
+        let policy = self.options.on_failure;
+        let member = &mut self.members[place];
+        let Some(error) = error.filter(|error| is_failure(error)) else {
+            member.health.succeeded();
+            return None;
+        };
+        if member.health.failed(policy) {
+            self.eject(place);
+        }
+        let left = calling.due.saturating_sub(self.now());
+        if left.is_zero() || !is_unsent(error) {
+            return None;
+        }
+        match policy {
+            OnFailure::Fail | OnFailure::Eject { .. } => None,
+            OnFailure::Retry => {
+                let pause = self.members[place].client.redial_pause().max(PAUSE_MIN);
+                Some(Next::Again(pause.min(left)))
+            }
+            OnFailure::Failover => self.has_others(calling).then_some(Next::Elsewhere),
+        }
+    }
+
+    fn eject(&mut self, place: usize) {
+        let others = self.members.iter().enumerate();
+        let mut others = others.filter(|(other, _)| *other != place);
+        if others.any(|(_, member)| member.health.takes_part()) {
+            let (now, policy) = (self.now(), self.options.on_failure);
+            self.members[place].health.leave(now, policy);
+            self.is_short = true;
+            self.rebuild();
+        }
+    }
+
+    /// Takes the servers back whose time away has passed.
+    fn readmit(&mut self, now: Duration) {
+        let members = self.members.iter_mut();
+        let returned = members.filter_map(|member| member.health.returns(now).then_some(()));
+        if returned.count() > 0 {
+            self.is_short = self
+                .members
+                .iter()
+                .any(|member| !member.health.takes_part());
+            self.rebuild();
+        }
+    }
+
+    fn rebuild(&mut self) {
+        let nodes: Vec<_> = self.members.iter().map(|member| &member.node).collect();
+        let takes_part = |place: usize| self.members[place].health.takes_part();
+        self.ring = Ring::new(self.options.distribution, &nodes, takes_part);
+    }
+}
+
+fn check(nodes: &[Node], distribution: Distribution) -> Result<(), Usage> {
+    if nodes.is_empty() {
+        return Err(Usage::NoServer);
+    }
+    let mut names: Vec<_> = nodes.iter().map(Node::ketama_name).collect();
+    names.sort_unstable();
+    if names.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Usage::ServerTwice);
+    }
+    let is_weighted = nodes.iter().any(|node| node.weight() > 1);
+    if distribution == Distribution::Rendezvous && is_weighted {
+        return Err(Usage::Weight);
+    }
+    Ok(())
+}
+
+fn pause(span: Duration) {
+    let span = Timespec::try_from(span).ok();
+    // An interrupted pause is a short one.
+    let _ = rustix::event::poll(&mut [], span.as_ref());
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
