@@ -74,8 +74,9 @@ impl Store {
         }
         let place = old.map(|hit| self.unlink(hit));
         self.make_way(header.deadline, len);
-        let at = self.claim(request.hash, place, &header);
+        let at = self.take(&header);
         self.items.write(at, &header, request.key, value);
+        self.link(request.hash, place, at, len);
         self.segments.commit(at);
         at
     }
@@ -185,9 +186,10 @@ impl Store {
         }
         // Its segment may be free from here on: the new item may lie over the old one.
         let place = self.unlink(old);
-        let at = self.claim(request.hash, Some(place), header);
+        let at = self.take(header);
         self.items
             .write_around(at, header, request.key, (front, run, back));
+        self.link(request.hash, Some(place), at, header.footprint());
         self.segments.commit(at);
         at
     }
@@ -290,18 +292,16 @@ impl Store {
         }
     }
 
-    /// Takes room that [`Self::make_way`] has made, and points an index entry there: the one at
-    /// `place`, or a new one. The caller writes the item at once. The previous contents stay readable
-    /// until then.
-    fn claim(&mut self, hash: KeyHash, place: Option<Place>, header: &Header) -> Offset {
-        let at = self.take(header);
+    /// Counts a new item of `len` bytes, which is complete, and points an index entry to it: the one at
+    /// `place`, or a new one.
+    #[inline]
+    fn link(&mut self, hash: KeyHash, place: Option<Place>, at: Offset, len: usize) {
         self.counters.items += 1;
-        self.counters.bytes += header.footprint() as u64;
+        self.counters.bytes += len as u64;
         match place {
             Some(place) => self.index.point(place, hash, at),
             None => self.insert(hash, at),
         }
-        at
     }
 
     pub(crate) fn insert(&mut self, hash: KeyHash, at: Offset) {
