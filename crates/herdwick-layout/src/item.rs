@@ -6,7 +6,7 @@ mod sum;
 use herdwick_mem::crc32c;
 use herdwick_request::{Deadline, Second};
 
-pub use sum::{Found, amend, bury, checksum, examine, publish, seal, seal_staged, touch};
+pub use sum::{Found, amend, bury, checksum, examine, intact, publish, seal, seal_staged, touch};
 
 /// Which words the header of an item has. An item is written in the shortest form that holds what is
 /// known of it, and may keep a longer one when it is written again in place.

@@ -3,7 +3,7 @@
 //!
 //! [`wire`] has HERD's request line and its reply: a client encodes them, a server decodes them.
 //! [`item`] and [`bucket`] have the store's memory: a store writes it, and the next process that
-//! maps its file, or a peer that READs it, checks what it finds there.
+//! maps its file, or a reader of a store in [`published`] memory, checks what it finds there.
 //!
 //! | layout | written by | checked by |
 //! |---|---|---|
@@ -11,6 +11,7 @@
 //! | [`wire::ReplyHead`] | its constructors | its accessors: an unknown code is `None` |
 //! | [`item::Header`], key, value; gaps | [`item::put_header`], [`item::seal`], [`item::put_gap`] | [`item::examine`] |
 //! | [`bucket::Bucket`] | [`bucket::Bucket::set`] | its tag: a match is a guess, and the item decides |
+//! | [`published::Word`] | [`published::Geometry::describe`], the store | [`published::View`] |
 //!
 //! A request through a line, from the client to the worker:
 //!
@@ -35,4 +36,5 @@ compile_error!("lines and replies are little-endian words, and are used as such 
 
 pub mod bucket;
 pub mod item;
+pub mod published;
 pub mod wire;

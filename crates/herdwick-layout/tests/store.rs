@@ -6,6 +6,7 @@ use herdwick_layout::item::{
     Form, Found, Header, bit, bury, checksum, examine, footprint, gap_before, is_lined, put_gap,
     put_header, seal, seal_staged, step, touch,
 };
+use herdwick_layout::published::Word;
 use herdwick_request::{Deadline, Second};
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
@@ -97,6 +98,25 @@ fn bits_are_those_of_the_page() {
     ];
     let bits = bits.map(|(name, code)| (name.to_owned(), code));
     document::assert_drawn(STORE_MD, "bits", &document::code_table("bit", bits));
+}
+
+#[test]
+fn words_of_published_memory_are_those_of_the_page() {
+    let words = [
+        ("Magic", Word::Magic),
+        ("Buckets", Word::Buckets),
+        ("Segments", Word::Segments),
+        ("SegmentBytes", Word::SegmentBytes),
+        ("Index", Word::Index),
+        ("Items", Word::Items),
+        ("Clock", Word::Clock),
+        ("Flushed", Word::Flushed),
+        ("FlushAt", Word::FlushAt),
+        ("Runs", Word::Runs),
+    ];
+    let rows = document::rows(STORE_MD, "words");
+    let rows = rows.iter().map(|row| (row[0], row[1].parse().unwrap()));
+    assert!(rows.eq(words.map(|(name, word)| (name, word as usize))));
 }
 
 #[test]

@@ -15,7 +15,8 @@ use crate::Mapping;
 /// A fixed slice of zeroed `T` in a mapping of its own, on huge pages where the kernel allows.
 ///
 /// The kernel allocates each page at its first touch. One owner, plain `&[T]` and `&mut [T]`: no
-/// peer has access to this memory. A file may back it, so that it outlives the process.
+/// peer writes this memory. A file may back it, so that it outlives the process, or that other
+/// processes read it ([`crate::PublishedFile`]).
 pub struct Arena<T> {
     mapping: Mapping,
     len: usize,
@@ -98,7 +99,7 @@ impl<T> Deref for Arena<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: the mapping is page-aligned (align_of::<T>() <= 4096), holds len * size_of::<T>()
         // bytes, was zeroed (a valid T, by FromZeros) or holds a file's bytes (by FromBytes), and
-        // is accessible only through this owner: a lock on the file excludes its other users.
+        // is written only through this owner: a lock on the file, or its seal, excludes other writers.
         unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr().cast(), self.len) }
     }
 }

@@ -1,8 +1,10 @@
-//! Three separate kinds of memory, and other operations that need `unsafe`. Start with [`Span`]:
+//! Four separate kinds of memory, and other operations that need `unsafe`. Start with [`Span`]:
 //!
 //! - [`Span`]: memory that a peer (another process, a NIC) may write at any instant. It hands out
 //!   neither references nor atomics, only word loads, word stores and copies built from them.
 //! - [`Arena`]: memory that one thread owns, huge-paged where the kernel allows. Plain slices.
+//! - [`PublishedFile`]: memory that this process writes and others map to read: an [`Arena`] here, and
+//!   there a [`Span`].
 //! - [`spsc`]: bounded queues between two threads of one process.
 //!
 //! The other operations, with safe interfaces: prefetch, checksums, short copies, the process that a
@@ -18,6 +20,7 @@ mod fork;
 mod interrupt;
 mod mapping;
 mod prefetch;
+mod published;
 mod short;
 mod span;
 pub mod spsc;
@@ -31,6 +34,7 @@ pub use fork::{ForkMark, OwnProcess};
 pub use interrupt::Interruptible;
 pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};
+pub use published::{Published, PublishedFile};
 pub use short::{append, copy, same};
 pub use span::{LINE, OutOfSpan, Span, WORD, Words};
 pub use unread::unread_bytes;

@@ -30,6 +30,11 @@ pub trait Words {
     /// Stores word `index` (release): after all earlier stores.
     fn store_release(&self, index: usize, value: u64);
 
+    /// Prefetches the cache line of word `index`, where that is possible.
+    #[inline]
+    fn prefetch(&self, index: usize) {
+        let _ = index;
+    }
     /// Copies `N` words out, starting at word `first` (relaxed).
     #[inline]
     fn copy_out<const N: usize>(&self, first: usize) -> [u64; N] {
@@ -437,6 +442,10 @@ impl Words for Span {
     fn store_release(&self, index: usize, value: u64) {
         self.writable();
         self.word(index).store(value, Ordering::Release);
+    }
+    #[inline]
+    fn prefetch(&self, index: usize) {
+        Self::prefetch(self, index);
     }
     #[inline]
     fn copy_out<const N: usize>(&self, first: usize) -> [u64; N] {

@@ -54,11 +54,13 @@ pub(crate) struct Index {
 impl Index {
     /// Creates an empty index of `buckets`, 1 to [`BUCKETS_MAX`].
     pub(crate) fn new(buckets: usize) -> io::Result<Self> {
-        debug_assert!(buckets > 0 && buckets <= BUCKETS_MAX);
-        Ok(Self {
-            buckets: Arena::zeroed(buckets)?,
-            edits: 0,
-        })
+        Ok(Self::over(Arena::zeroed(buckets)?))
+    }
+
+    /// Creates an empty index in zeroed memory.
+    pub(crate) fn over(buckets: Arena<Bucket>) -> Self {
+        debug_assert!(!buckets.is_empty() && buckets.len() <= BUCKETS_MAX);
+        Self { buckets, edits: 0 }
     }
 
     /// Returns the number of slots, free ones included.

@@ -1,6 +1,10 @@
 //! The bytes of all items: each is read and written in place, by its offset.
 
-use std::{io, ops::Range};
+use std::{
+    io,
+    ops::Range,
+    sync::atomic::{Ordering, fence},
+};
 
 use herdwick_layout::{
     bucket::Offset,
@@ -22,7 +26,8 @@ pub(crate) struct Run {
 /// The memory that holds items. Where one lies, and which bytes are free, is decided elsewhere.
 pub(crate) struct Items {
     bytes: Arena<u8>,
-    /// Whether items carry checksums: only recovery reads them, so only items in a file have them.
+    /// Whether items carry checksums: recovery reads them, and readers in other processes, so items in a
+    /// file and in published memory have them.
     pub(crate) sums: bool,
     /// Called between two stores of a change that a kill must not tear.
     #[cfg(test)]
@@ -114,6 +119,8 @@ impl Items {
         copy(&mut payload[key.len()..], value);
         if sums {
             seal(item);
+            // What readers elsewhere find by the index is complete.
+            fence(Ordering::Release);
         }
     }
 
@@ -138,6 +145,7 @@ impl Items {
                 witness();
             }
         });
+        fence(Ordering::Release);
     }
 
     /// As [`Self::write`], over an item of the same key, form and footprint; the key is not written.
@@ -186,9 +194,15 @@ impl Items {
     /// Copies an item of `len` bytes; the two places may overlap.
     pub(crate) fn copy(&mut self, from: Offset, len: usize, to: Offset) {
         self.bytes.copy_within(from.0..from.0 + len, to.0);
+        fence(Ordering::Release);
     }
 
-    /// Marks the item dead for recovery, by inverting its checksum.
+    /// Overwrites bytes that no item has by zeros: a reader elsewhere finds no item there.
+    pub(crate) fn wipe(&mut self, bytes: Range<usize>) {
+        self.bytes[bytes].fill(0);
+    }
+
+    /// Marks the item dead for recovery and for readers elsewhere, by inverting its checksum.
     #[inline]
     pub(crate) fn bury(&mut self, at: Offset) {
         item::bury(&mut self.bytes[at.0..]);
@@ -229,6 +243,7 @@ impl Items {
         if self.sums {
             let header = self.header(at);
             seal(self.whole(at, &header));
+            fence(Ordering::Release);
         }
     }
 

@@ -91,6 +91,7 @@ mod lossless;
 mod number;
 mod ops;
 mod prefetch;
+mod published;
 mod recover;
 mod reservations;
 mod room;

@@ -8,6 +8,7 @@ use herdwick_request::Second;
 
 use crate::{
     Store, StoreConfig, StoreError,
+    index::Index,
     items::Items,
     segments::Book,
     shape::Shape,
@@ -68,7 +69,8 @@ impl Store {
         let offset = offset + SUPERBLOCK;
         let bytes = Arena::in_file(file, offset + book_bytes(&shape), shape.item_bytes());
         let items = Items::new(bytes.map_err(&refused)?, true);
-        let mut store = Self::over(config, &shape, items, superblock)?;
+        let index = Index::new(shape.buckets).map_err(&refused)?;
+        let mut store = Self::over(config, &shape, index, items, superblock);
         let book = Book::in_file(file, offset, shape.segments, shape.segment_bytes);
         store.segments.book = book.map_err(&refused)?;
         let recovered = if keep { store.recover() } else { None };
@@ -119,6 +121,8 @@ impl Store {
         let at = self.flush_at.map_or(0, |at| u64::from(at.0));
         self.superblock.put(Mark::Flushed, self.segments.flushed());
         self.superblock.put(Mark::FlushAt, at);
+        let flushed = self.segments.flushed();
+        self.segments.readers.note_flushes(flushed, self.flush_at);
     }
 
     #[cold]

@@ -120,9 +120,8 @@ impl Store {
     }
 
     /// Records that the reservation at `at` was moved, or has to be refused.
-    pub(crate) fn move_staged(&mut self, at: Offset, to: Option<Offset>) {
-        let header = self.items.header(at);
-        let Some(reservation) = self.staging.live_at(&header, at) else {
+    pub(crate) fn move_staged(&mut self, header: &Header, at: Offset, to: Option<Offset>) {
+        let Some(reservation) = self.staging.live_at(header, at) else {
             return;
         };
         match to {

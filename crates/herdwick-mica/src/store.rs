@@ -154,18 +154,21 @@ impl Store {
         let shape = Shape::of(config)?;
         let bytes = Arena::zeroed(shape.item_bytes()).map_err(shape.refused())?;
         let superblock = Superblock::new().map_err(shape.refused())?;
-        Self::over(config, &shape, Items::new(bytes, false), superblock)
+        let index = Index::new(shape.buckets).map_err(shape.refused())?;
+        let items = Items::new(bytes, false);
+        Ok(Self::over(config, &shape, index, items, superblock))
     }
 
-    /// Creates a store without items over the memory of `items`.
+    /// Creates a store without items over the memory of `index` and `items`.
     pub(crate) fn over(
         config: &StoreConfig,
         shape: &Shape,
+        index: Index,
         items: Items,
         superblock: Superblock,
-    ) -> Result<Self, StoreError> {
-        Ok(Self {
-            index: Index::new(shape.buckets).map_err(shape.refused())?,
+    ) -> Self {
+        Self {
+            index,
             items,
             superblock,
             segments: Segments::new(shape.segments, shape.segment_bytes),
@@ -185,7 +188,7 @@ impl Store {
             now: Second(1),
             guesses: [Hit::default(); CHUNK],
             surveyed: 0,
-        })
+        }
     }
 
     /// Returns the counters.

@@ -187,6 +187,19 @@ pub fn examine(bytes: &[u8]) -> Found {
     }
 }
 
+/// Returns the header of a live item whose bytes, the padding excluded, are `item`, whatever they are;
+/// `None` if the checksum is not that of these bytes, or is inverted.
+#[inline]
+#[must_use]
+pub fn intact(item: &[u8]) -> Option<Header> {
+    if item.len() < HEADER_MIN || !is_whole(item) {
+        return None;
+    }
+    let header = Header::read(item);
+    let is_all = header.end() == item.len() && !header.has(bit::STAGED);
+    (is_all && checksum(item) == crc(item)).then_some(header)
+}
+
 fn examine_gap(word: u64, most: usize) -> Found {
     let len = (word >> (8 * LOW_AT)) as u32;
     let bytes = len as usize;

@@ -282,10 +282,14 @@ impl Store {
                 self.items.copy(at, came, to);
                 self.segments.commit(to);
                 self.segments.reserved(to, true);
-                self.move_staged(at, Some(to));
+                let header = self.items.header(to);
+                self.move_staged(&header, at, Some(to));
             }
             None if keep == Survivors::All && self.lossless => return false,
-            None => self.move_staged(at, None),
+            None => {
+                let header = self.items.header(at);
+                self.move_staged(&header, at, None);
+            }
         }
         self.segments.reserved(at, false);
         self.segments.release(at, len);

@@ -66,7 +66,6 @@ impl Store {
     /// Moves the run that begins with segment `from` to the segments before it, which are free.
     fn move_run(&mut self, from: usize, to: usize) {
         let run = Move { from, to };
-        self.repoint_run(run);
         let (written, span) = (
             self.segments.heads[from].written,
             self.segments.heads[from].span,
@@ -74,10 +73,16 @@ impl Store {
         self.segments.book.begin_move(run);
         self.copy_run(run, written, 0);
         self.segments.book.end_move(run);
+        self.repoint_run(run);
         let end = self.segments.start(to + span as usize);
         let rest = (self.segments.start(to) + written).next_multiple_of(STRIDE);
         self.segments.book.forget(rest.min(end)..end);
         self.segments.move_head(run);
+        if self.segments.readers.may_be() {
+            let vacated = self.segments.vacated(run, span as usize);
+            let bytes = self.segments.start(vacated.start)..self.segments.start(vacated.end);
+            self.items.wipe(bytes);
+        }
         let back = self.segments.start(from - to);
         if let Some(walk) = &mut self.cleaner
             && walk.number == from
@@ -101,10 +106,10 @@ impl Store {
         }
     }
 
-    /// Points the index entries and reservations of a run's items to where it is going.
+    /// Points the index entries and reservations of a run's items to where it is now.
     fn repoint_run(&mut self, run: Move) {
-        let start = self.segments.start(run.from);
-        let back = start - self.segments.start(run.to);
+        let start = self.segments.start(run.to);
+        let back = self.segments.start(run.from) - start;
         let head = &self.segments.heads[run.from];
         let (mut at, end) = (start + head.first, start + head.written);
         let mut items = [(Offset::default(), KeyHash::default()); TOGETHER];
@@ -122,14 +127,15 @@ impl Store {
                 count += 1;
             }
             for &(item, hash) in &items[..count] {
-                self.repoint(item, hash, Offset(item.0 - back));
+                self.repoint(Offset(item.0 + back), hash, item);
             }
         }
     }
 
     fn repoint(&mut self, at: Offset, hash: KeyHash, to: Offset) {
-        if self.items.header(at).has(bit::STAGED) {
-            return self.move_staged(at, Some(to));
+        let header = self.items.header(to);
+        if header.has(bit::STAGED) {
+            return self.move_staged(&header, at, Some(to));
         }
         if let Some((place, _)) = self.index.find(hash, |it| it == at) {
             self.index.point(place, hash, to);

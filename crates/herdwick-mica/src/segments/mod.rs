@@ -7,6 +7,7 @@ mod copies;
 mod gather;
 mod limit;
 mod place;
+mod readers;
 mod recover;
 mod table;
 #[cfg(test)]
@@ -14,4 +15,5 @@ mod tests;
 
 pub(crate) use book::Book;
 pub(crate) use copies::{Copies, Walk};
+pub(crate) use readers::Readers;
 pub(crate) use table::{HEAD, Segments};

@@ -5,7 +5,10 @@ mod choose;
 mod free;
 mod kind;
 
-use super::book::{Book, RunLeft};
+use super::{
+    book::{Book, RunLeft},
+    readers::Readers,
+};
 use herdwick_layout::{
     bucket::Offset,
     item::{gap_before, is_lined},
@@ -129,6 +132,8 @@ pub(crate) struct Segments {
     pub(super) gaps: usize,
     /// What a file keeps of this table.
     pub(crate) book: Book,
+    /// What readers in other processes learn of it.
+    pub(crate) readers: Readers,
     /// Heads that searches for free segments have looked at.
     #[cfg(test)]
     pub(super) looked: std::cell::Cell<usize>,
@@ -155,6 +160,7 @@ impl Segments {
             flushed_runs: 0,
             gaps: 0,
             book: Book::default(),
+            readers: Readers::default(),
             #[cfg(test)]
             looked: std::cell::Cell::new(0),
         }
@@ -356,6 +362,7 @@ impl Segments {
         self.free -= lacks;
         self.heads[number as usize].span = span as u32;
         self.book.forget(from << self.shift..to << self.shift);
+        self.readers.enter(from..to, head.sequence);
         true
     }
 
@@ -423,6 +430,7 @@ impl Segments {
         };
         let bytes = number << self.shift..(number + span) << self.shift;
         self.book.begin(number, bytes, self.sequence);
+        self.readers.enter(number..number + span, self.sequence);
         self.sequence += 1;
         self.open[kind.0 as usize] = Some(number as u32);
     }

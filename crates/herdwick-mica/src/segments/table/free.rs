@@ -1,5 +1,7 @@
 //! Free segments: found, held for a run, and cut off a run that is being cleaned.
 
+use std::ops::Range;
+
 use herdwick_layout::bucket::Offset;
 
 use super::{Head, SPARE, Segments, State};
@@ -15,6 +17,7 @@ impl Segments {
         let span = span as usize;
         self.flushed_runs -= usize::from(self.flushed_runs > 0 && sequence < self.flushed);
         self.book.cross_out(number);
+        self.readers.leave(number..number + span);
         for next in number..number + span {
             self.heads[next] = Head {
                 state,
@@ -54,6 +57,7 @@ impl Segments {
             ..head
         };
         self.book.cut(number, &self.run(begin));
+        self.readers.leave(number..begin);
         let rest = State::Continues(begin as u32);
         (begin + 1..end).for_each(|next| self.heads[next].state = rest);
     }
@@ -153,10 +157,18 @@ impl Segments {
             ..Head::FREE
         });
         self.heads[to] = head;
-        self.heads[from.max(to + span)..from + span].fill(Head::FREE);
+        let vacated = self.vacated(run, span);
+        self.heads[vacated.clone()].fill(Head::FREE);
+        self.readers.enter(to..to + span, head.sequence);
+        self.readers.leave(vacated);
         if head.state == State::Open {
             self.open[head.kind.0 as usize] = Some(to as u32);
         }
+    }
+
+    /// Returns the segments that a run of `span` leaves when it is moved.
+    pub(in crate::segments) fn vacated(&self, run: Move, span: usize) -> Range<usize> {
+        run.from.max(run.to + span)..run.from + span
     }
 
     /// Returns whether more than the spare segments are free, and a limit is reached.
