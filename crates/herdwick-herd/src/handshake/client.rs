@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use herdwick_fabric::PdTicket;
 
-use crate::hello::{Accept, Claim, FrameError, Grant, HEADER_BYTES, Header, Kind, Refusal};
+use crate::hello::{Accept, Claim, FrameError, Grant, HEADER_BYTES, Header, Kind, Parts, Refusal};
 
 /// The state of a lease socket.
 #[derive(Debug)]
@@ -33,6 +33,8 @@ enum ClientState {
 pub enum ClientEvent {
     /// A lease, and the ticket of each worker's domain, in the order of [`Grant::workers`].
     Granted(Grant, Vec<PdTicket>),
+    /// A lease of another engine than HERD: its parts, each with its descriptors.
+    Parts(Vec<PdTicket>),
     /// Requests may be written.
     Go,
 }
@@ -98,7 +100,8 @@ impl ClientHandshake {
         let Some(header) = self.header().transpose()? else {
             return Ok(None);
         };
-        if ![due, Kind::Refusal].contains(&header.kind) {
+        let grants = due == Kind::Grant && header.kind == Kind::Parts;
+        if ![due, Kind::Refusal].contains(&header.kind) && !grants {
             return Err(FrameError::Body.into());
         }
         if self.wanted() > 0 {
@@ -112,10 +115,19 @@ impl ClientHandshake {
                 self.state = ClientState::Live;
                 Ok(Some(ClientEvent::Go))
             }
+            Kind::Parts => {
+                let Parts(parts) = Parts::parse(body)?;
+                self.state = ClientState::Granted;
+                let parts = parts.into_iter().map(|part| (part.blob, part.fds));
+                let parts = tickets(parts, std::mem::take(&mut self.fds));
+                Ok(Some(ClientEvent::Parts(parts)))
+            }
             _ => {
                 let grant = Grant::parse(body)?;
                 self.state = ClientState::Granted;
-                let tickets = tickets(&grant, std::mem::take(&mut self.fds));
+                let workers = grant.workers.iter();
+                let workers = workers.map(|worker| (worker.ticket.clone(), worker.fds));
+                let tickets = tickets(workers, std::mem::take(&mut self.fds));
                 Ok(Some(ClientEvent::Granted(grant, tickets)))
             }
         }
@@ -128,20 +140,26 @@ impl ClientHandshake {
         accept.to_frame()
     }
 
+    /// Accepts the parts of another engine than HERD. Returns the bytes to send.
+    #[must_use]
+    pub fn accept_parts(&mut self, accept: &Parts) -> Vec<u8> {
+        self.state = ClientState::Accepted;
+        accept.to_frame()
+    }
+
     /// Returns the header of the frame that is coming, if there is enough of it.
     fn header(&self) -> Option<Result<Header, FrameError>> {
         self.input.first_chunk().map(Header::parse)
     }
 }
 
-/// Deals the descriptors out, worker by worker. Where there are too few, a provider finds its ticket
-/// malformed.
-fn tickets(grant: &Grant, fds: Vec<OwnedFd>) -> Vec<PdTicket> {
+/// Deals the descriptors out, as many as each blob has, in order. Where there are too few, a provider
+/// finds its ticket malformed.
+fn tickets(blobs: impl Iterator<Item = (Vec<u8>, u8)>, fds: Vec<OwnedFd>) -> Vec<PdTicket> {
     let mut fds = fds.into_iter();
-    let workers = grant.workers.iter();
-    let ticket = workers.map(|worker| PdTicket {
-        fds: fds.by_ref().take(worker.fds.into()).collect(),
-        blob: worker.ticket.clone(),
+    let ticket = blobs.map(|(blob, count)| PdTicket {
+        fds: fds.by_ref().take(count.into()).collect(),
+        blob,
     });
     ticket.collect()
 }
@@ -157,7 +175,7 @@ mod tests {
     use crate::{
         Announce,
         handshake::{ServerEvent, ServerHandshake},
-        hello::{Go, Token, WorkerAccept, WorkerGrant},
+        hello::{Go, Part, Token, WorkerAccept, WorkerGrant},
     };
 
     fn claim() -> Claim {
@@ -249,6 +267,33 @@ mod tests {
             assert!(matches!(event, Ok(ClientEvent::Go)), "{event:?}");
             assert!(client.handle_input(b"x", Vec::new()).is_err());
         }
+    }
+
+    #[test]
+    fn an_engines_parts_take_the_places_of_grant_and_accept() {
+        const NOW: Duration = Duration::from_secs(1);
+        let part = |byte, fds| Part {
+            blob: vec![byte; 700],
+            fds,
+        };
+        let (grant, accept) = (Parts(vec![part(1, 2), part(2, 1)]), Parts(vec![part(3, 0)]));
+        let (mut client, bytes) = ClientHandshake::new(&claim());
+        let mut server = ServerHandshake::new(NOW);
+        assert!(server.handle_input(NOW, &grant.to_frame()).is_err());
+        let mut server = ServerHandshake::new(NOW);
+        server.handle_input(NOW, &bytes).unwrap();
+        server.granted();
+        let event = feed(&mut client, &grant.to_frame(), descriptors(3), usize::MAX);
+        let Ok(ClientEvent::Parts(parts)) = event else {
+            panic!("{event:?}");
+        };
+        let counts = parts.iter().map(|part| (part.blob[0], part.fds.len()));
+        assert_eq!(counts.collect::<Vec<_>>(), [(1, 2), (2, 1)]);
+        let event = server.handle_input(NOW, &client.accept_parts(&accept));
+        assert_eq!(event, Ok(Some(ServerEvent::Parts(accept.clone()))));
+        // In place of go there are none.
+        let again = feed(&mut client, &grant.to_frame(), Vec::new(), 9);
+        assert!(again.is_err());
     }
 
     #[test]

@@ -7,11 +7,13 @@ use herdwick_fabric::ENDPOINT_BYTES_MAX;
 
 use crate::hello::{
     Accept, BEATS_MAX, Claim, FrameError, HANDSHAKE_DEADLINE, HEADER_BYTES, HEARTBEAT, Header,
-    Kind, LEASE_DEADLINE, WORKERS_MAX,
+    Kind, LEASE_DEADLINE, PARTS_BODY_MAX, Parts, WORKERS_MAX,
 };
 
-/// Largest body from a client, in bytes: an accept for [`WORKERS_MAX`] workers, two endpoints each.
-const BODY_BYTES_MAX: usize = 1 + WORKERS_MAX * 2 * (2 + ENDPOINT_BYTES_MAX);
+/// Largest body from a client, in bytes: the parts of an engine.
+const BODY_BYTES_MAX: usize = PARTS_BODY_MAX;
+// An accept for the most workers, two endpoints each, is shorter.
+const _: () = assert!(WORKERS_MAX * 2 * (2 + ENDPOINT_BYTES_MAX) < BODY_BYTES_MAX);
 
 /// The state of a lease socket.
 #[derive(Debug)]
@@ -46,6 +48,8 @@ pub enum ServerEvent {
     Claim(Claim),
     /// The client's queue pairs, in answer to the grant.
     Accept(Accept),
+    /// The same, in answer to the parts of another engine than HERD.
+    Parts(Parts),
 }
 
 impl ServerHandshake {
@@ -84,7 +88,8 @@ impl ServerHandshake {
             return Ok(None);
         };
         let header = Header::parse(head)?;
-        if header.kind != due
+        let accepts = due == Kind::Accept && header.kind == Kind::Parts;
+        if header.kind != due && !accepts
             || header.body_bytes > BODY_BYTES_MAX
             || body.len() > header.body_bytes
         {
@@ -93,8 +98,9 @@ impl ServerHandshake {
         if body.len() < header.body_bytes {
             return Ok(None);
         }
-        let event = match due {
+        let event = match header.kind {
             Kind::Claim => ServerEvent::Claim(Claim::parse(body)?),
+            Kind::Parts => ServerEvent::Parts(Parts::parse(body)?),
             _ => ServerEvent::Accept(Accept::parse(body)?),
         };
         self.state = if due == Kind::Claim {

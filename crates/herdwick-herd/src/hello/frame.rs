@@ -36,7 +36,12 @@ pub enum Kind {
     Go,
     /// Server: no lease, and the reason.
     Refusal,
+    /// Server and client, for an engine other than HERD: what it grants, and what is accepted.
+    Parts,
 }
+
+/// The code of [`Kind::Parts`].
+pub(super) const KIND_PARTS: u8 = 6;
 
 /// Why bytes are not the frame they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +88,7 @@ impl Header {
             3 => Kind::Accept,
             4 => Kind::Go,
             5 => Kind::Refusal,
+            KIND_PARTS => Kind::Parts,
             other => return Err(FrameError::Kind(other)),
         };
         Ok(Self {
@@ -332,20 +338,20 @@ impl Refusal {
 }
 
 /// Builds a frame. Its input is this end's own, so it asserts bounds.
-struct Writer(Vec<u8>);
+pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
-    fn new(kind: u8) -> Self {
+    pub(super) fn new(kind: u8) -> Self {
         let [m0, m1, m2] = MAGIC;
         Self(vec![m0, m1, m2, VERSION, kind, 0, 0, 0])
     }
-    fn bytes(&mut self, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
-    fn u8(&mut self, value: u8) {
+    pub(super) fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
-    fn u16(&mut self, value: u16) {
+    pub(super) fn u16(&mut self, value: u16) {
         self.bytes(&value.to_le_bytes());
     }
     fn u32(&mut self, value: u32) {
@@ -364,7 +370,7 @@ impl Writer {
         self.u16(blob.len() as u16);
         self.bytes(blob);
     }
-    fn finish(mut self) -> Vec<u8> {
+    pub(super) fn finish(mut self) -> Vec<u8> {
         let body = u16::try_from(self.0.len() - HEADER_BYTES).expect("bounded by the const above");
         self.0[6..8].copy_from_slice(&body.to_le_bytes());
         self.0
@@ -372,10 +378,10 @@ impl Writer {
 }
 
 /// Parses a body. Its input is the peer's, so every step may fail.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, bytes: usize) -> Result<&'a [u8], FrameError> {
+    pub(super) fn take(&mut self, bytes: usize) -> Result<&'a [u8], FrameError> {
         let (head, rest) = self.0.split_at_checked(bytes).ok_or(FrameError::Body)?;
         self.0 = rest;
         Ok(head)
@@ -383,10 +389,10 @@ impl<'a> Reader<'a> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
         self.take(N)?.try_into().map_err(|_| FrameError::Body)
     }
-    fn u8(&mut self) -> Result<u8, FrameError> {
+    pub(super) fn u8(&mut self) -> Result<u8, FrameError> {
         Ok(u8::from_le_bytes(self.array()?))
     }
-    fn u16(&mut self) -> Result<u16, FrameError> {
+    pub(super) fn u16(&mut self) -> Result<u16, FrameError> {
         Ok(u16::from_le_bytes(self.array()?))
     }
     fn u32(&mut self) -> Result<u32, FrameError> {
@@ -441,7 +447,7 @@ impl<'a> Reader<'a> {
             replies,
         })
     }
-    fn end(&self) -> Result<(), FrameError> {
+    pub(super) fn end(&self) -> Result<(), FrameError> {
         if self.0.is_empty() {
             Ok(())
         } else {

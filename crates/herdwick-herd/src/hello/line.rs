@@ -54,7 +54,8 @@ impl BootId {
     }
 }
 
-/// The client's line: `hello herdwick/0 [fabrics=<name>,<name>...] [path=<path>] boot=<32 hex>`.
+/// The client's line: `hello herdwick/0 [fabrics=<name>,<name>...] [engines=<name>,...] [path=<path>]
+/// boot=<32 hex>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// The names of the fabrics that the client can use.
@@ -63,6 +64,8 @@ pub struct Hello {
     pub path: Option<RequestPath>,
     /// The boot that it runs on.
     pub boot: Option<BootId>,
+    /// The engines that it knows besides HERD.
+    pub engines: Vec<String>,
 }
 
 /// The server's line: `HERDWICK 0 workers=2 hash=siphash13:<32 hex> item-max=1048576 …`.
@@ -78,6 +81,8 @@ pub struct Offer {
     pub item_bytes_max: usize,
     /// The request path, unless a fabric's own offer names another.
     pub path: RequestPath,
+    /// The engine that a lease reaches; `None`: HERD. A client that does not know it takes no lease.
+    pub engine: Option<String>,
     /// The fabrics that both ends can use.
     pub fabrics: Vec<FabricOffer>,
 }
@@ -137,6 +142,9 @@ impl Hello {
         if !self.fabrics.is_empty() {
             let _ = write!(line, " fabrics={}", self.fabrics.join(","));
         }
+        if !self.engines.is_empty() {
+            let _ = write!(line, " engines={}", self.engines.join(","));
+        }
         if let Some(path) = self.path {
             let _ = write!(line, " path={path}");
         }
@@ -163,6 +171,9 @@ impl Hello {
                 Some(("fabrics", list)) => {
                     hello.fabrics = list.split(',').map(str::to_owned).collect();
                 }
+                Some(("engines", list)) => {
+                    hello.engines = list.split(',').map(str::to_owned).collect();
+                }
                 // A path that this end does not know counts as no preference.
                 Some(("path", name)) => hello.path = name.parse().ok(),
                 Some(("boot", id)) => {
@@ -178,6 +189,12 @@ impl Hello {
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.fabrics.iter().any(|fabric| fabric == name)
+    }
+
+    /// Returns whether the client can use `engine`; `None`: HERD, which every client can.
+    #[must_use]
+    pub fn knows(&self, engine: Option<&str>) -> bool {
+        engine.is_none_or(|engine| self.engines.iter().any(|known| known == engine))
     }
 }
 
@@ -204,6 +221,9 @@ impl Offer {
             "HERDWICK {VERSION} workers={} hash=siphash13:{k0:016x}{k1:016x} item-max={} path={}",
             self.workers, self.item_bytes_max, self.path
         );
+        if let Some(engine) = &self.engine {
+            let _ = write!(line, " engine={engine}");
+        }
         for fabric in &self.fabrics {
             fabric.append_to(&mut line);
         }
@@ -245,6 +265,7 @@ impl Offer {
                 .ok_or(LineError::Field("hash"))?,
             item_bytes_max: number("item-max")?,
             path: path(field("path"), "path")?,
+            engine: field("engine").map(str::to_owned),
             fabrics: known
                 .iter()
                 .filter_map(|words| FabricOffer::parse(words, field).transpose())
@@ -400,6 +421,7 @@ mod tests {
             hash_key: HashKey([0x0123_4567_89ab_cdef, 42]),
             item_bytes_max: 1 << 20,
             path: RequestPath::UdSend,
+            engine: None,
             fabrics: KNOWN
                 .iter()
                 .zip(7..)
@@ -414,7 +436,9 @@ mod tests {
             fabrics: ["here", "wire", "net"].map(String::from).to_vec(),
             path: Some(RequestPath::RcWrite),
             boot: BootId::parse("0d0e0f10-1112-1314-1516-171819202122\n"),
+            engines: vec!["rows".to_owned()],
         };
+        assert!(hello.knows(None) && hello.knows(Some("rows")) && !hello.knows(Some("row")));
         assert!(hello.boot.is_some());
         assert_eq!(
             Hello::parse(hello.to_line().trim_end().as_bytes()),
@@ -423,6 +447,11 @@ mod tests {
         let line = offer().to_line();
         assert!(line.len() <= HELLO_BYTES_MAX && line.ends_with("\r\n"));
         assert_eq!(parse(&line), Ok(offer()));
+        let other = Offer {
+            engine: Some("rows".to_owned()),
+            ..offer()
+        };
+        assert_eq!(parse(&other.to_line()), Ok(other));
     }
 
     #[test]

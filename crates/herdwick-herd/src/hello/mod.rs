@@ -5,7 +5,8 @@
 //!    memcached answers `ERROR`; any answer but an offer means plain memcached.
 //! 2. **The lease**, binary frames ([`Claim`], [`Grant`], [`Accept`], [`Go`]): on the unix socket
 //!    that the offer names, because file descriptors cannot cross TCP, or, where no descriptors are
-//!    needed, on a new connection to the memcached port. The socket is the lease: when it closes,
+//!    needed, on a new connection to the memcached port. An engine other than HERD has [`Parts`] in
+//!    the place of grant and accept. The socket is the lease: when it closes,
 //!    or no heartbeat arrives for [`LEASE_DEADLINE`], the server takes the memory back.
 //!
 //! All input here comes from a peer: every length is bounded before use, and no input panics.
@@ -13,6 +14,7 @@
 
 mod frame;
 mod line;
+mod part;
 
 pub use frame::{
     Accept, Claim, FRAME_BYTES_MAX, FrameError, Go, Grant, HEADER_BYTES, Header, Kind, MAGIC,
@@ -22,6 +24,9 @@ pub use line::{
     BootId, FabricOffer, FabricWords, HELLO_BYTES_MAX, Hello, LineError, Offer, Token, VERSION,
     path_word,
 };
+
+pub(crate) use part::PARTS_BODY_MAX;
+pub use part::{PART_BYTES_MAX, PART_FDS_MAX, PARTS_MAX, Part, Parts};
 
 use std::time::Duration;
 

@@ -175,7 +175,7 @@ impl Place {
                 self.excused = Duration::ZERO;
             }
             Ok(None) => {}
-            Err(_) => return Err(End::Malformed),
+            Ok(Some(ServerEvent::Parts(_))) | Err(_) => return Err(End::Malformed),
         }
         Ok(())
     }
@@ -206,6 +206,7 @@ impl Place {
                 self.is_live = true;
                 self.last_beat = now;
             }
+            Ok(Some(ClientEvent::Parts(parts))) => panic!("HERD grants no parts: {parts:?}"),
             Ok(None) => {}
             Err(error) => panic!("the server keeps to the rules: {error}"),
         }

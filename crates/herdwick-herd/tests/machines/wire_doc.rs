@@ -6,7 +6,10 @@ use herdwick_conformance::document::{self, code_table, field_table};
 use herdwick_fabric::{Endpoint, Remote, Rkey};
 use herdwick_herd::{
     Announce, ServerCounters,
-    hello::{Accept, Claim, Go, Grant, HEADER_BYTES, Refusal, Token, WorkerGrant},
+    hello::{
+        Accept, Claim, Go, Grant, HEADER_BYTES, PART_BYTES_MAX, PART_FDS_MAX, PARTS_MAX, Part,
+        Parts, Refusal, Token, WorkerGrant,
+    },
     wire::{
         Field, IMM_FIELDS, LINE_FIELDS, OVERFLOW_FIELDS, OpCode, REPLY_FIELDS, REQUEST_BYTES_MAX,
         ReplyStatus,
@@ -146,12 +149,14 @@ fn lease_frame_header_and_kinds_match_wire_md() {
     let accept = Accept {
         workers: Vec::new(),
     };
+    let parts = Parts(vec![Part::default()]);
     let frames = [
         ("CLAIM", claim.to_frame()),
         ("GRANT", grant.to_frame()),
         ("ACCEPT", accept.to_frame()),
         ("GO", Go.to_frame()),
         ("REFUSAL", Refusal::Full.to_frame()),
+        ("PARTS", parts.to_frame()),
     ];
     let mut kinds = Vec::new();
     for (name, frame) in frames {
@@ -257,4 +262,24 @@ fn claim_and_grant_match_wire_md() {
     let blobs = &grant[assert_laid_out("worker", grant, &worker)..];
     let blob = |len: u8, byte| [vec![len, 0], vec![byte; len.into()]].concat();
     assert_eq!(blobs, [blob(3, 1), blob(8, 7), blob(10, 9)].concat());
+}
+
+#[test]
+fn parts_match_wire_md() {
+    let part = Part {
+        blob: vec![7; PART_BYTES_MAX],
+        fds: PART_FDS_MAX as u8,
+    };
+    let frame = Parts(vec![part.clone(); PARTS_MAX]).to_frame();
+    let body = &frame[HEADER_BYTES..];
+    assert_eq!(
+        (body[0], PARTS_MAX, PART_FDS_MAX, PART_BYTES_MAX),
+        (16, 16, 12, 2048)
+    );
+    let numbers = [
+        ("fds", PART_FDS_MAX as u64),
+        ("length", PART_BYTES_MAX as u64),
+    ];
+    let head = assert_laid_out("part", &body[1..], &numbers);
+    assert_eq!(&body[1 + head..][..PART_BYTES_MAX], part.blob);
 }
