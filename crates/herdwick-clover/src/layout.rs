@@ -12,7 +12,8 @@ use herdwick_request::HashKey;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 pub use geometry::{
-    BadGeometry, CLASSES, Geometry, HEADER_BYTES, SLOTS_MAX, UNIT, VERSIONS_MAX, class_of_len,
+    BadGeometry, CLASSES, Geometry, HEADER_BYTES, HEADER_WORDS, SLOTS_MAX, UNIT, VERSIONS_MAX,
+    class_of_len,
 };
 pub use membership::{BadNodes, MEMBER_WORD, Membership, STORE_WORD};
 pub(crate) use membership::{Memberships, agree, is_whole};

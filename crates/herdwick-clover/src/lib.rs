@@ -36,7 +36,7 @@ pub use herdwick_read::ClientId;
 pub use nodes::NODES_MAX;
 pub use server::Server;
 pub use setup::{
-    Accept, CLIENTS_MAX, ClientEnd, ClientOptions, Grant, Grants, Hosts, Joined, NodeAccept,
-    NodeClientId, NodeEnd, NodeGrant, NodeOptions, OptionsError, Right, Secret, ServerEnd,
-    ServerOptions, SetupError,
+    Accept, Accepts, BadPart, CLIENTS_MAX, ClientEnd, ClientOptions, Grant, Grants, Hosts,
+    Invitation, Joined, NodeAccept, NodeClientId, NodeEnd, NodeGrant, NodeOptions, OptionsError,
+    Right, Secret, ServerEnd, ServerOptions, SetupError,
 };

@@ -60,6 +60,11 @@ impl Nodes {
         self.failed
     }
 
+    /// Returns the completion queue of the verbs.
+    pub(crate) fn cq(&self) -> CqId {
+        self.cq
+    }
+
     /// Gives the nodes up.
     pub(crate) fn give_up(&mut self, status: Status) {
         self.failed = self.failed.or(Some(status));

@@ -110,6 +110,13 @@ impl Server {
         }
     }
 
+    /// Returns the bytes of memory that a server's tables have, at most, for data nodes of these
+    /// dimensions.
+    #[must_use]
+    pub fn memory(geometry: &Geometry) -> usize {
+        Index::bytes(geometry.slots as usize) + Entries::bytes(geometry.count() as usize)
+    }
+
     /// Returns whether the start is over, and clients may be admitted.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -143,6 +150,16 @@ impl Server {
     #[must_use]
     pub fn free_entries(&self, class: usize) -> usize {
         self.entries.free(class)
+    }
+
+    /// Returns whether nothing is under way: what comes next is a call, or a sweep.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_idle() && !self.is_reclaiming()
+    }
+
+    pub(crate) fn node_cq(&self) -> CqId {
+        self.tasks.nodes.cq()
     }
 
     /// Returns whether entries of clients that are gone are being looked for.

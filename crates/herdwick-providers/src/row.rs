@@ -43,6 +43,8 @@ pub(crate) struct Row {
     pub(crate) listen: fn(&ListenOptions, &ListenHost) -> Result<AnyDevice, ListenError>,
     pub(crate) dial: fn(&Dial<'_>) -> Result<AnyDevice, ClientDeviceError>,
     pub(crate) loopback: fn(End) -> io::Result<AnyDevice>,
+    /// Opens a device of the server's own process that is a client of its device.
+    pub(crate) beside: fn(&AnyDevice) -> io::Result<AnyDevice>,
     /// Returns the counters of its ports.
     pub(crate) counters: fn() -> Vec<&'static Counter>,
     /// Returns an open device's place, and how it is used; for the operator.
@@ -52,7 +54,7 @@ pub(crate) struct Row {
 /// The server that opens a device.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenHost {
-    /// Number of its workers, each of which opens a port.
+    /// Number of the ports that are opened on the device: those of its workers.
     pub workers: usize,
     /// The time of day, since 1970, at which its clock is zero.
     pub origin: Duration,

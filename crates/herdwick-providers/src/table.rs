@@ -202,6 +202,14 @@ impl ListenOptions {
 }
 
 impl AnyDevice {
+    /// Opens a device in the same process that is a client of this one, which serves.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn beside(&self) -> io::Result<Self> {
+        (self.fabric().row().beside)(self)
+    }
+
     /// Describes the device to the operator.
     #[must_use]
     pub fn describe(&self) -> Description {

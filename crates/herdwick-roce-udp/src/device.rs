@@ -167,6 +167,12 @@ impl RoceDevice {
         self.0.local
     }
 
+    /// Returns whether its packets are keyed.
+    #[must_use]
+    pub fn is_keyed(&self) -> bool {
+        self.0.options.keyed
+    }
+
     /// Decodes an endpoint. Its address gets the scope of the local one where it is link-local.
     fn place(&self, endpoint: &Endpoint) -> Result<Place, ConnectError> {
         let mut place = Place::read(endpoint, self.0.options.peer_host)?;

@@ -105,7 +105,7 @@ pub(crate) fn targets<D: Device<Port: 'static> + Send + 'static>(
     // The metadata server sweeps by the clock, on a fabric that loses nothing too.
     let lossless = false;
     OneSidedTarget::start(("clover", cpus), (ends, space), lossless, move |now| {
-        pass(&mut hosts, start + now);
+        hosts.pass(start + now);
     })
 }
 
@@ -149,28 +149,13 @@ fn hosts<D: Device>(
             return Err(EndpointError::CloverNode(status));
         }
         now += STEP;
-        pass(&mut hosts, now);
+        hosts.pass(now);
     }
     Ok(hosts)
 }
 
 /// Time of a pass until the keys are stored.
 const STEP: Duration = Duration::from_nanos(200);
-
-/// One pass of the data nodes' ports and of the metadata server.
-fn pass<D: Device>(Hosts { nodes, server, .. }: &mut Hosts<D>, now: Duration) {
-    for node in &mut *nodes {
-        node.port.progress(now);
-    }
-    server.port.progress(now);
-    server.node_port.progress(now);
-    server.pass(now);
-    server.port.flush(now);
-    server.node_port.flush(now);
-    for node in nodes {
-        node.port.flush(now);
-    }
-}
 
 /// Stores the keys by PUTs of the first client. Returns the time at the end.
 fn fill<D: Device>(
@@ -197,7 +182,7 @@ fn fill<D: Device>(
         now += STEP;
         end.client.post(&mut end.port, now);
         end.port.flush(now);
-        pass(hosts, now);
+        hosts.pass(now);
         end.port.progress(now);
         ended += end.client.poll(&mut end.port, now, &mut |_, answer| {
             refused |= answer != Answer::Done;

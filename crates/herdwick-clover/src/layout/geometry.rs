@@ -16,7 +16,8 @@ pub const SLOTS_MAX: u32 = 1 << 30;
 pub const HEADER_BYTES: usize = 2 * UNIT;
 /// The first word of the header, of this layout: "CLOVER", and its number.
 const MAGIC: u64 = u64::from_le_bytes(*b"CLOVER\x00\x01");
-const HEADER_WORDS: usize = 3 + CLASSES;
+/// Words of the header that hold the dimensions.
+pub const HEADER_WORDS: usize = 3 + CLASSES;
 
 const _: () = assert!(HEADER_WORDS * WORD <= HEADER_BYTES);
 

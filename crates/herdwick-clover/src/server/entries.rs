@@ -52,6 +52,11 @@ pub(super) struct Entries {
 }
 
 impl Entries {
+    /// Returns the bytes that the tables for `count` entries have.
+    pub(super) fn bytes(count: usize) -> usize {
+        count * (size_of::<Use>() + size_of::<u32>() + size_of::<Waiting>())
+    }
+
     /// All entries are free once [`Entries::open`] is called.
     pub(super) fn new(geometry: Geometry, clients: usize) -> Self {
         let free = Use {

@@ -45,6 +45,14 @@ pub(super) struct Index {
 }
 
 impl Index {
+    /// Returns the bytes that an index of `slots` keys has, at most.
+    pub(super) fn bytes(slots: usize) -> usize {
+        // A hash table that is at most seven eighths full, and a byte of control for each bucket.
+        let buckets = (slots * 8 / 7 + 1).next_power_of_two();
+        let listed = 2 * size_of::<u32>();
+        slots * (size_of::<Slot>() + listed) + buckets * (size_of::<(KeyHash, u32)>() + 1)
+    }
+
     pub(super) fn new(slots: u32) -> Self {
         let free = Slot {
             hash: KeyHash::default(),

@@ -7,8 +7,8 @@ use herdwick_read::{Reader, ReaderOptions, RecvBuffers};
 use herdwick_request::HashKey;
 
 use super::{
-    Accept, Grant, NodeAccept, NodeGrant, NodeTerms, OptionsError, Right, SetupError, check,
-    check_nodes, check_time, endpoint_of, link, rc,
+    Accept, Accepts, Grant, Invitation, NodeAccept, NodeGrant, NodeTerms, OptionsError, Right,
+    SetupError, check, check_nodes, check_time, endpoint_of, link, rc,
 };
 use crate::{
     Client,
@@ -93,6 +93,27 @@ impl<D: Device> ClientEnd<D> {
             regions: nodes + 3,
             addresses: 0,
         })
+    }
+
+    /// Joins the domains of an invitation, and makes a client's objects. Returns what its hosts have to
+    /// know of them, too.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn join(
+        device: D,
+        invitation: Invitation,
+        options: &ClientOptions,
+    ) -> Result<(Self, Accepts), SetupError> {
+        let mut port = Self::open_port(&device, invitation.nodes.len())?;
+        let (ticket, grant) = invitation.server;
+        let server = (device.import_pd(&mut port, ticket)?, grant);
+        let nodes = invitation.nodes.into_iter();
+        let nodes = nodes.map(|(ticket, grant)| Ok((device.import_pd(&mut port, ticket)?, grant)));
+        let nodes = nodes.collect::<Result<_, SetupError>>()?;
+        let grants = Grants { server, nodes };
+        let (end, server, nodes) = Self::open(device, (port, grants), options)?;
+        Ok((end, Accepts { server, nodes }))
     }
 
     /// Makes a client's objects, and returns what the server and each node have to know of them.

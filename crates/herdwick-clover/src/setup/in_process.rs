@@ -1,11 +1,13 @@
-//! Data nodes, a metadata server and clients that are in one process: what sessions carry between
-//! processes is handed over here.
+//! Data nodes and their metadata server in one process, and clients there or elsewhere: of clients in
+//! other processes, the caller carries what sessions carry.
 
-use herdwick_fabric::{Device, PdId};
+use std::{net::IpAddr, os::fd::BorrowedFd, time::Duration};
+
+use herdwick_fabric::{Device, PdId, PdTicket, Port};
 
 use super::{
-    ClientEnd, ClientOptions, Grants, NodeAccept, NodeClientId, NodeEnd, NodeGrant, Secret,
-    ServerEnd, ServerOptions, SetupError,
+    Accepts, ClientEnd, ClientOptions, Grant, Invitation, NodeAccept, NodeClientId, NodeEnd,
+    NodeGrant, OptionsError, Secret, ServerEnd, ServerOptions, SetupError,
 };
 use crate::ClientId;
 
@@ -59,7 +61,7 @@ impl<D: Device> Hosts<D> {
         Ok(())
     }
 
-    /// Connects a client on `device`, which may write.
+    /// Connects a client on `device` in this process, which may write.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -68,31 +70,101 @@ impl<D: Device> Hosts<D> {
         device: D,
         options: &ClientOptions,
     ) -> Result<(ClientEnd<D>, Joined), SetupError> {
+        let (joined, invitation) = self.admit()?;
+        let (end, accepts) = ClientEnd::join(device, invitation, options)?;
+        self.connect(&joined, &accepts)?;
+        Ok((end, joined))
+    }
+
+    /// Makes the objects for a client, which may write, at the metadata server and at each data node.
+    ///
+    /// # Errors
+    /// [`SetupError`]; nothing of the client is left, but what a provider refuses to destroy.
+    pub fn admit(&mut self) -> Result<(Joined, Invitation), SetupError> {
         let Self {
             nodes,
             server,
             secret,
         } = self;
-        let mut port = ClientEnd::open_port(&device, nodes.len())?;
-        let pd = server
-            .device
-            .create_pd_for(&mut server.port, &ServerEnd::<D>::pd_room())?;
-        let ticket = server.device.export_pd(&mut server.port, pd)?;
-        let (id, grant) = server.admit(pd, Some(secret))?;
-        let pd = device.import_pd(&mut port, ticket)?;
-        let (ids, grants) = enter(nodes, (&device, &mut port), secret)?;
-        let grants = Grants {
-            server: (pd, grant),
-            nodes: grants,
-        };
-        let (end, accept, accepts) = ClientEnd::open(device, (port, grants), options)?;
-        server.connect(id, &accept)?;
-        connect(nodes, &ids, &accepts)?;
-        let joined = Joined {
+        let (id, server) = invite(server, secret)?;
+        let mut joined = Joined {
             server: id,
-            nodes: ids,
+            nodes: Vec::new(),
         };
-        Ok((end, joined))
+        let mut granted = Vec::new();
+        for node in nodes {
+            match invite_to_node(node, secret) {
+                Ok((id, grant)) => {
+                    joined.nodes.push(id);
+                    granted.push(grant);
+                }
+                Err(error) => {
+                    self.remove(&joined)?;
+                    return Err(error);
+                }
+            }
+        }
+        let nodes = granted;
+        Ok((joined, Invitation { server, nodes }))
+    }
+
+    /// Returns whether a client that connected from `host` (`None`: this one) has its queue pairs there.
+    #[must_use]
+    pub fn is_at(&self, joined: &Joined, accepts: &Accepts, host: Option<IpAddr>) -> bool {
+        let (calls, mut ends) = accepts.endpoints();
+        let nodes = self.nodes.iter().zip(&joined.nodes);
+        let mut nodes = nodes.zip(&mut ends);
+        self.server.is_at(joined.server, calls, host)
+            && nodes.all(|((node, id), ends)| node.is_at(*id, &ends, host))
+    }
+
+    /// Connects a client's queue pairs.
+    ///
+    /// # Errors
+    /// [`SetupError`]; the client is to be removed.
+    pub fn connect(&mut self, joined: &Joined, accepts: &Accepts) -> Result<(), SetupError> {
+        if accepts.nodes.len() != joined.nodes.len() {
+            return Err(OptionsError::NotAllNodes.into());
+        }
+        self.server.connect(joined.server, &accepts.server)?;
+        connect(&mut self.nodes, &joined.nodes, &accepts.nodes)
+    }
+
+    /// One pass of all ports, and of the metadata server. Returns the number of calls that arrived.
+    pub fn pass(&mut self, now: Duration) -> usize {
+        let Self { nodes, server, .. } = self;
+        for node in &mut *nodes {
+            node.port.progress(now);
+        }
+        server.port.progress(now);
+        server.node_port.progress(now);
+        let arrived = server.pass(now);
+        server.port.flush(now);
+        server.node_port.flush(now);
+        for node in nodes {
+            node.port.flush(now);
+        }
+        arrived
+    }
+
+    /// Arms the wakeups of all ports, and looks once more at what arrived before `now`. Returns whether
+    /// nothing is to be done until a wakeup, or the next sweep.
+    pub fn arm(&mut self, now: Duration) -> bool {
+        let armed = self.nodes.iter_mut().all(NodeEnd::arm) & self.server.arm();
+        armed && self.pass(now) == 0 && self.server.server().is_idle()
+    }
+
+    /// Undoes [`Hosts::arm`].
+    pub fn disarm(&mut self) {
+        self.nodes.iter_mut().for_each(NodeEnd::disarm);
+        self.server.disarm();
+    }
+
+    /// Returns the descriptors to sleep on, once armed.
+    pub fn wait_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let server = [&self.server.port, &self.server.node_port].into_iter();
+        let ports = self.nodes.iter().map(|node| &node.port).chain(server);
+        ports.filter_map(Port::wait_fd)
     }
 
     /// Ends a client's session: at the data nodes first.
@@ -106,6 +178,44 @@ impl<D: Device> Hosts<D> {
         self.server.remove(joined.server);
         Ok(())
     }
+}
+
+/// Makes a domain at the metadata server, and the client's objects in it.
+fn invite<D: Device>(
+    server: &mut ServerEnd<D>,
+    secret: &Secret,
+) -> Result<(ClientId, (PdTicket, Grant)), SetupError> {
+    let room = ServerEnd::<D>::pd_room();
+    let pd = server.device.create_pd_for(&mut server.port, &room)?;
+    let mut make = || {
+        let ticket = server.device.export_pd(&mut server.port, pd)?;
+        let (id, grant) = server.admit(pd, Some(secret))?;
+        Ok((id, (ticket, grant)))
+    };
+    let made = make();
+    if made.is_err() {
+        server.device.destroy_pd(&mut server.port, pd)?;
+    }
+    made
+}
+
+/// Makes a domain at a data node, and the party's objects in it.
+fn invite_to_node<D: Device>(
+    node: &mut NodeEnd<D>,
+    secret: &Secret,
+) -> Result<(NodeClientId, (PdTicket, NodeGrant)), SetupError> {
+    let room = NodeEnd::<D>::pd_room();
+    let pd = node.device.create_pd_for(&mut node.port, &room)?;
+    let mut make = || {
+        let ticket = node.device.export_pd(&mut node.port, pd)?;
+        let (id, grant) = node.admit(pd, Some(secret))?;
+        Ok((id, (ticket, grant)))
+    };
+    let made = make();
+    if made.is_err() {
+        node.device.destroy_pd(&mut node.port, pd)?;
+    }
+    made
 }
 
 /// Connects a metadata server to the data nodes.
@@ -133,10 +243,7 @@ fn enter<D: Device>(
 ) -> Result<Entered, SetupError> {
     let (mut ids, mut grants) = (Vec::new(), Vec::new());
     for node in nodes {
-        let room = NodeEnd::<D>::pd_room();
-        let pd = node.device.create_pd_for(&mut node.port, &room)?;
-        let ticket = node.device.export_pd(&mut node.port, pd)?;
-        let (id, grant) = node.admit(pd, Some(secret))?;
+        let (id, (ticket, grant)) = invite_to_node(node, secret)?;
         ids.push(id);
         grants.push((device.import_pd(port, ticket)?, grant));
     }

@@ -16,11 +16,13 @@ mod client;
 mod in_process;
 mod node;
 mod server;
+mod session;
 
 pub use client::{ClientEnd, ClientOptions, Grants};
 pub use in_process::{Hosts, Joined};
 pub use node::{NodeAccept, NodeClientId, NodeEnd, NodeGrant, NodeOptions, Right, Secret};
 pub use server::{Accept, Grant, ServerEnd, ServerOptions};
+pub use session::{Accepts, BadPart, Invitation};
 
 use std::time::Duration;
 

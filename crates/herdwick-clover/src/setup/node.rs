@@ -1,11 +1,11 @@
 //! A data node: memory, and the queue pairs by which it is reached. Its CPU takes no part in any request.
 //! Circular import with `setup`, which has the limits and errors of all ends.
 
-use std::fmt;
+use std::{fmt, net::IpAddr};
 
 use herdwick_fabric::{
-    Access, ControlError, CqId, CqSpec, Device, Endpoint, PdId, PdRoom, PdTicket, PortLimits, QpId,
-    RegionId, Remote, Scope, SharedMemory, Sharing,
+    Access, Armed, ControlError, CqId, CqSpec, Device, Endpoint, PdId, PdRoom, PdTicket, Port,
+    PortLimits, QpId, RegionId, Remote, Scope, SharedMemory, Sharing,
 };
 use herdwick_mem::{Span, Words};
 
@@ -202,6 +202,24 @@ impl<D: Device> NodeEnd<D> {
             removed: 0,
         });
         Ok((id, grant))
+    }
+
+    /// Returns whether a client that connected from `host` (`None`: this one) has its queue pairs there.
+    #[must_use]
+    pub fn is_at(&self, id: NodeClientId, ends: &[&Endpoint], host: Option<IpAddr>) -> bool {
+        let found = self.clients.iter().find(|client| client.id == id);
+        found.is_some_and(|client| self.device.is_at(&self.port, client.pd, ends, host))
+    }
+
+    /// Arms the wakeup of the port. On a fabric whose verbs are executed by this process they arrive as
+    /// others do; returns whether the caller may sleep.
+    pub fn arm(&mut self) -> bool {
+        self.port.arm(self.idle) == Armed::Yes
+    }
+
+    /// Undoes [`NodeEnd::arm`].
+    pub fn disarm(&mut self) {
+        self.port.disarm(self.idle);
     }
 
     /// Connects a client's queue pairs.

@@ -1,9 +1,10 @@
 //! The metadata server's queue pairs and regions: on a port to its clients, and on one to the data nodes.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use herdwick_fabric::{
-    CqId, CqSpec, Device, Endpoint, OpenError, PdId, PdRoom, PortLimits, QpId, RegionId, RegionSpec,
+    Armed, CqId, CqSpec, Device, Endpoint, OpenError, PdId, PdRoom, Port, PortLimits, QpId,
+    RegionId, RegionSpec,
 };
 use herdwick_read::RecvBuffers;
 use herdwick_request::HashKey;
@@ -247,6 +248,28 @@ impl<D: Device> ServerEnd<D> {
         let calls = found.ok_or(OptionsError::Clients)?.calls;
         self.device.connect(&mut self.port, calls, &accept.calls)?;
         Ok(())
+    }
+
+    /// Returns whether a client that connected from `host` (`None`: this one) has its queue pair there.
+    #[must_use]
+    pub fn is_at(&self, id: ClientId, calls: &Endpoint, host: Option<IpAddr>) -> bool {
+        let found = self.clients.iter().find(|client| client.id == id);
+        found.is_some_and(|client| self.device.is_at(&self.port, client.pd, &[calls], host))
+    }
+
+    /// Arms the wakeups of both ports; returns whether the caller may sleep if a pass afterwards finds
+    /// nothing.
+    pub fn arm(&mut self) -> bool {
+        let [calls, _] = self.cqs;
+        let nodes = self.server.node_cq();
+        [self.port.arm(calls), self.node_port.arm(nodes)] == [Armed::Yes; 2]
+    }
+
+    /// Undoes [`ServerEnd::arm`].
+    pub fn disarm(&mut self) {
+        let [calls, _] = self.cqs;
+        self.port.disarm(calls);
+        self.node_port.disarm(self.server.node_cq());
     }
 
     /// Serves what has arrived, and goes on with what is under way. Returns the number of calls that

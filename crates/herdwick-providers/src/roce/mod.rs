@@ -4,6 +4,7 @@ pub(crate) mod doctor;
 
 use std::{
     fs::File,
+    io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
 };
@@ -59,6 +60,7 @@ pub(crate) const ROW: Row = Row {
     },
     counters: || herdwick_roce_udp::counters().collect(),
     loopback: |_| RoceDevice::bind(RoceOptions::new(LOOPBACK)).map(AnyDevice::Roce),
+    beside,
 };
 
 /// What helps against a device that cannot be used.
@@ -94,6 +96,26 @@ fn writable(path: &Path) -> Result<(), ListenError> {
         reason: source.to_string(),
         advice: "give another file (--roce-pcap), in a directory that this user may write to",
     })
+}
+
+/// Binds another port of the device's address.
+fn beside(device: &AnyDevice) -> io::Result<AnyDevice> {
+    let AnyDevice::Roce(device) = device else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    let host = match device.local().ip() {
+        any if any.is_unspecified() => LOOPBACK.ip(),
+        host => host,
+    };
+    let mut own = device.local();
+    own.set_ip(host);
+    own.set_port(0);
+    let device = RoceDevice::bind(RoceOptions {
+        peer_host: Some(host),
+        keyed: device.is_keyed(),
+        ..RoceOptions::new(own)
+    });
+    device.map(AnyDevice::Roce)
 }
 
 /// Binds the address from which the kernel reaches the server.

@@ -51,6 +51,7 @@ pub(crate) const ROW: Row = Row {
             End::Client => AnyDevice::Shm(ShmDevice::client()),
         })
     },
+    beside: |_| Ok(AnyDevice::Shm(ShmDevice::client())),
 };
 
 /// Makes a host whose domains are made for their peers, each with its room.

@@ -49,6 +49,7 @@ pub(crate) const ROW: Row = Row {
         _ => Description::default(),
     },
     counters: || herdwick_verbs::counters().collect(),
+    beside: |device| Ok(device.clone()),
     loopback: |_| {
         let device = VerbsDevice::open(&VerbsOptions::default());
         device.map(AnyDevice::Verbs).map_err(io::Error::other)
