@@ -17,7 +17,7 @@ use crate::{
         udp,
     },
     settings::{
-        config::{Config, Offers, Protocol, ShutdownHook},
+        config::{Config, Engine, Offers, Protocol, ShutdownHook},
         error::StartError,
         listen::Listen,
         tuning::{Limits, MemoryLimit, Tunables},
@@ -56,6 +56,7 @@ pub(crate) struct Context {
 /// The settings that are fixed at the start: of the configuration those that do not change while the
 /// server runs, and what the server made of it. [`Tunables`] and [`Limits`] have the others.
 pub(crate) struct Settings {
+    pub(crate) engine: Engine,
     pub(crate) listen: Listen,
     pub(crate) item_bytes_max: usize,
     /// The memory that is reserved at the start; `cache_memlimit` may have lowered the limit since.
@@ -80,6 +81,7 @@ pub(crate) struct Settings {
 impl Settings {
     fn new(config: &Config, workers: usize, (port, udp_port): (u16, u16)) -> Self {
         Self {
+            engine: config.engine,
             listen: config.listen.clone(),
             item_bytes_max: config.item_bytes_max,
             memory_bytes: config.memory_bytes,

@@ -28,9 +28,11 @@
 //! | `memcached` | connections of memcached's clients and their memory budget, operators' commands; the decoders are in `herdwick-memcache` |
 //! | `herd` | the HERD front end of a worker: serves requests, executes the lease manager's orders, reopens a lost device; the fabrics' devices, opened at the start |
 //! | `herd/lease` | hellos and leases: memory for clients on a fabric; in `manager`, the thread that grants and revokes leases |
+//! | `clover` | the engine Clover: its data node and metadata server as a front end of the worker |
 //! | `memory` | divides `-m`; opens the stores and the memory file (`-e`); creates the lease service and the HERD front ends |
 #![forbid(unsafe_code)]
 
+mod clover;
 mod context;
 mod file_lock;
 mod herd;
@@ -56,7 +58,8 @@ pub use settings::{
     WORKERS_MAX,
     auth_error::AuthError,
     config::{
-        Config, CrawlerConfig, Leases, Offers, PORT, Protocol, SaslUsers, ShutdownHook, Timeouts,
+        Config, CrawlerConfig, Engine, Leases, Offers, PORT, Protocol, SaslUsers, ShutdownHook,
+        Timeouts,
     },
     error::StartError,
     file_error::MemoryFileError,

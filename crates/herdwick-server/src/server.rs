@@ -175,6 +175,7 @@ fn hello(
         hash_key,
         item_bytes_max: config.item_bytes_max,
         path: RequestPath::default(),
+        engine: config.engine.word().map(str::to_owned),
         fabrics: Vec::new(),
     };
     let path = config.request_path;
@@ -398,7 +399,8 @@ impl Server {
                 Arc::clone(&permits),
             ))];
             for end in ends.next().into_iter().flatten() {
-                fronts.push(leases.front((index, self.workers), inputs.fabrics, end)?);
+                let (place, clock) = ((index, self.workers), (stores.hash_key, inputs.timer));
+                fronts.push(leases.front(place, inputs.fabrics, end, clock)?);
             }
             for (number, front) in fronts.iter_mut().enumerate() {
                 front

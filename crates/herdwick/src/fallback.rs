@@ -36,6 +36,9 @@ pub enum Fallback {
         Fabric::list(Fabric::why_not_offered, "; ")
     )]
     NotOffered,
+    /// The server's engine is one that this client does not know.
+    #[error("the server's engine is {0}, which this client does not know")]
+    Engine(String),
     /// The server offers a fabric for which this host has no device that reaches it.
     #[error("the server offers {title}, which this host lacks: {1}", title = .0.title())]
     NoDevice(Fabric, String),
@@ -77,6 +80,7 @@ impl Fallback {
             | Self::Memcached
             | Self::Version(_)
             | Self::NotOffered
+            | Self::Engine(_)
             | Self::NoDevice(..) => false,
         }
     }

@@ -12,6 +12,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::{DialError, Fabric, Login, Options, due::Due, stream::Stream};
 
+/// The engine Clover, in hellos.
+pub(crate) const CLOVER: &str = "clover";
+
 /// Least timeout of the hello, which otherwise gets a quarter of the time left. A memcached answers
 /// `ERROR` at once; a proxy may drop the line.
 const TIMEOUT: Duration = Duration::from_millis(250);
@@ -44,6 +47,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
     let hello = Hello {
         fabrics: fabrics.map(|fabric| fabric.name().to_owned()).collect(),
         path: options.request_path,
+        engines: vec![CLOVER.to_owned()],
         boot: boot.and_then(|text| BootId::parse(&text)),
     };
     let line = hello.to_line();

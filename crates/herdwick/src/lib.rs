@@ -28,6 +28,7 @@
 mod address;
 mod answer;
 mod client;
+mod clover;
 mod cluster;
 mod connection;
 mod due;

@@ -12,8 +12,9 @@ use herdwick_providers::{self as providers, AnyPort, Dial, Visit};
 
 use crate::{
     Address, Answer, Cause, DialError, Fabric, Fallback, Key, Op, Options, Ticket,
+    clover::{self, AskedClover, Clover, TakenClover},
     due::Due,
-    hello::{self, Said},
+    hello::{self, CLOVER, Said},
     herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken},
     memcached::Memcached,
     memcached_port::MemcachedPort,
@@ -29,6 +30,14 @@ pub(crate) enum OpenTransport {
     Memcached(Memcached),
     /// HERD over a fabric.
     Herd(Fabric, Box<Herd<AnyPort>>),
+    /// The engine Clover over a fabric.
+    Clover(Fabric, Box<Clover<AnyPort>>),
+}
+
+/// A lease of either engine.
+enum Leased {
+    Herd(Box<Taken<AnyPort>>),
+    Clover(Box<TakenClover<AnyPort>>),
 }
 
 impl OpenTransport {
@@ -44,11 +53,20 @@ impl OpenTransport {
         let reason = if options.fabric {
             match hello::exchange(&mut stream, options, due) {
                 Said::Offer(offer) => match lease(&stream, &offer, due, options) {
-                    Ok((fabric, taken, missed)) => {
-                        let memcached_port = memcached_port.at(&stream);
+                    Ok((fabric, leased, missed)) => {
+                        let (port, key) = (memcached_port.at(&stream), offer.hash_key);
                         let memcached = Memcached::new(stream, options.value_bytes_max);
-                        let herd = Herd::new(taken, offer.hash_key, memcached, memcached_port);
-                        return Ok((Self::Herd(fabric, Box::new(herd)), missed));
+                        let transport = match leased {
+                            Leased::Herd(taken) => {
+                                let herd = Herd::new(*taken, key, memcached, port);
+                                Self::Herd(fabric, Box::new(herd))
+                            }
+                            Leased::Clover(taken) => {
+                                let clover = Clover::new(*taken, key, memcached, port);
+                                Self::Clover(fabric, Box::new(clover))
+                            }
+                        };
+                        return Ok((transport, missed));
                     }
                     Err(reason) => reason,
                 },
@@ -75,14 +93,14 @@ impl OpenTransport {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Memcached(_) => "tcp",
-            Self::Herd(fabric, _) => fabric.name(),
+            Self::Herd(fabric, _) | Self::Clover(fabric, _) => fabric.name(),
         }
     }
 
     /// Rank of the transport, 0 for the best.
     pub(crate) fn rank(&self) -> usize {
         match self {
-            Self::Herd(fabric, _) => fabric.rank(),
+            Self::Herd(fabric, _) | Self::Clover(fabric, _) => fabric.rank(),
             Self::Memcached(_) => Fabric::ALL.len(),
         }
     }
@@ -91,6 +109,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(transport) => transport.submit(when, key, op),
             Self::Herd(_, transport) => transport.submit(when, key, op),
+            Self::Clover(_, transport) => transport.submit(when, key, op),
         }
     }
 
@@ -98,6 +117,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(transport) => transport.command(when.due, command),
             Self::Herd(_, transport) => transport.command(when, command),
+            Self::Clover(_, transport) => transport.command(when, command),
         }
     }
 
@@ -105,6 +125,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(transport) => transport.flush(),
             Self::Herd(_, transport) => transport.flush(now),
+            Self::Clover(_, transport) => transport.flush(now),
         }
     }
 
@@ -112,6 +133,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(transport) => transport.poll(now, sink),
             Self::Herd(_, transport) => transport.poll(now, sink),
+            Self::Clover(_, transport) => transport.poll(now, sink),
         }
     }
 
@@ -120,6 +142,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(transport) => transport.poll(now, &mut |_, _| {}),
             Self::Herd(_, transport) => transport.check(now),
+            Self::Clover(_, transport) => transport.check(now),
         }
     }
 
@@ -128,13 +151,14 @@ impl OpenTransport {
         match self {
             Self::Memcached(transport) => transport.sleep(limit),
             Self::Herd(_, transport) => transport.sleep(now, limit),
+            Self::Clover(_, transport) => transport.sleep(now, limit),
         }
     }
 
     /// Cancels what a sleep armed, if anything.
     pub(crate) fn disarm(&mut self) {
         match self {
-            Self::Memcached(_) => {}
+            Self::Memcached(_) | Self::Clover(..) => {}
             Self::Herd(_, transport) => transport.disarm(),
         }
     }
@@ -143,6 +167,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(transport) => transport.due(),
             Self::Herd(_, transport) => transport.due(),
+            Self::Clover(_, transport) => transport.due(),
         }
     }
 
@@ -151,6 +176,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(transport) => transport.abandon(cause, sink),
             Self::Herd(_, transport) => transport.abandon(cause, sink),
+            Self::Clover(_, transport) => transport.abandon(cause, sink),
         }
     }
 
@@ -158,12 +184,13 @@ impl OpenTransport {
         match self {
             Self::Memcached(transport) => transport.broken(),
             Self::Herd(_, transport) => transport.broken(),
+            Self::Clover(_, transport) => transport.broken(),
         }
     }
 
     pub(crate) fn direct(&mut self) -> Option<Direct<'_, AnyPort>> {
         match self {
-            Self::Memcached(_) => None,
+            Self::Memcached(_) | Self::Clover(..) => None,
             Self::Herd(_, transport) => Some(transport.direct()),
         }
     }
@@ -177,7 +204,10 @@ fn lease(
     offer: &Offer,
     due: Due,
     options: &Options,
-) -> Result<(Fabric, Taken<AnyPort>, Option<Fallback>), Fallback> {
+) -> Result<(Fabric, Leased, Option<Fallback>), Fallback> {
+    if let Some(engine) = offer.engine.as_ref().filter(|engine| *engine != CLOVER) {
+        return Err(Fallback::Engine(engine.clone()));
+    }
     let mut missed = None;
     let ends = stream.ends();
     for fabric in Fabric::ALL {
@@ -213,7 +243,7 @@ fn take(
     offer: &Offer,
     options: &Options,
     due: Due,
-) -> Result<Taken<AnyPort>, Fallback> {
+) -> Result<Leased, Fallback> {
     let device = fabric.dial(dial).map_err(|error| match error {
         providers::ClientDeviceError::Absent(why) => Fallback::NoDevice(fabric, why),
         providers::ClientDeviceError::Setup(why) => Fallback::Setup(why),
@@ -230,8 +260,17 @@ fn take(
         slots: slots as u32,
     };
     let taken = socket.map_err(LeaseError::from).and_then(|socket| {
+        if offer.engine.is_some() {
+            let asked = AskedClover {
+                token: lease.token,
+                window: slots,
+            };
+            return device
+                .visit(TakeClover { socket, asked })
+                .map(|taken| Leased::Clover(Box::new(taken)));
+        }
         let taken = device.visit(Take { socket, asked })?;
-        checked(taken, offer)
+        checked(taken, offer).map(|taken| Leased::Herd(Box::new(taken)))
     });
     taken.map_err(|error| error.reason(fabric, lease.socket.as_deref()))
 }
@@ -250,6 +289,23 @@ impl Visit for Take {
         D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
     {
         Ok(herd::take(&device, self.socket, &self.asked)?.map(Into::into))
+    }
+}
+
+/// Claims a lease of the engine Clover, compiled for each provider.
+struct TakeClover {
+    socket: LeaseSocket,
+    asked: AskedClover,
+}
+
+impl Visit for TakeClover {
+    type Output = Result<TakenClover<AnyPort>, LeaseError>;
+
+    fn visit<D>(self, device: D) -> Self::Output
+    where
+        D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
+    {
+        Ok(clover::take(device, self.socket, &self.asked)?.map(Into::into))
     }
 }
 

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
 use herdwick_providers::{DeviceSelector, ROCE_PORT, Verbs, VerbsOptions};
-use herdwick_server::{PORT, Pin, Protocol, RequestPath};
+use herdwick_server::{Engine, PORT, Pin, Protocol, RequestPath};
 
 use crate::units;
 
@@ -152,6 +152,11 @@ pub(crate) struct ServeArgs {
     /// as 0-3,8
     #[arg(long = "pin", value_name = "auto|off|CPUS", default_value = "off")]
     pub(super) pin: Pin,
+    /// What stores the data: herd, a cache for memcached's clients and Herdwick's; or clover, for
+    /// Herdwick clients alone, which read and write its memory themselves, over the fabric that --roce or
+    /// --verbs names, else over shared memory
+    #[arg(long = "engine", value_name = "herd|clover", default_value = "herd", value_parser = engine)]
+    pub(super) engine: Engine,
     /// Offer shared memory to clients on this host
     #[arg(long = "shm", value_name = "auto|off", default_value = "auto", action = ArgAction::Set, value_parser = on_or_off)]
     pub(super) shm: bool,
@@ -324,6 +329,14 @@ fn verbs(text: &str) -> Result<Verbs, String> {
         true => Verbs::Needed(options),
         false => Verbs::IfThere(options),
     })
+}
+
+fn engine(text: &str) -> Result<Engine, String> {
+    match text {
+        "herd" => Ok(Engine::Herd),
+        "clover" => Ok(Engine::Clover),
+        _ => Err("give herd or clover".into()),
+    }
 }
 
 fn protocol(text: &str) -> Result<Protocol, String> {

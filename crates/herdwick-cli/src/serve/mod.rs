@@ -301,6 +301,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         None => Listen::Tcp(interfaces(args)?),
     };
     let mut config = Config {
+        engine: args.engine,
         listen,
         memory_bytes: args.memory.saturating_mul(1 << 20),
         connections_max: args.connections,

@@ -14,7 +14,10 @@ use crate::{
         lease::{LeaseKind, Offered},
     },
     runtime::{front::Front, time::unix_time},
-    settings::{config::Config, error::StartError},
+    settings::{
+        config::{Config, Engine},
+        error::StartError,
+    },
 };
 
 /// Largest reply over a fabric, in bytes. Clients read larger values over their memcached
@@ -43,6 +46,9 @@ pub enum FabricStatus {
 pub(crate) struct OpenFabrics {
     devices: Vec<(Offered, AnyDevice)>,
     statuses: Vec<(Fabric, FabricStatus)>,
+    /// Whether the engine is on one fabric alone, and those that have to be there.
+    one: bool,
+    needed: Vec<Fabric>,
 }
 
 impl OpenFabrics {
@@ -52,6 +58,8 @@ impl OpenFabrics {
         let mut transports = Self {
             devices: Vec::new(),
             statuses: Vec::new(),
+            one: config.engine != Engine::Herd,
+            needed: config.fabrics.all(Wanted::Needed).collect(),
         };
         for fabric in Fabric::ALL {
             if fabric.is_local() {
@@ -89,7 +97,7 @@ impl OpenFabrics {
         workers: usize,
     ) -> Result<FabricStatus, ListenError> {
         let host = ListenHost {
-            workers,
+            workers: config.ports(workers),
             origin: unix_time(),
         };
         let device = fabric.listen(&config.fabrics, &host)?;
@@ -114,17 +122,37 @@ impl OpenFabrics {
         Ok(FabricStatus::On(described.place + &described.found))
     }
 
+    /// Returns the device of a fabric that is offered.
+    pub(crate) fn device(&self, fabric: Fabric) -> Option<&AnyDevice> {
+        let mut devices = self.devices.iter();
+        let found = devices.find(|(offered, _)| offered.fabric == fabric);
+        found.map(|(_, device)| device)
+    }
+
     /// Returns what became of the configured fabrics, besides those for which there is a lease
     /// socket.
     pub(crate) fn statuses(&self) -> &[(Fabric, FabricStatus)] {
         &self.statuses
     }
 
-    /// Returns the fabrics to offer; those that pass descriptors, if there is a lease socket.
+    /// Returns the fabrics to offer; those that pass descriptors, if there is a lease socket. Of an engine
+    /// that is on one fabric, that one.
     pub(crate) fn offered(&self, lease_socket: bool) -> Vec<Offered> {
         let offered = self.devices.iter().map(|(offered, _)| offered);
         let offered = offered.filter(|offered| lease_socket || !offered.fabric.is_local());
-        offered.cloned().collect()
+        let mut offered: Vec<_> = offered.cloned().collect();
+        if self.one {
+            // That which has to be there, else the best.
+            let first = offered
+                .iter()
+                .position(|one| self.needed.contains(&one.fabric));
+            offered = offered
+                .into_iter()
+                .skip(first.unwrap_or(0))
+                .take(1)
+                .collect();
+        }
+        offered
     }
 
     /// Creates a HERD front end over `fabric`.
@@ -133,9 +161,7 @@ impl OpenFabrics {
         fabric: Fabric,
         config: HerdConfig,
     ) -> Result<Box<dyn Front + Send>, SetupError> {
-        let mut devices = self.devices.iter();
-        let found = devices.find(|(offered, _)| offered.fabric == fabric);
-        let (_, device) = found.ok_or_else(|| {
+        let device = self.device(fabric).ok_or_else(|| {
             let source = io::ErrorKind::NotFound.into();
             let what = "a fabric that is not offered";
             OpenError::System { what, source }

@@ -141,6 +141,8 @@ impl<D: Device> HerdFront<D> {
         let answer = match order {
             LeaseOrder::Grant(id, terms) => LeaseAnswer::Granted(id, self.grant(id, terms)),
             LeaseOrder::Connect(id, peer) => LeaseAnswer::Connected(id, self.connect(id, &peer)),
+            // HERD grants no parts, so the lease manager takes none for it.
+            LeaseOrder::ConnectParts(id, _) => LeaseAnswer::Connected(id, Err(Refusal::Malformed)),
             LeaseOrder::Revoke(id) => {
                 self.revoke(id);
                 return true;

@@ -28,7 +28,7 @@ use crate::{
         front::Pass,
         reply_encoding::Encoder,
     },
-    settings::crawler::NotStarted,
+    settings::{config::Engine, crawler::NotStarted},
 };
 
 /// The effect of a command, or of what stands in its place in the input.
@@ -82,6 +82,9 @@ pub(super) fn begin(
         }
     };
     match command {
+        Command::FlushAll(_) if service.context.settings.engine != Engine::Herd => {
+            refuse_data(output.buffer(&mut service.pool), pass)
+        }
         Command::Quit => Begun::HangUp { faulty: false },
         Command::FlushAll(flush) if service.context.settings.offers.flush => {
             let noreply = flush.noreply;
@@ -404,6 +407,19 @@ fn refuse(refused: Refused, out: &mut Vec<u8>, pass: &mut Pass<'_>) -> bool {
         counters.refused_lines += 1;
     }
     closes
+}
+
+/// The reply where the engine's data are not reached by memcached's protocols.
+const ELSEWHERE: &[u8] =
+    b"SERVER_ERROR the engine is clover: its data are read and written by herdwick \
+    clients over a fabric (herdwick get, set, del)\r\n";
+
+/// Refuses a command that reads or writes data, where another engine has them. What follows it on the
+/// connection may be its value, so the connection is closed.
+pub(super) fn refuse_data(out: &mut Vec<u8>, pass: &mut Pass<'_>) -> Begun {
+    out.extend_from_slice(ELSEWHERE);
+    pass.counters.refused_lines += 1;
+    Begun::HangUp { faulty: false }
 }
 
 /// Applies the effect to the connection and ends the round.

@@ -24,6 +24,7 @@ use crate::{
         front::Pass,
         partition_lock::Guard,
     },
+    settings::config::Engine,
     telemetry::counters::WorkerCounters,
 };
 
@@ -132,6 +133,11 @@ impl Service {
         let decoder = &mut connection.decoder;
         let stop = run.collect(input, &mut cursor, decoder, room, &self.owners);
         let after = Progress::after(cursor, &stop);
+        let has_data = !run.requests.is_empty() || matches!(stop, Stop::Upload { .. });
+        if has_data && self.context.settings.engine != Engine::Herd {
+            let out = connection.output.buffer(&mut self.pool);
+            return RunOutcome::Command(commands::refuse_data(out, pass), after);
+        }
         if let Stop::Upload { upload, used } = stop {
             return RunOutcome::Upload { upload, used };
         }

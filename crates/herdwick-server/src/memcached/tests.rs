@@ -146,6 +146,7 @@ fn hello() -> Arc<HelloResponder> {
         hash_key: HASH_KEY,
         item_bytes_max: 64 << 10,
         path: RequestPath::default(),
+        engine: None,
         fabrics: Vec::new(),
     };
     Arc::new(HelloResponder::new(offer, None, None, ServerClock::start()))

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use herdwick_clover::layout::VALUE_BYTES_MAX;
 use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
 use herdwick_mica::{Store, StoreConfig, StoreError};
 use herdwick_providers::{Fabric, Wanted};
@@ -12,7 +13,10 @@ use herdwick_request::HashKey;
 
 use crate::{
     memory::split::partition_bytes,
-    settings::{config::Config, error::StartError},
+    settings::{
+        config::{Config, Engine, Protocol},
+        error::StartError,
+    },
 };
 
 /// memcached's smallest `-I`. A server that cannot hold such an item does not start.
@@ -103,6 +107,11 @@ pub(crate) fn settle(
     cpus: usize,
 ) -> Result<(usize, Vec<Reduced>), StartError> {
     let asked = config.settle(cpus)?;
+    if config.engine == Engine::Clover {
+        // memcached's port refuses every item.
+        config.item_bytes_max = config.item_bytes_max.min(VALUE_BYTES_MAX);
+        config.protocol = Protocol::Text;
+    }
     fit(config, asked)
 }
 

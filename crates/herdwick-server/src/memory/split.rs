@@ -3,12 +3,14 @@
 
 use std::{io, path::Path, time::Duration};
 
+use herdwick_clover::{CLIENTS_MAX, Secret};
 use herdwick_herd::ServerOptions;
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_providers::Fabric;
 use herdwick_request::{HashKey, Second};
 
 use crate::{
+    clover::{self, CloverConfig, CloverFront},
     herd::{
         HerdConfig,
         fabrics::{self, OpenFabrics, REPLY_BYTES_MAX},
@@ -20,7 +22,7 @@ use crate::{
     },
     runtime::{front::Front, parking::WakeupFd, time::ServerClock},
     settings::{
-        config::Config,
+        config::{Config, Engine},
         error::{StartError, refused},
         file_error::MemoryFileError,
         tuning::MemoryLimit,
@@ -36,6 +38,9 @@ pub(crate) struct LeaseBounds {
     reply_bytes: usize,
     /// Shortest time that a worker polls before it sleeps.
     spin: Duration,
+    engine: Engine,
+    /// Bytes of an engine that has no partitions.
+    engine_bytes: usize,
 }
 
 impl LeaseBounds {
@@ -46,7 +51,12 @@ impl LeaseBounds {
     const PART: usize = 5;
 
     pub(crate) fn new(config: &Config) -> Self {
-        Self::within(config, config.memory_bytes)
+        let bounds = Self::within(config, config.memory_bytes);
+        let left = bounds.left(config.memory_bytes, 1);
+        Self {
+            engine_bytes: left.saturating_sub(clover::STORE_BYTES),
+            ..bounds
+        }
     }
 
     /// Computes the bounds for `memory_bytes`.
@@ -58,6 +68,8 @@ impl LeaseBounds {
                 bytes_max: 0,
                 reply_bytes: 0,
                 spin: config.spin,
+                engine: config.engine,
+                engine_bytes: 0,
             };
         }
         let share = (memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
@@ -66,6 +78,8 @@ impl LeaseBounds {
             bytes_max: share.min(memory_bytes / Self::PART),
             reply_bytes: fronts * ServerOptions::reply_memory(REPLY_BYTES_MAX),
             spin: config.spin,
+            engine: config.engine,
+            engine_bytes: 0,
         }
     }
 
@@ -81,6 +95,9 @@ impl LeaseBounds {
         socket: Option<LeaseListener>,
     ) -> Result<Option<LeaseService>, StartError> {
         let fabrics = transports.offered(socket.is_some());
+        if fabrics.is_empty() && self.engine == Engine::Clover {
+            return Err(StartError::Clover("it needs a fabric".to_owned()));
+        }
         if fabrics.is_empty() {
             return Ok(None);
         }
@@ -90,7 +107,10 @@ impl LeaseBounds {
                 .map(|fabric| reply_bytes_max(fabric, &fabrics))
                 .into(),
             bytes_max: self.bytes_max,
-            lease_bytes: fabrics::lease_bytes,
+            lease_bytes: match self.engine {
+                Engine::Herd => fabrics::lease_bytes,
+                Engine::Clover => clover::lease_bytes,
+            },
             is_local: Fabric::is_local,
         };
         let service = LeaseService::open(socket, fabrics, manager, wakeups);
@@ -102,7 +122,19 @@ impl LeaseBounds {
         (worker, workers): (usize, usize),
         transports: &OpenFabrics,
         (fabric, end): (Fabric, WorkerEnd),
+        (hash_key, timer): (HashKey, ServerClock),
     ) -> Result<Box<dyn Front + Send>, StartError> {
+        if let (Engine::Clover, Some(device)) = (self.engine, transports.device(fabric)) {
+            let config = CloverConfig {
+                bytes: self.engine_bytes,
+                clients_max: self.clients_max.clamp(1, CLIENTS_MAX),
+                hash_key,
+                secret: Secret(random_bytes()?),
+                end,
+            };
+            let front = CloverFront::open(device, config, timer)?;
+            return Ok(Box::new(front));
+        }
         let config = HerdConfig {
             worker,
             workers,
@@ -259,9 +291,15 @@ fn open_all<T: Send>(workers: usize, open: impl Fn(usize) -> T + Sync) -> Vec<T>
     })
 }
 
+fn random_bytes() -> Result<[u8; 16], StartError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| refused("random bytes")(io::Error::other(error)))?;
+    Ok(bytes)
+}
+
 fn random_key() -> Result<HashKey, StartError> {
-    let mut seed = [0u8; 16];
-    getrandom::fill(&mut seed).map_err(|error| refused("random bytes")(io::Error::other(error)))?;
+    let seed = random_bytes()?;
     let (low, high) = seed.split_at(8);
     let word = |bytes: &[u8]| {
         bytes
@@ -273,7 +311,11 @@ fn random_key() -> Result<HashKey, StartError> {
 
 /// Returns the bytes of each partition for a memory of `memory_bytes`.
 pub(crate) fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
-    LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers) / workers
+    let left = LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers);
+    match config.engine {
+        Engine::Herd => left / workers,
+        Engine::Clover => left.min(clover::STORE_BYTES),
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ const WORKERS_DEFAULT_MAX: usize = 4;
 /// The configuration of a server.
 #[derive(Clone)]
 pub struct Config {
+    /// What stores the data.
+    pub engine: Engine,
     /// Where to listen.
     pub listen: Listen,
     /// Memory for items, their index and leases; that for items is split evenly over the workers.
@@ -219,6 +221,26 @@ impl Protocol {
     }
 }
 
+/// What stores the data, and how clients reach it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// A cache in partitions, each with a worker: over memcached's protocols, and by HERD.
+    #[default]
+    Herd,
+    /// Clover's data node and metadata server, for Herdwick clients over one fabric.
+    Clover,
+}
+
+impl Engine {
+    /// Returns the name in hellos; `None`: HERD, which they do not name.
+    pub(crate) fn word(self) -> Option<&'static str> {
+        match self {
+            Self::Herd => None,
+            Self::Clover => Some("clover"),
+        }
+    }
+}
+
 /// Leases: shared memory for clients on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leases {
@@ -248,6 +270,7 @@ impl Default for Leases {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            engine: Engine::default(),
             listen: Listen::Tcp(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into()]),
             memory_bytes: 64 << 20,
             connections_max: 1024,
@@ -299,6 +322,15 @@ impl Config {
         usize::from(self.leases.is_some()) + others.iter().sum::<usize>()
     }
 
+    /// Returns how many ports are opened on each device by `workers` workers.
+    pub(crate) fn ports(&self, workers: usize) -> usize {
+        match self.engine {
+            Engine::Herd => workers,
+            // The data node's, and the metadata server's.
+            Engine::Clover => 2,
+        }
+    }
+
     /// Checks everything that needs no operating system. Returns the number of workers.
     pub(crate) fn settle(&self, cpus: usize) -> Result<usize, StartError> {
         let workers = self
@@ -316,7 +348,30 @@ impl Config {
             return Err(StartError::NoConnections);
         }
         self.settle_users()?;
-        Ok(workers)
+        self.settle_engine(workers)
+    }
+
+    /// Checks that the engine has what is configured. Returns the number of workers.
+    fn settle_engine(&self, workers: usize) -> Result<usize, StartError> {
+        if self.engine == Engine::Herd {
+            return Ok(workers);
+        }
+        let has_not = [
+            (
+                self.workers.is_some_and(|asked| asked > 1),
+                "more than one worker (-t)",
+            ),
+            (self.memory_file.is_some(), "a memory file (-e)"),
+            (
+                self.protocol == Protocol::Binary,
+                "the binary protocol (-B)",
+            ),
+            (self.udp.is_some(), "memcached's protocol over UDP (-U)"),
+        ];
+        match has_not.into_iter().find(|(asked, _)| *asked) {
+            Some((_, what)) => Err(StartError::EngineWithout { what }),
+            None => Ok(1),
+        }
     }
 
     /// Checks that each protocol that is spoken has the authentication that is configured.

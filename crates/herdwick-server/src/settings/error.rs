@@ -50,6 +50,15 @@ pub enum StartError {
     /// No connections are allowed.
     #[error("a server needs at least one connection (-c)")]
     NoConnections,
+    /// The engine Clover does not have what is configured.
+    #[error("the engine clover (--engine) has not {what}: leave one of them out")]
+    EngineWithout {
+        /// What it does not have.
+        what: &'static str,
+    },
+    /// The engine Clover without a fabric, or whose data node or metadata server cannot be made.
+    #[error("cannot start the engine clover: {0}")]
+    Clover(String),
     /// UDP with authentication: datagrams carry no password.
     #[error("UDP (-U) has no authentication: remove -U, or remove -Y and -S")]
     UdpWithUsers,

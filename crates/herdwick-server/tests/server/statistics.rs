@@ -10,7 +10,7 @@ use std::{
 
 use crate::common::{Peer, TIMEOUT, with};
 use herdwick_server::{
-    ClientCertificates, Config, Interface, KeyFormat, Listen, ListenOptions, Server,
+    ClientCertificates, Config, Engine, Interface, KeyFormat, Listen, ListenOptions, Server,
     StatisticDescription, Tls, Udp, Unit, statistics,
 };
 
@@ -68,6 +68,20 @@ impl Reporter {
         }
     }
 
+    /// A server whose engine is Clover.
+    fn clover() -> Self {
+        let server = with(Config {
+            engine: Engine::Clover,
+            metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+            ..Config::local()
+        });
+        let certificates = PathBuf::new();
+        Self {
+            server,
+            certificates,
+        }
+    }
+
     /// Returns the names and values that `command` shows.
     fn stats(&self, command: &str) -> Vec<(String, String)> {
         let said = self.server.say(&[command.as_bytes(), b"\r\n"]);
@@ -118,7 +132,9 @@ fn every_reported_statistic_is_described() {
                     .by_ref()
                     .take_while(|other| *other != name)
                     .collect();
-                let absent = passed.iter().all(|name| name.starts_with("verbs_"));
+                let absent =
+                    |name: &&str| name.starts_with("verbs_") || name.starts_with("clover_");
+                let absent = passed.iter().all(absent);
                 assert!(absent, "{command}: {passed:?} before {name}");
             } else {
                 assert!(!own, "{command}: {name} is not described");
@@ -134,6 +150,15 @@ fn every_reported_statistic_is_described() {
             "{command}: described, and not reported"
         );
     }
+}
+
+#[test]
+fn the_engine_clover_reports_what_is_described_of_it() {
+    let reported = Reporter::clover().stats("stats").into_iter();
+    let reported = reported.filter(|(name, _)| name.starts_with("clover_"));
+    let described = statistics().into_iter().map(|one| one.name);
+    let described = described.filter(|name| name.starts_with("clover_"));
+    assert!(reported.map(|(name, _)| name).eq(described));
 }
 
 #[test]
@@ -153,7 +178,8 @@ fn every_statistic_of_a_worker_is_described() {
 
 #[test]
 fn every_described_series_is_on_the_page() {
-    let families = Reporter::new().families();
+    let mut families = Reporter::new().families();
+    families.extend(Reporter::clover().families());
     for one in statistics() {
         if let Some(series) = &one.series {
             let family = series.split('{').next().unwrap();
@@ -194,7 +220,8 @@ const OPERATING: &str = include_str!("../../../../docs/operating.md");
 /// `herdwick_worker_*` there stands for a series for each worker.
 #[test]
 fn every_family_of_our_own_is_explained() {
-    let families = Reporter::new().families();
+    let mut families = Reporter::new().families();
+    families.extend(Reporter::clover().families());
     let own = families.iter().filter(|name| name.starts_with("herdwick_"));
     let own: Vec<&str> = own.map(String::as_str).collect();
     let section = OPERATING.split("\n## Metrics\n").nth(1).expect("is there");

@@ -47,11 +47,11 @@ const NEVER: Duration = Duration::from_secs(1 << 30);
 /// Least timeout of the first exchange over a fabric, which otherwise gets a quarter of the time
 /// left. It is repeated after 5, 15, 35, 75 and 155 ms, so a network that loses one packet in ten
 /// makes it fail once in ten thousand times.
-const TRIAL: Duration = Duration::from_millis(250);
+pub(crate) const TRIAL: Duration = Duration::from_millis(250);
 /// Its longest timeout.
-const TRIAL_MAX: Duration = Duration::from_secs(5);
+pub(crate) const TRIAL_MAX: Duration = Duration::from_secs(5);
 /// The fabric's clock at the start of the first exchange: it follows a pause, so it is announced.
-const TRIAL_START: Duration = Duration::from_secs(1);
+pub(crate) const TRIAL_START: Duration = Duration::from_secs(1);
 
 /// Why there is no lease; the caller goes on with memcached's text protocol.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +62,10 @@ pub(crate) enum LeaseError {
     Handshake(#[from] HandshakeError),
     #[error(transparent)]
     Setup(#[from] SetupError),
+    #[error(transparent)]
+    Clover(#[from] herdwick_clover::SetupError),
+    #[error(transparent)]
+    Part(#[from] herdwick_clover::BadPart),
     #[error("{offered} workers were offered, {granted} granted")]
     Workers { offered: usize, granted: usize },
     #[error("a thread for the heartbeats: {0}")]
@@ -155,7 +159,7 @@ impl<P> Taken<P> {
 /// Heartbeats cannot wait for the caller's next call, and must stop when the process does: hence a
 /// thread.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(crate) struct Lease {
     socket: LeaseSocket,
     over: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
@@ -164,7 +168,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    pub(super) fn keep(socket: LeaseSocket) -> io::Result<Self> {
+    pub(crate) fn keep(socket: LeaseSocket) -> io::Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let (mut ours, flag) = (socket.try_clone()?, Arc::clone(&over));
         let keeper = std::thread::Builder::new()
@@ -183,12 +187,12 @@ impl Lease {
     }
 
     /// Whether the thread has seen the server hang up.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
     }
 
     /// Whether the server has hung up: a system call, for the thread may not have run since.
-    pub(super) fn is_hung_up(&self) -> bool {
+    pub(crate) fn is_hung_up(&self) -> bool {
         let mut fds = [PollFd::new(self, PollFlags::IN | PollFlags::RDHUP)];
         // If this poll fails, the thread notices the end of the connection.
         self.is_over() || matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
@@ -324,7 +328,10 @@ fn terms(grant: &Grant, path: RequestPath, window: Window) -> Result<ClientTerms
 }
 
 /// Reads the next message of the server.
-fn receive(socket: &LeaseSocket, shake: &mut ClientHandshake) -> Result<ClientEvent, LeaseError> {
+pub(crate) fn receive(
+    socket: &LeaseSocket,
+    shake: &mut ClientHandshake,
+) -> Result<ClientEvent, LeaseError> {
     loop {
         let mut bytes = vec![0; shake.wanted()];
         let (read, fds) = receive_with_fds(socket, &mut bytes)?;

@@ -18,14 +18,12 @@ use herdwick_request::{HashKey, Request};
 use rustix::event::{PollFd, PollFlags};
 
 pub use self::direct::Direct;
-use self::{
-    lease::Lease,
-    pending::{Entry, Pending},
-    translate::{answer, lost, store_op},
-};
+use self::translate::{answer, lost, store_op};
 pub(crate) use self::{
-    lease::{Asked, LeaseError, Taken, take},
+    lease::{Asked, Lease, LeaseError, TRIAL, TRIAL_MAX, TRIAL_START, Taken, receive, take},
+    pending::{Entry, Pending},
     socket::LeaseSocket,
+    translate::OpKind,
 };
 use crate::{
     Answer, Cause, Key, Op, Ticket,
@@ -39,7 +37,7 @@ use crate::{
 /// Time that a wait spins before it sleeps (busy polling). A round trip takes a microsecond or two,
 /// a sleeping worker some tens more to wake; sleeping meanwhile would add this thread's own wakeup.
 /// A longer wait means that the worker is busy with something else.
-const SPIN: Duration = Duration::from_micros(200);
+pub(crate) const SPIN: Duration = Duration::from_micros(200);
 
 /// How long after an answer the system is asked whether the server has hung up, which costs as much
 /// as a tenth of a round trip: no caller learns sooner that a server has ended which answered it.
@@ -461,6 +459,6 @@ fn outside(
     }
 }
 
-fn has_spare_cpu() -> bool {
+pub(crate) fn has_spare_cpu() -> bool {
     std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
 }

@@ -7,7 +7,7 @@ use crate::Ticket;
 
 /// The requests in flight: at most as many as all windows together hold.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(crate) struct Pending {
     slots: Vec<Slot>,
     free: Vec<u32>,
     /// A time before which no entry is due.
@@ -22,15 +22,15 @@ struct Slot {
 
 /// One request in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
-    pub(super) ticket: Ticket,
-    pub(super) unix: u64,
-    pub(super) due: Duration,
-    pub(super) kind: OpKind,
+pub(crate) struct Entry {
+    pub(crate) ticket: Ticket,
+    pub(crate) unix: u64,
+    pub(crate) due: Duration,
+    pub(crate) kind: OpKind,
 }
 
 impl Pending {
-    pub(super) fn new(capacity: u32) -> Self {
+    pub(crate) fn new(capacity: u32) -> Self {
         let slots = (0..capacity).map(|_| Slot::default()).collect();
         Self {
             slots,
@@ -40,11 +40,11 @@ impl Pending {
     }
 
     /// Takes a free token, to be filled or released.
-    pub(super) fn reserve(&mut self) -> Option<u64> {
+    pub(crate) fn reserve(&mut self) -> Option<u64> {
         self.free.pop().map(u64::from)
     }
 
-    pub(super) fn fill(&mut self, token: u64, entry: Entry, key: &[u8]) {
+    pub(crate) fn fill(&mut self, token: u64, entry: Entry, key: &[u8]) {
         let slot = &mut self.slots[token as usize];
         slot.key.clear();
         slot.key.extend_from_slice(key);
@@ -52,7 +52,7 @@ impl Pending {
         self.due = Some(self.due.map_or(entry.due, |due| due.min(entry.due)));
     }
 
-    pub(super) fn release(&mut self, token: u64) {
+    pub(crate) fn release(&mut self, token: u64) {
         self.slots[token as usize].entry = None;
         self.free.push(token as u32);
         if self.free.len() == self.slots.len() {
@@ -60,8 +60,32 @@ impl Pending {
         }
     }
 
-    pub(super) fn entry(&self, token: u64) -> Option<&Entry> {
+    pub(crate) fn entry(&self, token: u64) -> Option<&Entry> {
         self.slots.get(token as usize)?.entry.as_ref()
+    }
+
+    /// Returns the number of requests in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether a request for `key` is in flight, beside which one of `kind` has no order: two reads need
+    /// none.
+    pub(crate) fn holds(&self, key: &[u8], kind: OpKind) -> bool {
+        self.slots.iter().any(|slot| {
+            let reads = |entry: &Entry| entry.kind == OpKind::Get && kind == OpKind::Get;
+            slot.entry.is_some_and(|entry| !reads(&entry)) && slot.key == key
+        })
+    }
+
+    /// Ends every request in flight.
+    pub(crate) fn drain(&mut self, mut end: impl FnMut(&Entry)) {
+        for token in 0..self.slots.len() {
+            if let Some(entry) = self.slots[token].entry {
+                self.release(token as u64);
+                end(&entry);
+            }
+        }
     }
 
     /// The key of the request in flight under `token`.
@@ -71,7 +95,7 @@ impl Pending {
     }
 
     /// Returns when the oldest is due; searches for it only once the hint has passed.
-    pub(super) fn due(&mut self, now: Duration) -> Option<Duration> {
+    pub(crate) fn due(&mut self, now: Duration) -> Option<Duration> {
         if self.due.is_some_and(|due| due <= now) {
             self.due = self
                 .slots
@@ -84,7 +108,7 @@ impl Pending {
     }
 
     /// Returns a time before which no entry is due.
-    pub(super) fn due_hint(&self) -> Option<Duration> {
+    pub(crate) fn due_hint(&self) -> Option<Duration> {
         self.due
     }
 }

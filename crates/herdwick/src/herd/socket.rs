@@ -58,7 +58,7 @@ impl LeaseSocket {
     }
 
     /// The deadline of the handshake.
-    pub(super) fn due(&self) -> Option<Due> {
+    pub(crate) fn due(&self) -> Option<Due> {
         self.due
     }
 
@@ -74,7 +74,7 @@ impl LeaseSocket {
     }
 
     /// Removes the deadline: the lease is established, and its calls may block for ever.
-    pub(super) fn settle(&mut self) -> io::Result<()> {
+    pub(crate) fn settle(&mut self) -> io::Result<()> {
         self.due = None;
         sockopt::set_socket_timeout(&*self, Timeout::Recv, None)?;
         sockopt::set_socket_timeout(&*self, Timeout::Send, None)?;

@@ -7,7 +7,7 @@ use crate::{Answer, Cause, Hit, Lost, Op, Put, Refusal};
 
 /// The part of a request that the meaning of its answer depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OpKind {
+pub(crate) enum OpKind {
     Get,
     Touch,
     Arith,

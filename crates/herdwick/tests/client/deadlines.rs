@@ -89,6 +89,7 @@ fn offers(socket: PathBuf) -> String {
         hash_key: HashKey([1, 2]),
         item_bytes_max: 1 << 20,
         path: herdwick::RequestPath::UcWrite,
+        engine: None,
         fabrics: vec![FabricOffer {
             name: "shm",
             token,

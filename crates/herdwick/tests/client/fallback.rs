@@ -57,7 +57,7 @@ fn lease_socket(server: &Server) -> PathBuf {
 }
 
 /// Opens a session at a server that answers the hello with `offer`.
-fn offered(offer: &Offer) -> Session {
+pub(crate) fn offered(offer: &Offer) -> Session {
     let line: &'static str = offer.to_line().leak();
     let server = Script::start(&*vec![&*vec![line.as_bytes()].leak()].leak());
     dial(&server.address)

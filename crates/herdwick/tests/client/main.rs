@@ -1,6 +1,7 @@
 //! The client against servers: stock ones, and faulty ones.
 
 mod between;
+mod clover;
 mod cluster;
 mod deadlines;
 mod fallback;

@@ -3,9 +3,10 @@
 
 use std::{os::fd::OwnedFd, time::Duration};
 
+use herdwick_fabric::PdTicket;
 use herdwick_herd::{
     handshake::ServerHandshake,
-    hello::{Grant, WorkerGrant},
+    hello::{Grant, Part, Parts, WorkerGrant},
 };
 use herdwick_providers::Fabric;
 
@@ -26,6 +27,8 @@ pub(super) struct Client {
     pub(super) fabric: Fabric,
     /// Bytes that it counts against the limit on all leases.
     pub(super) bytes: usize,
+    /// Whether it was granted by parts, and is to be accepted so.
+    pub(super) by_parts: bool,
     /// A grant was sent, and is not known to have been read.
     pub(super) may_be_unread: bool,
     /// Whether every worker has connected it.
@@ -58,6 +61,7 @@ impl Client {
             shake: ServerHandshake::new(now),
             terms: None,
             bytes: 0,
+            by_parts: false,
             may_be_unread: false,
             live: false,
             connecting: 0,
@@ -82,6 +86,23 @@ impl Client {
         self.terms = Some(terms);
         self.bytes = bytes;
         self.grants = (0..workers).map(|_| None).collect();
+    }
+
+    /// Records the grant of an engine other than HERD; returns the frame that carries it.
+    pub(super) fn grant_parts(&mut self, tickets: Vec<PdTicket>) -> Grants {
+        self.by_parts = true;
+        let (mut parts, mut fds) = (Vec::new(), Vec::new());
+        for ticket in tickets {
+            parts.push(Part {
+                blob: ticket.blob,
+                fds: ticket.fds.len() as u8,
+            });
+            fds.extend(ticket.fds);
+        }
+        Grants {
+            frame: Parts(parts).to_frame(),
+            fds,
+        }
     }
 
     /// Records one worker's grant. With the last one, returns the frame that carries all of them.

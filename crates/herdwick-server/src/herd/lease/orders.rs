@@ -10,9 +10,10 @@ use std::{
     },
 };
 
+use herdwick_fabric::PdTicket;
 use herdwick_herd::{
     RequestPath,
-    hello::{Refusal, WorkerAccept, WorkerGrant},
+    hello::{Parts, Refusal, WorkerAccept, WorkerGrant},
 };
 use herdwick_providers::Fabric;
 use mio::Waker;
@@ -49,6 +50,8 @@ pub(crate) enum LeaseOrder {
     Grant(LeaseId, Terms),
     /// Connect them with the client's, and start polling.
     Connect(LeaseId, WorkerAccept),
+    /// The same for an engine that granted by parts.
+    ConnectParts(LeaseId, Parts),
     /// Stop polling and release everything.
     Revoke(LeaseId),
 }
@@ -58,7 +61,9 @@ pub(crate) enum LeaseOrder {
 pub(crate) enum LeaseAnswer {
     /// To [`LeaseOrder::Grant`]; `None`: the worker failed, and holds nothing.
     Granted(LeaseId, Option<Box<(WorkerGrant, Vec<OwnedFd>)>>),
-    /// To [`LeaseOrder::Connect`]; an error: the endpoints are malformed, or the server failed.
+    /// To [`LeaseOrder::Grant`], by an engine other than HERD, of its only worker.
+    GrantedParts(LeaseId, Vec<PdTicket>),
+    /// To [`LeaseOrder::Connect`] and [`LeaseOrder::ConnectParts`]; an error: the endpoints are malformed, or the server failed.
     Connected(LeaseId, Result<(), Refusal>),
     /// Unsolicited: the device or queue pair of this lease was lost.
     Lost(LeaseId),

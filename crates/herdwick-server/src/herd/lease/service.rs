@@ -199,10 +199,11 @@ impl HelloResponder {
         };
         if let Some(offers) = &self.offers {
             let now = self.timer.now();
+            let knows = hello.knows(offer.engine.as_deref());
             let same_host = hello.boot.is_some() && hello.boot == self.boot;
             let usable = |offered: &&Offered| {
                 let fabric = offered.fabric;
-                hello.has(fabric.name()) && (same_host || !fabric.is_local())
+                knows && hello.has(fabric.name()) && (same_host || !fabric.is_local())
             };
             let usable = offers.fabrics.iter().filter(usable);
             let offers = usable.filter_map(|offered| offers.offer(offered, asked, now));

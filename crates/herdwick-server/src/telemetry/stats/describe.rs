@@ -4,9 +4,9 @@ use std::fmt;
 
 use super::{
     GENERAL, ITEMS, ITEMS_PREFIX, SLAB, SLAB_PREFIX, SLABS, Series, Statistic, StatisticKind, Unit,
-    by_worker, families, workers::WORKER,
+    by_reason, by_worker, workers::WORKER,
 };
-use crate::{herd, telemetry::leases::LEASES};
+use crate::{clover::CloverCounters, herd, telemetry::leases::LEASES};
 
 /// A statistic, as documentation describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,9 +59,13 @@ fn table<R>(
 
 /// Describes the counters of the transports.
 fn of_transports() -> impl Iterator<Item = StatisticDescription> {
-    herd::counters().into_iter().map(|counter| {
+    let engines = CloverCounters::COUNTERS.iter();
+    herd::counters().into_iter().chain(engines).map(|counter| {
         let series = by_worker(counter.name).map_or_else(
-            || format!("{}{{reason=\"{}\"}}", families::DROPS.name, counter.name),
+            || {
+                let (family, label) = by_reason(counter.name);
+                format!("{}{{{label}=\"{}\"}}", family.name, counter.name)
+            },
             |family| family.name.to_owned(),
         );
         StatisticDescription {

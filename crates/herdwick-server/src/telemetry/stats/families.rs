@@ -44,6 +44,11 @@ pub(crate) static DROPS: Family = family(
     StatisticKind::Counter,
     "What was refused, dropped, or done again, by the way it came in and the reason.",
 );
+pub(crate) static CLOVER: Family = family(
+    "herdwick_clover_total",
+    StatisticKind::Counter,
+    "What the engine clover has done, by what.",
+);
 pub(crate) static LEASES_BY_PATH: Family = family(
     "herdwick_leases_by_path_total",
     StatisticKind::Counter,

@@ -28,8 +28,8 @@ pub use registry::{StatisticKind, Unit};
 pub(crate) use settings::settings;
 pub use workers::WorkerNames;
 pub(crate) use workers::{
-    PollCounters, by_worker, each_of_worker, hot_keys, hottest, transports as transports_of,
-    workers,
+    PollCounters, by_reason, by_worker, each_of_worker, hot_keys, hottest,
+    transports as transports_of, workers,
 };
 
 /// A row that is read from the workers' snapshots.

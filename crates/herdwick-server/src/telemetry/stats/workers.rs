@@ -119,6 +119,15 @@ pub(crate) fn by_worker(what: &str) -> Option<&'static Family> {
     }
 }
 
+/// Returns the family of what a transport counts that is not counted by worker, and the label that
+/// names it there.
+pub(crate) fn by_reason(what: &str) -> (&'static Family, &'static str) {
+    match what.starts_with("clover_") {
+        true => (&families::CLOVER, "what"),
+        false => (&families::DROPS, "reason"),
+    }
+}
+
 /// Returns the transports: name, requests executed, and the batches they arrived in.
 pub(crate) fn transports(part: &Snapshot) -> Vec<(&'static str, u64, u64)> {
     let mut transports = vec![("tcp", part.counters.tcp_requests, part.counters.tcp_batches)];

@@ -54,13 +54,14 @@ fn workers(view: &StatsView<'_>, parts: &[Snapshot], page: &mut Page) {
     }
 }
 
-/// Adds what fabrics refused, dropped or did again, by fabric and reason.
+/// Adds what fabrics refused, dropped or did again, by fabric and reason; and what Clover has done.
 fn drops(sum: &Snapshot, page: &mut Page) {
     for part in &sum.transports {
         if stats::by_worker(part.what).is_none() {
+            let (family, label) = stats::by_reason(part.what);
             let (fabric, reason) = (part.transport.to_owned(), part.what.to_owned());
-            let labels = vec![("fabric", fabric), ("reason", reason)];
-            page.add(&families::DROPS, labels, part.count as f64);
+            let labels = vec![("fabric", fabric), (label, reason)];
+            page.add(family, labels, part.count as f64);
         }
     }
 }

@@ -21,9 +21,10 @@ use std::{
     time::Duration,
 };
 
+use herdwick_fabric::PdTicket;
 use herdwick_herd::{
     handshake::ServerEvent,
-    hello::{Accept, Go, HEARTBEAT, Refusal, WorkerGrant},
+    hello::{Accept, Go, HEARTBEAT, Parts, Refusal, WorkerGrant},
     wire::Window,
 };
 use herdwick_providers::Fabric;
@@ -221,6 +222,7 @@ impl LeaseManager {
             Ok(None) => {}
             Ok(Some(ServerEvent::Claim(claim))) => self.handle_claim(id, claim, now),
             Ok(Some(ServerEvent::Accept(accept))) => self.handle_accept(id, &accept),
+            Ok(Some(ServerEvent::Parts(parts))) => self.handle_parts(id, parts),
             Err(_) => {
                 count(&self.counters.malformed);
                 self.refuse(id, Refusal::Malformed);
@@ -235,24 +237,33 @@ impl LeaseManager {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        if accept.workers.len() != workers {
+        if accept.workers.len() != workers || client.by_parts {
             count(&self.counters.malformed);
             return self.refuse(id, Refusal::Malformed);
         }
-        client.connecting = workers;
-        // Nothing was sent since the grant, so what lies unread now is the grant; what lies unread
-        // later is an answer, which carries no descriptors.
-        client.may_be_unread &= client.stream.as_ref().is_some_and(unread_grants::is_unread);
-        let fabric = client.fabric;
+        let fabric = accepted(client, workers);
         self.order(fabric, |worker| {
             LeaseOrder::Connect(id, accept.workers[worker])
         });
+    }
+
+    fn handle_parts(&mut self, id: LeaseId, parts: Parts) {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        if !client.by_parts {
+            count(&self.counters.malformed);
+            return self.refuse(id, Refusal::Malformed);
+        }
+        let fabric = accepted(client, self.workers);
+        self.order(fabric, |_| LeaseOrder::ConnectParts(id, parts.clone()));
     }
 
     fn handle_answers(&mut self, now: Duration) {
         while let Ok((worker, answer)) = self.answers.try_recv() {
             match answer {
                 LeaseAnswer::Granted(id, grant) => self.handle_granted(id, worker, grant),
+                LeaseAnswer::GrantedParts(id, parts) => self.handle_granted_parts(id, parts),
                 LeaseAnswer::Connected(id, outcome) => self.handle_connected(id, outcome, now),
                 LeaseAnswer::Lost(id) => self.handle_lost(id),
                 LeaseAnswer::Revoked(id) => self.handle_revoked(id),
@@ -273,14 +284,27 @@ impl LeaseManager {
             count(&self.counters.refused_full);
             return self.refuse(id, Refusal::Memory);
         };
-        let Some(Grants { frame, fds }) = client.grant(worker, *grant) else {
+        if let Some(grants) = client.grant(worker, *grant) {
+            self.send_grants(id, &grants);
+        }
+    }
+
+    fn handle_granted_parts(&mut self, id: LeaseId, parts: Vec<PdTicket>) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            let grants = client.grant_parts(parts);
+            self.send_grants(id, &grants);
+        }
+    }
+
+    fn send_grants(&mut self, id: LeaseId, Grants { frame, fds }: &Grants) {
+        let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
         // Without a stream the client has disconnected, and its grants are already being revoked.
         let Some(stream) = client.stream.as_mut() else {
             return;
         };
-        if send_frame(stream, &frame, &fds) {
+        if send_frame(stream, frame, fds) {
             client.shake.granted();
             client.may_be_unread = true;
         } else {
@@ -411,6 +435,15 @@ impl LeaseManager {
             (link.wake)();
         }
     }
+}
+
+/// Records that a client has accepted, and that `workers` are to connect it. Returns its fabric.
+fn accepted(client: &mut Client, workers: usize) -> Fabric {
+    client.connecting = workers;
+    // Nothing was sent since the grant, so what lies unread now is the grant; what lies unread later is
+    // an answer, which carries no descriptors.
+    client.may_be_unread &= client.stream.as_ref().is_some_and(unread_grants::is_unread);
+    client.fabric
 }
 
 #[cfg(test)]

@@ -162,6 +162,7 @@ impl World {
                 };
                 LeaseAnswer::Connected(id, outcome)
             }
+            LeaseOrder::ConnectParts(id, _) => panic!("{id:?}: HERD grants no parts"),
             LeaseOrder::Revoke(id) => {
                 held.remove(&id);
                 LeaseAnswer::Revoked(id)

@@ -179,6 +179,7 @@ fn work(
                 let sense = peer.requests.as_bytes() == [7; 8];
                 LeaseAnswer::Connected(id, sense.then_some(()).ok_or(Refusal::Malformed))
             }
+            LeaseOrder::ConnectParts(id, _) => panic!("{id:?}: HERD grants no parts"),
             LeaseOrder::Revoke(id) => {
                 held.lock().unwrap().retain(|entry| *entry != (worker, id));
                 LeaseAnswer::Revoked(id)

@@ -1,0 +1,282 @@
+//! The engine Clover (`docs/clover.md`): a data node and the metadata server, on one fabric, as a front end
+//! of the only worker. It executes the lease manager's orders; clients read and write the data node's memory
+//! themselves.
+
+mod counters;
+mod memory;
+
+use std::{collections::HashMap, io, net::IpAddr, os::fd::AsRawFd, time::Duration};
+
+use herdwick_clover::{
+    Accepts, Hosts, Joined, NodeEnd, NodeOptions, OptionsError, Secret, ServerOptions, SetupError,
+};
+use herdwick_fabric::{ConnectError, Device, Port};
+use herdwick_herd::hello::{Parts, Refusal};
+use herdwick_providers::AnyDevice;
+use herdwick_request::HashKey;
+use mio::{Interest, Registry, event::Event, unix::SourceFd};
+
+use crate::{
+    herd::lease::{LeaseAnswer, LeaseId, LeaseOrder, Terms, WorkerEnd},
+    runtime::{
+        front::{Activity, Front, Pass, Tokens},
+        time::ServerClock,
+    },
+    settings::error::StartError,
+};
+pub(crate) use counters::CloverCounters;
+pub(crate) use memory::{STORE_BYTES, geometry, lease_bytes};
+
+/// Longest sleep while there are clients: leases run out, and keys are examined in turn.
+const TICK: Duration = Duration::from_millis(10);
+/// How long the metadata server may take to begin on empty memory.
+const START: Duration = Duration::from_secs(60);
+
+/// What the engine is made of.
+pub(crate) struct CloverConfig {
+    /// Bytes for the data node's memory and for the metadata server's tables.
+    pub(crate) bytes: usize,
+    /// Largest number of clients.
+    pub(crate) clients_max: usize,
+    /// The key by which keys are hashed.
+    pub(crate) hash_key: HashKey,
+    /// What the data node asks for before a client may write, which this process alone knows.
+    pub(crate) secret: Secret,
+    /// The worker's end of the lease manager's channels.
+    pub(crate) end: WorkerEnd,
+}
+
+/// The front end of the worker of a server whose engine is Clover.
+pub(crate) struct CloverFront {
+    hosts: Hosts<AnyDevice>,
+    /// Whether every pass needs the time: the fabric has timers.
+    has_timers: bool,
+    leases: HashMap<LeaseId, HeldClient>,
+    end: WorkerEnd,
+    /// An order that the last poll before sleeping found.
+    found: Option<LeaseOrder>,
+    now: Duration,
+    counters: CloverCounters,
+}
+
+/// A client between its grant and its revocation.
+struct HeldClient {
+    joined: Joined,
+    /// The host that it connected from; `None`: this one.
+    host: Option<IpAddr>,
+    /// Whether the lease manager knows that its connection is over.
+    reported: bool,
+}
+
+impl CloverFront {
+    /// Makes an empty data node and its metadata server on `device`, which the lease manager offers.
+    pub(crate) fn open(
+        device: &AnyDevice,
+        config: CloverConfig,
+        timer: ServerClock,
+    ) -> Result<Self, StartError> {
+        let failed = |error: SetupError| StartError::Clover(error.to_string());
+        let beside = device.beside();
+        let beside = beside.map_err(|error| StartError::Clover(error.to_string()))?;
+        let Some(geometry) = geometry(config.bytes) else {
+            return Err(StartError::Clover(
+                "there is too little memory (-m)".to_owned(),
+            ));
+        };
+        let secret = config.secret;
+        let options = NodeOptions {
+            geometry,
+            clients: config.clients_max + 1,
+            secret,
+        };
+        let node = NodeEnd::open(device.clone(), options).map_err(failed)?;
+        let options = ServerOptions::new(config.clients_max, config.hash_key);
+        let devices = (device.clone(), beside);
+        let mut hosts = Hosts::open(vec![node], devices, &options, secret).map_err(failed)?;
+        begin(&mut hosts, timer)?;
+        Ok(Self {
+            hosts,
+            has_timers: !device.capabilities().lossless,
+            leases: HashMap::new(),
+            end: config.end,
+            found: None,
+            now: timer.now(),
+            counters: CloverCounters::default(),
+        })
+    }
+
+    /// Carries out one order of the lease manager, if there is one.
+    fn take_order(&mut self) -> bool {
+        let Some(order) = self.next_order() else {
+            return false;
+        };
+        let answer = match order {
+            LeaseOrder::Grant(id, terms) => self.grant(id, terms),
+            LeaseOrder::ConnectParts(id, parts) => {
+                LeaseAnswer::Connected(id, self.connect(id, &parts))
+            }
+            // Clover grants by parts, so the lease manager takes nothing else for it.
+            LeaseOrder::Connect(id, _) => LeaseAnswer::Connected(id, Err(Refusal::Malformed)),
+            LeaseOrder::Revoke(id) => {
+                self.revoke(id);
+                LeaseAnswer::Revoked(id)
+            }
+        };
+        self.tell(answer);
+        true
+    }
+
+    fn next_order(&mut self) -> Option<LeaseOrder> {
+        self.found
+            .take()
+            .or_else(|| self.end.orders.try_recv().ok())
+    }
+
+    fn tell(&self, answer: LeaseAnswer) {
+        // A send fails only at the end of the server: otherwise the lease manager outlives its orders.
+        let _ = self.end.answers.send((0, answer));
+        let _ = self.end.manager.wake();
+    }
+
+    fn grant(&mut self, id: LeaseId, terms: Terms) -> LeaseAnswer {
+        let Ok((joined, invitation)) = self.hosts.admit() else {
+            return LeaseAnswer::Granted(id, None);
+        };
+        let client = HeldClient {
+            joined,
+            host: terms.host,
+            reported: false,
+        };
+        self.leases.insert(id, client);
+        LeaseAnswer::GrantedParts(id, invitation.into_parts())
+    }
+
+    fn connect(&mut self, id: LeaseId, parts: &Parts) -> Result<(), Refusal> {
+        let client = self.leases.get(&id).ok_or(Refusal::Memory)?;
+        let parts: Vec<&[u8]> = parts.0.iter().map(|part| &part.blob[..]).collect();
+        let accepts = Accepts::of_parts(&parts).map_err(|_| Refusal::Malformed)?;
+        if !self.hosts.is_at(&client.joined, &accepts, client.host) {
+            return Err(Refusal::Malformed);
+        }
+        let connected = self.hosts.connect(&client.joined, &accepts);
+        connected.map_err(|error| match error {
+            SetupError::Connect(ConnectError::Endpoint(_) | ConnectError::Transport(_))
+            | SetupError::Refused(OptionsError::NotAllNodes) => Refusal::Malformed,
+            _ => Refusal::Memory,
+        })
+    }
+
+    /// Ends a session: at the data node first, so that what the client held finds another use.
+    fn revoke(&mut self, id: LeaseId) {
+        if let Some(client) = self.leases.remove(&id)
+            && self.hosts.remove(&client.joined).is_err()
+        {
+            // The client may reach the memory still, so what it held finds no other use.
+            self.counters.clover_clients_unreleased += 1;
+        }
+    }
+
+    /// Reports to the lease manager a client that has not called in time, or whose connection failed.
+    fn report_lapsed(&mut self) {
+        let Some(lapsed) = self.hosts.server.lapsed() else {
+            return;
+        };
+        let mut clients = self.leases.iter_mut();
+        let client = clients.find(|(_, client)| client.joined.server == lapsed);
+        if let Some((id, client)) = client
+            && !std::mem::replace(&mut client.reported, true)
+        {
+            let id = *id;
+            self.tell(LeaseAnswer::Lost(id));
+        }
+    }
+}
+
+/// Has the metadata server begin.
+fn begin(hosts: &mut Hosts<AnyDevice>, timer: ServerClock) -> Result<(), StartError> {
+    let due = timer.now() + START;
+    while !hosts.server.server().is_ready() {
+        let now = timer.now();
+        hosts.pass(now);
+        if let Some(status) = hosts.server.server().failed() {
+            let reason = format!("the metadata server does not reach the data node ({status:?})");
+            return Err(StartError::Clover(reason));
+        }
+        if now >= due {
+            let reason = "the metadata server gets no answer of the data node".to_owned();
+            return Err(StartError::Clover(reason));
+        }
+    }
+    Ok(())
+}
+
+impl Front for CloverFront {
+    fn register(&mut self, registry: &Registry, tokens: Tokens) -> io::Result<()> {
+        for (local, fd) in self.hosts.wait_fds().enumerate() {
+            let mut source = SourceFd(&fd.as_raw_fd());
+            registry.register(&mut source, tokens.token(local), Interest::READABLE)?;
+        }
+        Ok(())
+    }
+
+    fn ready(&mut self, _local: usize, _event: &Event) {}
+
+    fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
+        let mut ordered = false;
+        self.now = pass.start.now;
+        if pass.whole {
+            ordered = self.take_order();
+            *pass.goes_on |= ordered;
+            self.report_lapsed();
+        }
+        let calls = self.hosts.pass(self.now);
+        if ordered || calls > 0 || !self.hosts.server.server().is_idle() {
+            Activity::Busy
+        } else {
+            Activity::Idle
+        }
+    }
+
+    fn polls_memory(&self) -> bool {
+        !self.leases.is_empty()
+    }
+
+    fn keeps_time(&self) -> bool {
+        self.has_timers && self.polls_memory()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.found = self.next_order();
+        self.found.is_none() && self.hosts.arm(self.now)
+    }
+
+    fn disarm(&mut self) {
+        self.hosts.disarm();
+    }
+
+    fn drain(&mut self) {}
+
+    fn is_drained(&self) -> bool {
+        true
+    }
+
+    fn tick(&self) -> Option<Duration> {
+        self.polls_memory().then_some(TICK)
+    }
+
+    fn transport(&self) -> &'static str {
+        self.hosts.server.device.fabric().name()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let server = &self.hosts.server;
+        let own = self.counters.with(&server.server().counters());
+        let mut counts: Vec<_> = own.iter().collect();
+        let nodes = self.hosts.nodes.iter().map(|node| &node.port);
+        for port in nodes.chain([&server.port]) {
+            counts.extend(port.drops());
+            counts.extend(port.connection_counts());
+        }
+        counts
+    }
+}
