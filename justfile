@@ -1,5 +1,8 @@
 # Shortcuts for those who change the code. Each is a line that can be typed without `just`.
 
+# Builds of a crate that is being edited. Cargo.toml leaves incremental compilation out of fresh ones.
+export CARGO_INCREMENTAL := "1"
+
 # The recipes.
 default:
     @just --list

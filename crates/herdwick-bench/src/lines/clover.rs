@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use herdwick_clover::{
     Answer, ClientEnd, ClientOptions, Hosts, NodeEnd, NodeOptions, Secret, ServerOptions,
-    layout::{CLASSES, Geometry, HEAD_BYTES, KEY_BYTES_MAX, VERSIONS_MAX, class_of_len},
+    layout::{CLASSES, Geometry, HEAD_BYTES, KEY_BYTES_MAX, UNIT, VERSIONS_MAX, class_of_len},
 };
 use herdwick_fabric::{Device, Port};
 use herdwick_herd::{Refused, wire::Unencodable};
@@ -27,6 +27,9 @@ const SECRET: Secret = Secret(*b"herdwick bench's");
 /// are most of them: they are reused when all clients have published a later epoch, every millisecond.
 const ENTRIES_TO_SPARE: u32 = 1 << 16;
 const ENTRIES_OF_CLIENT: u32 = 1 << 14;
+/// Bytes of entries to spare, at most: what a host writes in 25 ms at 10 GB/s, or 25 epochs. Of the longest
+/// entries fewer are needed, and [`ENTRIES_TO_SPARE`] of them would take 2 GiB.
+const SPARE_BYTES: usize = 256 << 20;
 /// Most PUTs in flight.
 const PUTS_MAX: usize = 256;
 /// How long a client waits for an entry, or an answer.
@@ -117,6 +120,7 @@ fn geometry(space: &KeySpace, keys: u64, clients: usize) -> Result<Geometry, End
     let slots = u32::try_from(keys).map_err(|_| EndpointError::CloverFull)?;
     let mut entries = [0; CLASSES];
     let spare = ENTRIES_TO_SPARE + ENTRIES_OF_CLIENT * clients as u32;
+    let spare = spare.min((SPARE_BYTES / (UNIT << class)) as u32);
     entries[class] = slots.saturating_add(spare);
     let geometry = Geometry {
         slots,

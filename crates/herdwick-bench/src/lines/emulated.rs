@@ -418,7 +418,7 @@ mod tests {
 
     fn measured(system: EmulatedSystem, fabric: Fabric) -> Outcome {
         let run = |turn| {
-            let seconds = 0.2 * 2_f64.powi(turn);
+            let seconds = herdwick_check::length(0.05, 0.2) * 2_f64.powi(turn);
             let config = Config {
                 systems: vec![System::Emulated(system)],
                 fabrics: vec![fabric],

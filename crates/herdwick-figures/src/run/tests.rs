@@ -99,8 +99,12 @@ fn what_fails_is_told_in_place_of_its_points() {
 #[test]
 fn figures_are_measured_and_drawn_in_every_form() {
     let drawn = ["table 1", "2", "8", "14"].map(|name| {
-        let figure = find(name).unwrap();
-        run(figure, &terms(), &mut |_| ()).unwrap()
+        let mut figure = *find(name).unwrap();
+        if name == "2" {
+            // Four of its payloads: each point is a set-up of queue pairs and memory.
+            figure.sweep = Sweep::Bytes(&[8, 32, 128, 1024]);
+        }
+        run(Box::leak(Box::new(figure)), &terms(), &mut |_| ()).unwrap()
     });
     let [table, latency, region, partitions] = &drawn;
     let yes = |row: &[String]| {

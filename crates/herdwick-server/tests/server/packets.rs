@@ -124,8 +124,9 @@ fn stats_detail_works_over_the_binary_protocol() {
 
 /// M39: replies to a client that does not read are bounded; when it reads, all of them arrive.
 #[test]
-fn m39_million_unread_gets_hold_bounded_output() {
-    const GETS: usize = 1_000_000;
+fn m39_unread_gets_hold_bounded_output() {
+    // Their replies are a quarter of a gigabyte: no sockets hold that.
+    let gets_sent = herdwick_check::length(250_000, 1_000_000);
     for server in [1, 3].map(ours) {
         server.say(&[b"set k 0 0 1000\r\n", &[b'v'; 1000], b"\r\n"]);
         let stream = connect(&server);
@@ -133,7 +134,7 @@ fn m39_million_unread_gets_hold_bounded_output() {
         let get = [&header(opcode::GETKQ, 1, 0, 1)[..], b"k"].concat();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let chunk = get.repeat(GETS / 100);
+                let chunk = get.repeat(gets_sent / 100);
                 for _ in 0..100 {
                     (&stream).write_all(&chunk).unwrap();
                 }
@@ -146,7 +147,7 @@ fn m39_million_unread_gets_hold_bounded_output() {
                 assert!(line(&other).starts_with("VERSION"));
             }
             assert!(!sent.load(Ordering::Relaxed), "all output was accepted");
-            let mut left = GETS * (24 + 4 + 1 + 1000);
+            let mut left = gets_sent * (24 + 4 + 1 + 1000);
             let mut buffer = vec![0; 1 << 20];
             while left > 0 {
                 left -= (&stream).read(&mut buffer).unwrap();

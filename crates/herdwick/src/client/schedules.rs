@@ -25,6 +25,8 @@ use crate::{Address, Answer, Error, Key, Mode, Op, Options, Put, text::Command};
 const DEADLINE: Duration = Duration::from_millis(2);
 const KEYS: usize = 12;
 const CALLS: usize = 60;
+/// Schedules that run at once: over sockets, which are real, a client waits for most of a run.
+const THREADS: u64 = 4;
 
 /// What the result of a call states about its mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,9 +261,23 @@ fn run(seed: u64, outcomes: &mut Outcomes) {
 #[test]
 fn every_schedule_ends_its_calls_with_the_true_outcome() {
     let mut outcomes = Outcomes::default();
-    for seed in 0..herdwick_check::length(25, 100) {
-        run(seed, &mut outcomes);
-    }
+    let seeds = herdwick_check::length(25, 100);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|first| {
+                scope.spawn(move || {
+                    let mut outcomes = Outcomes::default();
+                    (first..seeds)
+                        .step_by(THREADS as usize)
+                        .for_each(|seed| run(seed, &mut outcomes));
+                    outcomes
+                })
+            })
+            .collect();
+        for thread in threads {
+            outcomes.calls.extend(thread.join().unwrap().calls);
+        }
+    });
     eprintln!("{outcomes:?}");
     let mut wanted = vec![
         "answered",

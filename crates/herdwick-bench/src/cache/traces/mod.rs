@@ -328,7 +328,7 @@ mod tests {
             let requests = &trace.requests[..trace
                 .requests
                 .len()
-                .min(herdwick_check::length(8_000, 40_000))];
+                .min(herdwick_check::length(3_000, 40_000))];
             let (mut own, _) = store::LocalStore::new(trace.data * 3 + (64 << 20)).unwrap();
             let mut model = Model::new(Lru::default(), u64::MAX / 2);
             let mut scores = [Score::default(); 2];
