@@ -48,7 +48,6 @@ impl Link {
 /// The lossy index: partial-key cuckoo hashing with two buckets a key and bounded work.
 pub(crate) struct Index {
     buckets: Arena<Bucket>,
-    edits: u64,
 }
 
 impl Index {
@@ -60,7 +59,7 @@ impl Index {
     /// Creates an empty index in zeroed memory.
     pub(crate) fn over(buckets: Arena<Bucket>) -> Self {
         debug_assert!(!buckets.is_empty() && buckets.len() <= BUCKETS_MAX);
-        Self { buckets, edits: 0 }
+        Self { buckets }
     }
 
     /// Returns the number of slots, free ones included.
@@ -94,10 +93,10 @@ impl Index {
         (tag != 0).then_some(at)
     }
 
-    /// Returns the number of changes so far. While it is unchanged, every place found stays valid.
+    /// Returns whether the entry at `place` is that of the item at `at`.
     #[inline]
-    pub(crate) fn edits(&self) -> u64 {
-        self.edits
+    pub(crate) fn points(&self, place: Place, at: Offset) -> bool {
+        self.entry(place) == Some(at)
     }
 
     /// Finds the entry of `hash` for which `is_it` returns true: the tag is only 16 bits, so the
@@ -122,14 +121,12 @@ impl Index {
     /// Changes the offset of an entry.
     #[inline]
     pub(crate) fn point(&mut self, place: Place, hash: KeyHash, offset: Offset) {
-        self.edits += 1;
         self.buckets[place.bucket()].set(place.way(), tag(hash), offset);
     }
 
     /// Frees the entry.
     #[inline]
     pub(crate) fn remove(&mut self, place: Place) {
-        self.edits += 1;
         self.buckets[place.bucket()].set_tag(place.way(), 0);
     }
 
@@ -141,7 +138,6 @@ impl Index {
         offset: Offset,
         age: impl Fn(Offset) -> usize,
     ) -> Option<Offset> {
-        self.edits += 1;
         let tag = tag(hash);
         let first = self.first(hash);
         let second = self.other(first, tag);
@@ -271,7 +267,6 @@ impl Index {
 
     /// Moves the entry of a link to its other bucket, the entry that leads there to its slot, and so on.
     fn move_chain(&mut self, links: &[Link], last: (usize, usize)) {
-        self.edits += 1;
         let mut moving = Some(last);
         while let Some((n, way)) = moving {
             let bucket = links[n].bucket;

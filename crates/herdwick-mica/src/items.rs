@@ -77,6 +77,12 @@ impl Items {
         &self.bytes[run.from..run.from + run.len]
     }
 
+    /// As [`Self::value`], of an item with this header.
+    #[inline]
+    pub(crate) fn value_of(&self, at: Offset, header: &Header) -> &[u8] {
+        &self.bytes[at.0 + header.front()..at.0 + header.end()]
+    }
+
     #[inline]
     pub(crate) fn value_mut(&mut self, at: Offset) -> &mut [u8] {
         let run = self.value_run(at);

@@ -24,8 +24,8 @@
 //!
 //! A [`Store`] is a lossy index of tags and offsets over items in segments. The full key, compared in
 //! the item, identifies it; the 64-bit hash only locates it. A batch runs through a two-stage
-//! prefetch, bucket then item, and is then executed in order. A prefetched location is valid as long
-//! as the index has not been edited since; after an edit the key is searched again. So a batch that
+//! prefetch, bucket then item, and is then executed in order. A prefetched location is valid if the
+//! index still has the entry there; if not, the key is searched again. So a batch that
 //! repeats or changes a key has the same result as its requests one by one.
 //!
 //! # Memory

@@ -33,14 +33,14 @@ impl Store {
         value: &[u8],
         fresh: &Fresh,
     ) -> Offset {
-        let header = self.header(request.key, value.len(), fresh);
+        let mut header = self.header(request.key, value.len(), fresh);
         if let Some(hit) = old
             && !self.writes_beside()
         {
             let old = self.items.header(hit.at);
-            let mut header = header;
-            header.form = header.form.max(old.form);
-            if header.footprint() == old.footprint() {
+            let form = header.form.max(old.form);
+            if footprint(form, request.key.len(), value.len()) == old.footprint() {
+                header.form = form;
                 let uses = self.count_use(hit.at, old.bits) & bit::COUNT;
                 header.bits = (header.bits & !bit::COUNT) | uses;
                 if header.form == old.form {
@@ -272,7 +272,7 @@ impl Store {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn header(&mut self, key: &[u8], value_len: usize, fresh: &Fresh) -> Header {
         let form = self.form(fresh, value_len);
         let version = match fresh.version {

@@ -2,7 +2,7 @@
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{HEADER_MAX, bit},
+    item::{HEADER_MAX, Header, bit},
 };
 use herdwick_mem::Arena;
 use herdwick_request::{
@@ -56,10 +56,8 @@ pub struct Store {
     /// The second of the pending flush.
     pub(crate) flush_at: Option<Second>,
     pub(crate) now: Second,
-    /// The probable places of the items of the current chunk, as the index had them ...
+    /// The probable places of the items of the current chunk.
     guesses: [Hit; CHUNK],
-    /// ... at this count of its edits.
-    surveyed: u64,
 }
 
 impl Execute for Store {
@@ -90,25 +88,37 @@ impl Store {
         self.tick(clock.second);
         for (n, chunk) in batch.chunks(CHUNK).enumerate() {
             let forged = self.survey(chunk, hashes);
-            for (i, request) in chunk.iter().enumerate() {
-                if !sink.has_room(n * CHUNK + i) {
-                    continue;
-                }
-                let guess = self.guesses[i];
-                let index = n * CHUNK + i;
-                let reply = match &request.op {
-                    Op::Get(get) if reads(&request.op) => {
-                        let has_room_for = |len| sink.has_room_for(index, len);
-                        match self.get(&clock, request, get, guess, has_room_for) {
-                            Some(reply) => reply,
-                            None => continue,
-                        }
-                    }
-                    _ if forged & 1 << i != 0 => self.refuse_key(request),
-                    _ => self.mutate(&clock, request, guess),
-                };
-                sink.reply(index, &reply);
+            self.execute_chunk(&clock, (n, chunk), forged, sink);
+        }
+    }
+
+    /// Executes chunk `n` of a batch. `forged` is a bit set of its requests with a wrong hash.
+    #[inline]
+    fn execute_chunk(
+        &mut self,
+        clock: &Clock,
+        (n, chunk): (usize, &[Request<'_>]),
+        forged: u32,
+        sink: &mut impl Sink,
+    ) {
+        for (i, request) in chunk.iter().enumerate() {
+            let index = n * CHUNK + i;
+            if !sink.has_room(index) {
+                continue;
             }
+            let guess = self.guesses[i];
+            let reply = match &request.op {
+                Op::Get(get) if reads(&request.op) => {
+                    let has_room_for = |len| sink.has_room_for(index, len);
+                    match self.get(clock, request, get, guess, has_room_for) {
+                        Some(reply) => reply,
+                        None => continue,
+                    }
+                }
+                _ if forged & 1 << i != 0 => self.refuse_key(request),
+                _ => self.mutate(clock, request, guess),
+            };
+            sink.reply(index, &reply);
         }
     }
 }
@@ -187,7 +197,6 @@ impl Store {
             flush_at: None,
             now: Second(1),
             guesses: [Hit::default(); CHUNK],
-            surveyed: 0,
         }
     }
 
@@ -263,7 +272,6 @@ impl Store {
             self.expect(i, self.index.guess_other(requests[i].hash));
             elsewhere &= elsewhere - 1;
         }
-        self.surveyed = self.index.edits();
         forged
     }
 
@@ -332,11 +340,11 @@ impl Store {
     }
 
     /// Finds the item of a key. Removes it if it has expired or was flushed. The guess for the
-    /// request saves the search if the index is unchanged since.
+    /// request saves the search if the index still has that entry.
     #[inline(always)]
     pub(crate) fn lookup(&mut self, request: &Request<'_>, guess: Hit) -> Result<Hit, Absent> {
         let items = &self.items;
-        if self.index.edits() == self.surveyed && items.is(guess.at, request.key) {
+        if items.is(guess.at, request.key) && self.index.points(guess.place, guess.at) {
             return self.unless_gone(guess);
         }
         self.seek(request)
@@ -382,9 +390,14 @@ impl Store {
 
     #[inline(always)]
     pub(crate) fn item(&self, at: Offset) -> Item<'_> {
-        let header = self.items.header(at);
+        self.item_of(at, &self.items.header(at))
+    }
+
+    /// Returns the item at `at`, the header of which is known.
+    #[inline(always)]
+    pub(crate) fn item_of(&self, at: Offset, header: &Header) -> Item<'_> {
         Item {
-            value: self.items.value(at),
+            value: self.items.value_of(at, header),
             flags: header.flags,
             version: header.version,
             deadline: header.deadline,

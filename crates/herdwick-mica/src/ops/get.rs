@@ -59,11 +59,13 @@ impl Store {
         if bits != before.bits {
             self.items.set_bits(at, bits);
         }
-        let mut item = self.item(at);
-        item.deadline = before.deadline;
-        item.fetched = before.has(bit::FETCHED);
-        item.last_access = before.last_access(now);
-        item.win_sent = before.has(bit::WIN_SENT);
+        // With the attributes as they were before; a touch may have changed the form.
+        let form = if get.touch.is_some() {
+            self.items.header(at).form
+        } else {
+            before.form
+        };
+        let mut item = self.item_of(at, &Header { form, ..before });
         item.won = won;
         Reply::with(Status::Done, item)
     }
