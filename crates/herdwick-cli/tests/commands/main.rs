@@ -7,6 +7,7 @@ mod common;
 
 mod bench;
 mod client;
+mod clover;
 mod exit;
 mod figures;
 mod leavers;

@@ -412,7 +412,7 @@ fn refuse(refused: Refused, out: &mut Vec<u8>, pass: &mut Pass<'_>) -> bool {
 /// The reply where the engine's data are not reached by memcached's protocols.
 const ELSEWHERE: &[u8] =
     b"SERVER_ERROR the engine is clover: its data are read and written by herdwick \
-    clients over a fabric (herdwick get, set, del)\r\n";
+    clients over a fabric (herdwick get, set, delete)\r\n";
 
 /// Refuses a command that reads or writes data, where another engine has them. What follows it on the
 /// connection may be its value, so the connection is closed.
