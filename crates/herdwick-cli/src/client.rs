@@ -1,33 +1,21 @@
 //! `herdwick get`, `set`, `delete` and `stats`: the client library from a shell.
+//!
+//! Circular import with `servers`: the arguments of a command name its servers, and what reports a
+//! failure there reads its kinds here.
 
 use std::{
     ffi::OsString,
     io::{self, IsTerminal, Read, Write},
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
-    process::ExitCode,
 };
 
 use clap::Args;
 use herdwick::{
-    Cause, Client, DialError, Error, Item, Login, Options, Put, Session, TlsError, Ttl, Usage,
+    Cause, Cluster, DialError, Error, Item, Login, MultiGet, Options, Put, TlsError, Ttl, Usage,
 };
 
-use crate::{exit::Exit, say, tls::TlsArgs, units};
-
-/// Options to reach a server.
-#[derive(Args, Debug)]
-pub(crate) struct Server {
-    /// Where the server listens: HOST:PORT, or the path of a unix socket.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
-    server: String,
-    #[command(flatten)]
-    access: Access,
-    /// Print on standard error the transport that is used, and why a faster one that the server
-    /// offers is not.
-    #[arg(short, long)]
-    verbose: bool,
-}
+use crate::{exit::Exit, say, servers::Servers, tls::TlsArgs, units};
 
 /// What a server may require of a client: TLS and a login.
 #[derive(Args, Clone, Debug, Default)]
@@ -45,7 +33,7 @@ pub(crate) struct Access {
 #[derive(Args, Debug)]
 pub(crate) struct GetArgs {
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) servers: Servers,
     /// Keys to read.
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<OsString>,
@@ -55,7 +43,7 @@ pub(crate) struct GetArgs {
 #[derive(Args, Debug)]
 pub(crate) struct SetArgs {
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) servers: Servers,
     /// The key.
     key: OsString,
     /// The value; - reads it from standard input.
@@ -72,7 +60,7 @@ pub(crate) struct SetArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) servers: Servers,
     /// Key to remove.
     key: OsString,
 }
@@ -81,7 +69,7 @@ pub(crate) struct DeleteArgs {
 #[derive(Args, Debug)]
 pub(crate) struct StatsArgs {
     #[command(flatten)]
-    pub(crate) server: Server,
+    pub(crate) servers: Servers,
     /// Which ones, such as settings, items or detail dump [default: the general ones].
     #[arg(value_name = "ARG")]
     arguments: Vec<String>,
@@ -107,6 +95,9 @@ pub(crate) enum Outcome {
 pub(crate) enum ClientFailure {
     #[error(transparent)]
     Client(#[from] Error),
+    /// One of several servers.
+    #[error(transparent)]
+    At(Box<ServerFailure>),
     #[error("cannot use {path} (--login): {reason}")]
     Login { path: PathBuf, reason: String },
     #[error("TLS: {0}")]
@@ -119,42 +110,35 @@ pub(crate) enum ClientFailure {
     Output(#[from] io::Error),
 }
 
+/// What a server answered, or why it did not.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", error_text(server, error))]
+pub(crate) struct ServerFailure {
+    server: String,
+    error: Error,
+}
+
+impl ClientFailure {
+    fn at(server: String, error: Error) -> Self {
+        Self::At(Box::new(ServerFailure { server, error }))
+    }
+}
+
+impl From<Usage> for ClientFailure {
+    fn from(usage: Usage) -> Self {
+        Self::Client(usage.into())
+    }
+}
+
 impl From<&ClientFailure> for Exit {
     fn from(failure: &ClientFailure) -> Self {
         match failure {
             ClientFailure::Client(error) => error.into(),
+            ClientFailure::At(failure) => (&failure.error).into(),
             ClientFailure::Login { .. }
             | ClientFailure::Tls(_)
             | ClientFailure::NoStatistics(_) => Self::Usage,
             ClientFailure::Input(_) | ClientFailure::Output(_) => Self::Failed,
-        }
-    }
-}
-
-/// Connects, runs `command`, and reports errors on standard error.
-pub(crate) fn run(
-    server: &Server,
-    command: impl FnOnce(&mut Client) -> Result<Outcome, ClientFailure>,
-) -> ExitCode {
-    let access = server.access.options();
-    let outcome = access
-        .and_then(|options| Ok(Client::connect_with(&server.server, options)?))
-        .and_then(|mut client| {
-            if let (true, Some(session)) = (server.verbose, client.session()) {
-                say::complain(transport(session));
-            }
-            command(&mut client)
-        });
-    match outcome {
-        Ok(Outcome::Found) => ExitCode::SUCCESS,
-        Ok(Outcome::Missing) => Exit::No.into(),
-        // The reader closed the pipe early, as in `herdwick stats | head`.
-        Err(ClientFailure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
-        }
-        Err(failure) => {
-            say::complain(complaint(&server.server, &failure));
-            Exit::from(&failure).into()
         }
     }
 }
@@ -193,25 +177,34 @@ fn read_login(path: &Path) -> Result<Login, ClientFailure> {
         .ok_or_else(|| unusable("it is not one line, user:password; give a file with one".into()))
 }
 
-pub(crate) fn get(client: &mut Client, args: &GetArgs) -> Result<Outcome, ClientFailure> {
+pub(crate) fn get(cluster: &mut Cluster, args: &GetArgs) -> Result<Outcome, ClientFailure> {
     let keys: Vec<&[u8]> = args.keys.iter().map(|key| key.as_bytes()).collect();
-    let items = client.get_many(&keys)?;
+    let MultiGet { items, failed } = cluster.get_many(&keys)?;
     show(
         &mut io::stdout().lock(),
         io::stdout().is_terminal(),
         &keys,
         &items,
     )?;
-    let misses = keys.iter().zip(&items).filter(|(_, item)| item.is_none());
+    let unread = |place: &usize| failed.iter().any(|server| server.keys.contains(place));
     let mut outcome = Outcome::Found;
-    for (key, _) in misses {
-        say::complain(format_args!("{}: not there", key.escape_ascii()));
-        outcome = Outcome::Missing;
+    for (place, key) in keys.iter().enumerate() {
+        if items[place].is_none() && !unread(&place) {
+            say::complain(format_args!("{}: not there", key.escape_ascii()));
+            outcome = Outcome::Missing;
+        }
     }
-    Ok(outcome)
+    let mut failed = failed.into_iter();
+    let Some(first) = failed.next() else {
+        return Ok(outcome);
+    };
+    for other in failed {
+        say::complain(error_text(&other.server, &other.error));
+    }
+    Err(ClientFailure::at(first.server, first.error))
 }
 
-pub(crate) fn set(client: &mut Client, args: &SetArgs) -> Result<Outcome, ClientFailure> {
+pub(crate) fn set(cluster: &mut Cluster, args: &SetArgs) -> Result<Outcome, ClientFailure> {
     let value = if args.value == "-" {
         let mut value = Vec::new();
         io::stdin()
@@ -223,35 +216,44 @@ pub(crate) fn set(client: &mut Client, args: &SetArgs) -> Result<Outcome, Client
         args.value.clone().into_vec()
     };
     let ttl = args.ttl.map_or(Ttl::Never, Ttl::Seconds);
-    client.set(
-        args.key.as_bytes(),
-        Put::new(&value).ttl(ttl).flags(args.flags),
-    )?;
+    let key = args.key.as_bytes();
+    let server = cluster.server_of(key)?.name();
+    let put = Put::new(&value).ttl(ttl).flags(args.flags);
+    let stored = cluster.set(key, put);
+    stored.map_err(|error| ClientFailure::at(server, error))?;
     Ok(Outcome::Found)
 }
 
-pub(crate) fn delete(client: &mut Client, args: &DeleteArgs) -> Result<Outcome, ClientFailure> {
+pub(crate) fn delete(cluster: &mut Cluster, args: &DeleteArgs) -> Result<Outcome, ClientFailure> {
     let key = args.key.as_bytes();
-    if client.delete(key)? {
+    let server = cluster.server_of(key)?.name();
+    let deleted = cluster.delete(key);
+    if deleted.map_err(|error| ClientFailure::at(server, error))? {
         return Ok(Outcome::Found);
     }
     say::complain(format_args!("{}: not there", key.escape_ascii()));
     Ok(Outcome::Missing)
 }
 
-pub(crate) fn stats(client: &mut Client, args: &StatsArgs) -> Result<Outcome, ClientFailure> {
+pub(crate) fn stats(cluster: &mut Cluster, args: &StatsArgs) -> Result<Outcome, ClientFailure> {
     let argument = args.arguments.join(" ");
-    let stats = client.stats(&argument).map_err(|error| match error {
-        // memcached's answer to a word that it does not know.
-        Error::Server(reason) if reason == UNKNOWN && !argument.is_empty() => {
-            ClientFailure::NoStatistics(argument.clone())
-        }
-        error => error.into(),
-    })?;
-    let width = stats.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut out = io::stdout().lock();
-    for (name, value) in stats {
-        writeln!(out, "{name:width$}  {value}")?;
+    let is_one = cluster.servers().count() == 1;
+    for (node, client) in cluster.servers() {
+        let stats = client.stats(&argument).map_err(|error| match error {
+            // memcached's answer to a word that it does not know.
+            Error::Server(reason) if reason == UNKNOWN && !argument.is_empty() => {
+                ClientFailure::NoStatistics(argument.clone())
+            }
+            error => ClientFailure::at(node.name(), error),
+        })?;
+        if !is_one {
+            writeln!(out, "{node}:")?;
+        }
+        let width = stats.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, value) in stats {
+            writeln!(out, "{name:width$}  {value}")?;
+        }
     }
     Ok(Outcome::Found)
 }
@@ -282,12 +284,6 @@ fn show(
     out.flush()
 }
 
-/// Describes the transport that is used, and why no faster one is.
-fn transport(session: &Session) -> String {
-    let reason = session.missed().map(|reason| format!(" ({reason})"));
-    format!("over {}{}", session.transport(), reason.unwrap_or_default())
-}
-
 /// Returns the message for a failure: the server where it is involved, the cause, and what to type
 /// next.
 pub(crate) fn complaint(server: &str, failure: &ClientFailure) -> String {
@@ -301,7 +297,8 @@ pub(crate) fn complaint(server: &str, failure: &ClientFailure) -> String {
             "{server}: {failure}; `herdwick stats` alone shows the general ones, others are settings, \
              items, slabs, conns, workers and hotkeys"
         ),
-        ClientFailure::Login { .. }
+        ClientFailure::At(_)
+        | ClientFailure::Login { .. }
         | ClientFailure::Tls(_)
         | ClientFailure::Input(_)
         | ClientFailure::Output(_) => failure.to_string(),
@@ -312,7 +309,9 @@ pub(crate) fn complaint(server: &str, failure: &ClientFailure) -> String {
 pub(crate) fn error_text(server: &str, error: &Error) -> String {
     let advice = advice(error);
     match error {
-        Error::Usage(Usage::Address) => format!("{server}: {error}; give one with --server"),
+        Error::Usage(Usage::Address | Usage::ServerTwice | Usage::Weight) => {
+            format!("{server}: {error}; give one with --server")
+        }
         Error::Usage(_) | Error::Unreachable { .. } => format!("{error}{advice}"),
         _ => format!("{server}: {error}{advice}"),
     }

@@ -1,5 +1,6 @@
 //! The `herdwick` command: parses the command line and runs a subcommand. Folders: `serve` (flags,
-//! configuration file, log, process), `top`, `doctor`; `client` has `get`, `set` and the like.
+//! configuration file, log, process), `top`, `doctor`; `client` has `get`, `set` and the like,
+//! `servers` what they connect to.
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
@@ -11,6 +12,7 @@ mod figure;
 mod manual;
 mod say;
 mod serve;
+mod servers;
 mod sim;
 mod tls;
 mod top;
@@ -35,6 +37,7 @@ enum Command {
     Set(client::SetArgs),
     Delete(client::DeleteArgs),
     Stats(client::StatsArgs),
+    Locate(servers::LocateArgs),
     Top(top::TopArgs),
     Doctor(doctor::DoctorArgs),
     Bench(Box<bench::BenchArgs>),
@@ -63,10 +66,15 @@ fn main() -> ExitCode {
             let serve = command.find_subcommand("serve");
             serve::run(&args, serve.unwrap_or(&command))
         }
-        Command::Get(args) => client::run(&args.server, |client| client::get(client, &args)),
-        Command::Set(args) => client::run(&args.server, |client| client::set(client, &args)),
-        Command::Delete(args) => client::run(&args.server, |client| client::delete(client, &args)),
-        Command::Stats(args) => client::run(&args.server, |client| client::stats(client, &args)),
+        Command::Get(args) => servers::run(&args.servers, |cluster| client::get(cluster, &args)),
+        Command::Set(args) => servers::run(&args.servers, |cluster| client::set(cluster, &args)),
+        Command::Delete(args) => {
+            servers::run(&args.servers, |cluster| client::delete(cluster, &args))
+        }
+        Command::Stats(args) => {
+            servers::run(&args.servers, |cluster| client::stats(cluster, &args))
+        }
+        Command::Locate(args) => servers::locate(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(args) => bench::run(&args, given),

@@ -189,6 +189,58 @@ fn values_go_in_and_come_out(address: &str, transport: &str) {
 }
 
 #[test]
+fn several_servers_share_the_keys() {
+    let mut servers: Vec<_> = (0..3).map(|_| serve(&["-t", "1"])).collect();
+    let addresses: Vec<String> = servers.iter().map(|(_, at)| at.clone()).collect();
+    let list = addresses.join(",");
+    let run = |args: &[&str], input: &[u8]| {
+        let (code, out, err) = herdwick(&[args, &["--server", &list]].concat(), input);
+        (code, String::from_utf8(out).unwrap(), err)
+    };
+    let keys: Vec<String> = (0..12).map(|n| format!("key-{n}")).collect();
+    let (code, located, _) = run(&["locate", "-"], keys.join("\n").as_bytes());
+    assert_eq!(code, 0);
+    let home = |key: &str| {
+        let found = located
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix('\t'));
+        found.unwrap().to_owned()
+    };
+    for key in &keys {
+        assert_eq!(run(&["set", key, key], b"").0, 0);
+        let one = herdwick(&["get", key, "--server", &home(key)], b"");
+        assert_eq!(
+            (one.0, one.1),
+            (0, key.clone().into_bytes()),
+            "at the one located"
+        );
+    }
+    let mut get = vec!["get"];
+    get.extend(keys.iter().map(String::as_str));
+    let line = |key: &String| format!("{key}\t{key}\n");
+    let all: String = keys.iter().map(line).collect();
+    assert_eq!(run(&get, b""), (0, all, String::new()));
+    let (code, out, _) = run(&["stats"], b"");
+    let named = addresses.iter().all(|at| out.contains(&format!("{at}:\n")));
+    assert!(code == 0 && named, "{out}");
+    let gone = home(&keys[0]);
+    servers.retain(|(_, address)| *address != gone);
+    let left = keys.iter().filter(|key| home(key) != gone);
+    let (code, out, err) = run(&get, b"");
+    assert_eq!((code, out), (3, left.map(line).collect()));
+    assert!(
+        err.starts_with(&format!("herdwick: cannot reach {gone}: ")),
+        "{err}"
+    );
+    assert_eq!(err.lines().count(), 1, "no key is missing: {err}");
+    let twice = herdwick(&["get", "k", "--server", "a,a"], b"");
+    assert!(
+        twice.0 == 2 && twice.2.contains("a,a: two servers"),
+        "{twice:?}"
+    );
+}
+
+#[test]
 fn unreachable_server_is_named_with_what_to_try() {
     let (code, _, err) = herdwick(&["get", "k", "--server", "nowhere.invalid"], b"");
     assert!(
