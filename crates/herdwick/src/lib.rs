@@ -52,7 +52,10 @@ mod transports;
 pub use address::Address;
 pub use answer::{Answer, Hit, Lost, Refusal, Ticket};
 pub use client::{Cas, Client, Item};
-pub use cluster::{Cluster, ClusterOptions, Distribution, FailedServer, MultiGet, Node, OnFailure};
+pub use cluster::{
+    Cluster, ClusterOptions, Discovery, DiscoveryError, Distribution, FailedServer, MultiGet, Node,
+    OnFailure,
+};
 pub use connection::Connection;
 pub use error::{Cause, DialError, Error, OsError, Usage};
 pub use fallback::{Fallback, LeaseRefusal};

@@ -1,6 +1,7 @@
 //! A client of several servers, each with the keys that consistent hashing gives it.
 
 mod calls;
+mod discovery;
 mod health;
 mod node;
 mod ring;
@@ -11,11 +12,13 @@ use rustix::event::Timespec;
 
 pub use self::{
     calls::{FailedServer, MultiGet},
+    discovery::{Discovery, DiscoveryError},
     health::OnFailure,
     node::Node,
     ring::Distribution,
 };
 use self::{
+    discovery::Watch,
     health::{Health, is_failure, is_unsent},
     ring::Ring,
 };
@@ -61,6 +64,8 @@ pub struct Cluster {
     options: ClusterOptions,
     /// Whether a server is away from the ring.
     is_short: bool,
+    /// Where the list of servers is read again.
+    watch: Option<Watch>,
     origin: std::time::Instant,
 }
 
@@ -70,6 +75,17 @@ struct Member {
     node: Node,
     client: Client,
     health: Health,
+}
+
+impl Member {
+    fn new(node: Node, options: &Options) -> Self {
+        let own = node.options().unwrap_or(options).clone();
+        Self {
+            client: Client::unconnected(node.address().clone(), own),
+            node,
+            health: Health::default(),
+        }
+    }
 }
 
 /// One call: when it must end, and which servers have failed it.
@@ -116,21 +132,75 @@ impl Cluster {
             &nodes.iter().collect::<Vec<_>>(),
             |_| true,
         );
-        let member = |node: Node| {
-            let own = node.options().unwrap_or(&options.client).clone();
-            Member {
-                client: Client::unconnected(node.address().clone(), own),
-                node,
-                health: Health::default(),
-            }
-        };
+        let nodes = nodes.into_iter();
+        let members = nodes.map(|node| Member::new(node, &options.client));
         Ok(Self {
-            members: nodes.into_iter().map(member).collect(),
+            members: members.collect(),
             ring,
             options,
             is_short: false,
+            watch: None,
             origin: clock(),
         })
+    }
+
+    /// Makes a client of the servers that `discovery` lists. The list is read again, at most a minute
+    /// apart, by a call which that delays by up to 200 ms (a lookup of a name may take longer), and 1 s
+    /// after a server has failed. While it cannot be read, the servers stay as they are.
+    ///
+    /// # Errors
+    /// [`DiscoveryError`].
+    pub fn discover(discovery: Discovery, options: ClusterOptions) -> Result<Self, DiscoveryError> {
+        let list = discovery.read(&options.client)?;
+        let mut cluster = Self::new(list.nodes, options)?;
+        cluster.watch = Some(Watch::new(discovery, list.version, cluster.now()));
+        Ok(cluster)
+    }
+
+    /// Reads the list of servers again now. Returns whether they have changed; never, if they were
+    /// given.
+    ///
+    /// # Errors
+    /// [`DiscoveryError`]: the servers stay as they are.
+    pub fn refresh(&mut self) -> Result<bool, DiscoveryError> {
+        let Some(watch) = &mut self.watch else {
+            return Ok(false);
+        };
+        let Some(nodes) = watch.read(&self.options.client)? else {
+            return Ok(false);
+        };
+        Ok(self.replace_servers(nodes)?)
+    }
+
+    /// Replaces the servers. Those that stay, with their address, weight and name, keep their sessions.
+    /// Returns whether there was anything to change.
+    ///
+    /// # Errors
+    /// As [`Cluster::new`]: the servers stay as they are.
+    pub fn replace_servers(&mut self, nodes: Vec<Node>) -> Result<bool, Usage> {
+        check(&nodes, self.options.distribution)?;
+        let mut old = std::mem::take(&mut self.members);
+        let is_same = old.len() == nodes.len()
+            && old
+                .iter()
+                .zip(&nodes)
+                .all(|(old, new)| old.node.is_like(new));
+        if is_same {
+            self.members = old;
+            return Ok(false);
+        }
+        for node in nodes {
+            let kept = old.iter().position(|member| member.node.is_like(&node));
+            self.members.push(match kept {
+                Some(place) => old.swap_remove(place),
+                None => Member::new(node, &self.options.client),
+            });
+        }
+        self.rebuild();
+        if let Some(watch) = &mut self.watch {
+            watch.changed();
+        }
+        Ok(true)
     }
 
     /// Sets the longest duration of each later call.
@@ -160,12 +230,24 @@ impl Cluster {
 
     fn begin(&mut self) -> Calling {
         let now = self.now();
+        self.watch_servers(now);
         if self.is_short {
             self.readmit(now);
         }
         Calling {
             due: now.saturating_add(self.options.client.deadline),
             without: Vec::new(),
+        }
+    }
+
+    /// Reads the list of servers, if that is due. Whatever is wrong with it, the call goes on.
+    fn watch_servers(&mut self, now: Duration) {
+        let options = &self.options.client;
+        if let Some(watch) = &mut self.watch
+            && watch.is_due(now)
+            && let Some(nodes) = watch.read_quickly(options)
+        {
+            let _ = self.replace_servers(nodes);
         }
     }
 
@@ -198,7 +280,11 @@ impl Cluster {
             member.health.succeeded();
             return None;
         };
-        if member.health.failed(policy) {
+        let leaves = member.health.failed(policy);
+        if let Some(watch) = &mut self.watch {
+            watch.note_failure();
+        }
+        if leaves {
             self.eject(place);
         }
         let left = calling.due.saturating_sub(self.now());

@@ -70,6 +70,12 @@ impl Node {
         name.unwrap_or_else(|| self.address.to_string())
     }
 
+    /// Whether `other` has the same address, weight and name.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let of = |node: &Self| (node.address.clone(), node.weight, node.name.clone());
+        of(self) == of(other)
+    }
+
     /// Its own options.
     pub(super) fn options(&self) -> Option<&Options> {
         self.options.as_ref()

@@ -11,7 +11,8 @@ use std::{
 };
 
 use herdwick::{
-    Cas, Client, Cluster, ClusterOptions, Distribution, Error, Node, OnFailure, Options, Put, Usage,
+    Cas, Client, Cluster, ClusterOptions, Discovery, DiscoveryError, Distribution, Error, Node,
+    OnFailure, Options, Put, Usage,
 };
 use herdwick_server::{Config, Listen, Server};
 
@@ -413,4 +414,139 @@ fn impossible_clusters_are_refused() {
         ..ClusterOptions::default()
     };
     assert_eq!(Cluster::new(nodes, rendezvous).unwrap_err(), Usage::Weight);
+}
+
+/// Answers `config get cluster` with each of `blocks`, one a connection.
+fn endpoint(blocks: Vec<String>) -> (String, thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let serve = move || {
+        for block in blocks {
+            let stream = listener.accept().unwrap().0;
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            assert_eq!(line, "config get cluster\r\n");
+            let len = block.len();
+            let reply = format!("CONFIG cluster 0 {len}\r\n{block}\r\nEND\r\n");
+            (&stream).write_all(reply.as_bytes()).unwrap();
+        }
+    };
+    (address, thread::spawn(serve))
+}
+
+fn tcp_server() -> (Server, String) {
+    let config = Config {
+        workers: Some(1),
+        ..Config::local()
+    };
+    let server = herdwick_server::spawn(config).unwrap();
+    let address = server.address().to_string();
+    (server, address)
+}
+
+#[test]
+fn listed_servers_are_used_as_the_list_changes() {
+    let servers = [(); 3].map(|()| tcp_server());
+    let block = |version: u32, listed: &[usize]| {
+        let word = |server: &usize| {
+            format!(
+                "|127.0.0.1|{}",
+                servers[*server].1.rsplit(':').next().unwrap()
+            )
+        };
+        let words: Vec<_> = listed.iter().map(word).collect();
+        format!("{version}\n{}\n", words.join(" "))
+    };
+    let (address, endpoint) = endpoint(vec![
+        block(4, &[0, 1]),
+        block(5, &[0, 1, 2]),
+        block(5, &[0, 1, 2]),
+        block(4, &[0, 1]),
+        block(6, &[2, 0]),
+        "7\n\n".into(),
+    ]);
+    let discovery = Discovery::Config(address.parse().unwrap());
+    let mut cluster = Cluster::discover(discovery, options(OnFailure::Fail, LONG)).unwrap();
+    let names = |cluster: &mut Cluster| {
+        let names = cluster.servers().map(|(node, _)| node.name());
+        names.collect::<Vec<_>>()
+    };
+    let listed = |places: &[usize]| -> Vec<_> {
+        places
+            .iter()
+            .map(|place| servers[*place].1.clone())
+            .collect()
+    };
+    assert_eq!(names(&mut cluster), listed(&[0, 1]));
+    let keys = keys(100);
+    for key in &keys {
+        cluster.set(key, "x").unwrap();
+    }
+    assert!(cluster.refresh().unwrap());
+    assert_eq!(names(&mut cluster), listed(&[0, 1, 2]));
+    let sessions = cluster
+        .servers()
+        .filter(|(_, client)| client.session().is_some());
+    assert_eq!(sessions.count(), 2, "those that stay keep their sessions");
+    let items = cluster.get_many(&keys).unwrap().complete().unwrap();
+    for (key, item) in keys.iter().zip(items) {
+        let moved = cluster.server_of(key).unwrap().name() == servers[2].1;
+        assert_eq!(item.is_none(), moved, "{key}");
+    }
+    assert!(!cluster.refresh().unwrap(), "the same list");
+    assert!(!cluster.refresh().unwrap(), "an older list");
+    assert_eq!(names(&mut cluster), listed(&[0, 1, 2]));
+    assert!(cluster.refresh().unwrap());
+    assert_eq!(names(&mut cluster), listed(&[2, 0]));
+    let error = cluster.refresh().unwrap_err();
+    assert!(
+        matches!(error, DiscoveryError::List(Usage::NoServer)),
+        "{error}"
+    );
+    endpoint.join().unwrap();
+    let error = cluster.refresh().unwrap_err();
+    assert!(matches!(error, DiscoveryError::Dial(_)), "{error}");
+    assert_eq!(
+        names(&mut cluster),
+        listed(&[2, 0]),
+        "a list that cannot be read changes nothing"
+    );
+    assert!(cluster.get("k").is_ok());
+}
+
+#[test]
+fn server_without_a_list_is_named_by_its_answer() {
+    let (_server, address) = tcp_server();
+    let discovery = Discovery::Config(address.parse().unwrap());
+    match Cluster::discover(discovery, options(OnFailure::Fail, LONG)) {
+        Err(DiscoveryError::Reply(words)) => assert_eq!(words, "ERROR"),
+        other => panic!("{other:?}"),
+    }
+    let discovery = Discovery::Dns(address.parse().unwrap());
+    let mut cluster = Cluster::discover(discovery, options(OnFailure::Fail, LONG)).unwrap();
+    cluster.set("k", "v").unwrap();
+    assert!(
+        !cluster.refresh().unwrap(),
+        "the name has the address of before"
+    );
+    assert_eq!(cluster.servers().next().unwrap().0.name(), address);
+}
+
+/// A failed call has the list read again: a server that was replaced is not asked for ever.
+#[test]
+fn failure_has_the_list_read_again() {
+    let [gone, new] = [(); 2].map(|()| tcp_server());
+    let block = |version, address: &str| {
+        let port = address.rsplit(':').next().unwrap();
+        format!("{version}\n127.0.0.1||{port}\n")
+    };
+    let (address, endpoint) = endpoint(vec![block(1, &gone.1), block(2, &new.1)]);
+    let discovery = Discovery::Config(address.parse().unwrap());
+    let mut cluster = Cluster::discover(discovery, options(OnFailure::Fail, LONG)).unwrap();
+    gone.0.shutdown();
+    while let Err(error) = cluster.set("k", "v") {
+        assert!(is_away(&error), "{error}");
+    }
+    assert_eq!(cluster.server_of("k").unwrap().name(), new.1);
+    endpoint.join().unwrap();
 }
