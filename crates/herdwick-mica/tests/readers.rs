@@ -4,10 +4,11 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     thread,
 };
 
+use herdwick_check::{Rng, count};
 use herdwick_layout::{
     bucket,
     published::{Look, Unsure, View, Word},
@@ -15,7 +16,7 @@ use herdwick_layout::{
 use herdwick_mem::{Span, Words};
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
-    Clock, Delete, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second, Status,
+    Clock, Delete, Execute, Get, HashKey, Op, Put, Reply, Request, Second, Status,
 };
 
 const HASH_KEY: HashKey = HashKey([1, 2]);
@@ -342,10 +343,8 @@ fn restless(seed: u64, lookups: u64, big: bool) -> (u64, Vec<Unsure>) {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "how long a test is to take")]
 fn whatever_the_store_does_between_two_loads_no_wrong_value_is_read() {
-    let lookups = std::env::var("HERDWICK_READERS_LOOKUPS").ok();
-    let lookups = lookups.map_or(5_000, |n| n.parse().unwrap());
+    let lookups = count("HERDWICK_READERS_LOOKUPS", 5_000);
     let mut reasons = Vec::new();
     for (seed, big) in [(1, false), (2, true), (3, false), (4, true)] {
         let (hits, unsure) = restless(seed, lookups, big);
@@ -363,58 +362,130 @@ fn whatever_the_store_does_between_two_loads_no_wrong_value_is_read() {
     }
 }
 
-/// A thread that loads words of another mapping while the store writes them: whatever the CPU and the
-/// compiler make of the order of its stores. The writer tells which operations are over.
-#[test]
-fn a_reader_on_another_thread_never_goes_back() {
-    let (mut store, words) = published(256 << 10, 8 << 10);
-    let over: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
-    let stop = AtomicBool::new(false);
-    let reads = AtomicU64::new(0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let view = View::open(words).unwrap();
-            let (mut copy, mut n) = (Vec::new(), 0);
-            let mut last = vec![0; KEYS as usize];
-            while !stop.load(Ordering::Relaxed) {
-                n = (n + 7) % KEYS;
-                let acknowledged = over[n as usize].load(Ordering::Acquire);
-                if let Ok(value) = get(&view, &key(n), || Second(10), &mut copy) {
-                    let (of, op) = named(&value);
-                    assert_eq!(of, n);
-                    assert!(
-                        op >= acknowledged,
-                        "{op} after {acknowledged} was acknowledged"
-                    );
-                    assert!(
-                        op >= last[n as usize],
-                        "{op} after {} was read",
-                        last[n as usize]
-                    );
-                    last[n as usize] = op;
-                    reads.fetch_add(1, Ordering::Relaxed);
+/// What a writer has done that is over, as a reader on another thread may rely on it.
+struct Acknowledged {
+    /// Of each key the number of the operation before which every value is gone.
+    floors: Vec<AtomicU64>,
+    second: AtomicU32,
+    gets: AtomicU64,
+}
+
+/// A store, and the deadline of each key.
+struct Writer<'a> {
+    store: Store,
+    over: &'a Acknowledged,
+    deadlines: Vec<u32>,
+    second: u32,
+    op: u64,
+    rng: Rng,
+}
+
+impl Writer<'_> {
+    /// Every value of a key that was stored by an operation before `op` is gone.
+    fn acknowledge(&self, n: usize, op: u64) {
+        self.over.floors[n].store(op, Ordering::Release);
+    }
+
+    fn step(&mut self) {
+        self.op += 1;
+        let (op, second) = (self.op, self.second);
+        let n = self.rng.below(KEYS);
+        let at = n as usize;
+        match self.rng.below(4096) {
+            0 => {
+                self.store.flush(Second(second), Second(second));
+                (0..KEYS as usize).for_each(|n| self.acknowledge(n, op + 1));
+            }
+            1..8 => {
+                self.second += 1;
+                self.over.second.store(self.second, Ordering::Release);
+                for n in 0..KEYS as usize {
+                    if (1..=self.second).contains(&self.deadlines[n]) {
+                        self.acknowledge(n, op + 1);
+                    }
                 }
             }
-        });
-        let mut op = 0;
-        while op < 200_000 || reads.load(Ordering::Relaxed) < 10_000 {
-            op += 1;
-            let n = op * 0x9e37_79b9 % KEYS;
-            if op % 16 == 0 {
-                execute(&mut store, 10, &key(n), Op::Delete(Delete::default()));
-            } else {
-                let len = [8, 32, 64, 700][(op / 64 % 4) as usize];
-                let put = Put {
-                    value: &value(n, op, len),
-                    mode: Mode::Set,
-                    ..Put::default()
-                };
-                execute(&mut store, 10, &key(n), Op::Put(put));
+            8..256 => {
+                execute(
+                    &mut self.store,
+                    second,
+                    &key(n),
+                    Op::Delete(Delete::default()),
+                );
+                self.acknowledge(at, op + 1);
             }
-            over[n as usize].store(op, Ordering::Release);
+            256..512 => {
+                let touch = Get {
+                    touch: Some(2),
+                    ..Get::default()
+                };
+                if execute(&mut self.store, second, &key(n), Op::Get(touch)) == Status::Done {
+                    self.deadlines[at] = second + 2;
+                }
+            }
+            dice => {
+                let exptime = if dice % 8 == 0 { 1 } else { 0 };
+                let len = [8, 32, 64, 700, 5000][(op / 64 % 5) as usize];
+                let value = value(n, op, len);
+                let status = execute(&mut self.store, second, &key(n), set(&value, exptime));
+                assert_eq!(status, Status::Done);
+                self.deadlines[at] = if exptime > 0 { second + exptime } else { 0 };
+                self.acknowledge(at, op);
+            }
         }
-        stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads keys, until so many GETs had a value.
+fn read_beside(words: Span, over: &Acknowledged, gets: u64) {
+    let view = View::open(words).unwrap();
+    let (mut copy, mut n) = (Vec::new(), 0);
+    let mut last = vec![0; KEYS as usize];
+    while over.gets.load(Ordering::Relaxed) < gets {
+        n = (n + 7) % KEYS;
+        let floor = over.floors[n as usize].load(Ordering::Acquire);
+        let now = || Second(over.second.load(Ordering::Acquire));
+        if let Ok(value) = get(&view, &key(n), now, &mut copy) {
+            let (of, op) = named(&value);
+            assert_eq!(of, n);
+            assert!(op >= floor, "{op} after all before {floor} were gone");
+            assert!(
+                op >= last[n as usize],
+                "{op} after {} was read",
+                last[n as usize]
+            );
+            last[n as usize] = op;
+            over.gets.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A thread that loads words of another mapping while the store writes them: whatever the CPU and the
+/// compiler make of the order of its stores.
+#[test]
+fn a_reader_on_another_thread_reads_nothing_that_is_gone() {
+    let gets = count("HERDWICK_READERS_GETS", 100_000);
+    let (store, words) = published(256 << 10, 8 << 10);
+    let over = Acknowledged {
+        floors: (0..KEYS).map(|_| AtomicU64::new(0)).collect(),
+        second: AtomicU32::new(10),
+        gets: AtomicU64::new(0),
+    };
+    let mut writer = Writer {
+        store,
+        over: &over,
+        deadlines: vec![0; KEYS as usize],
+        second: 10,
+        op: 0,
+        rng: Rng::new(7),
+    };
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| read_beside(words, &over, gets));
+        while !reader.is_finished() {
+            (0..1000).for_each(|_| writer.step());
+        }
     });
+    println!("{gets} GETs beside {} operations", writer.op);
 }
 
 #[test]
