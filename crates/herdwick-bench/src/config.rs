@@ -67,6 +67,8 @@ pub struct Config {
     pub multiget: usize,
     /// Requests in a batch of the bare store.
     pub batch: usize,
+    /// The bare store lies in published memory, and is read from there, too.
+    pub published: bool,
     /// Open loop: operations per second, of all clients together. `None`: closed loop.
     pub rate: Option<f64>,
     /// Runs; the report contains their medians.
@@ -165,6 +167,7 @@ impl Default for Config {
             pipeline: 1,
             multiget: 1,
             batch: 16,
+            published: false,
             rate: None,
             runs: 3,
             traces: Vec::new(),
@@ -329,6 +332,7 @@ impl Config {
             pipeline: tcp(self.pipeline),
             multiget: tcp(self.multiget),
             batch: None,
+            published: None,
             rate: self.rate,
             runs: self.runs,
             memory_mb: own.then(|| self.memory_mb()),

@@ -1,5 +1,8 @@
-//! The store alone: one pinned thread, one partition, batches of requests laid out beforehand.
+//! The store alone: one pinned thread, one partition, batches of requests laid out beforehand. In published
+//! memory, also what a client's core does that reads it without the store.
 
+use herdwick_layout::published::{Look, Pointer, View};
+use herdwick_mem::Span;
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
     Clock, Deadline, Execute, Get, HashKey, ITEM_BYTES_MAX, Item, KeyHash, Op, Put, Reply, Request,
@@ -49,29 +52,54 @@ struct Bare<'a> {
     config: &'a Config,
     placement: Placement,
     store: Store,
+    /// The memory of a published store, as a client maps it.
+    published: Option<View<Span>>,
     block: PreparedRequests,
+}
+
+/// Who finds what a request is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GetBy {
+    Store,
+    /// Its memory is read; requests that this does not answer count as misses.
+    Reader,
 }
 
 impl<'a> Bare<'a> {
     fn new(config: &'a Config, space: KeySpace) -> Result<Self, BenchError> {
         let placement = config.placement();
         pin(&placement.server[..1]);
-        let store = Store::new(&StoreConfig {
+        let of = StoreConfig {
             memory_bytes: (config.memory_mb() as usize) << 20,
             item_bytes_max: ITEM_BYTES_MAX,
             hash_key: HASH_KEY,
-        })?;
+        };
+        let (store, published) = if config.published {
+            let (store, published) = Store::published(&of)?;
+            (store, View::open(published.words))
+        } else {
+            (Store::new(&of)?, None)
+        };
         Ok(Self {
             config,
             placement,
             store,
+            published,
             block: PreparedRequests::new(space),
         })
     }
 
     fn report(&mut self, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
         self.fill(watch)?;
-        let mut traces = [("get", 1.0), ("put", 0.0)].map(|(name, get_share)| {
+        let kinds = [
+            ("get", 1.0, GetBy::Store),
+            ("put", 0.0, GetBy::Store),
+            ("one-sided", 1.0, GetBy::Reader),
+        ];
+        let kinds = kinds
+            .into_iter()
+            .filter(|(_, _, by)| *by == GetBy::Store || self.published.is_some());
+        let traces = kinds.map(|(name, get_share, by)| {
             let Config { dist, keys, .. } = *self.config;
             let mut trace = Trace::new(
                 Mix::GetShare(get_share),
@@ -81,19 +109,20 @@ impl<'a> Bare<'a> {
                 SEED,
             );
             trace.hash(&HASH_KEY, &self.block.space);
-            (name, get_share, trace)
+            (name, get_share, by, trace)
         });
+        let mut traces: Vec<_> = traces.collect();
         let generators: Vec<_> = traces
             .iter_mut()
-            .map(|(_, _, trace)| self.generator_ns(trace))
+            .map(|(_, _, _, trace)| self.generator_ns(trace))
             .collect();
-        let mut runs = [const { Vec::new() }; 2];
+        let mut runs = vec![Vec::new(); traces.len()];
         let before = rtt(&self.placement);
         for turn in 1..=self.config.runs {
             let parts = traces.iter_mut().zip(&mut runs).zip(&generators);
-            for (((name, _, trace), runs), generator_ns) in parts {
+            for (((name, _, by, trace), runs), generator_ns) in parts {
                 let before = rtt(&self.placement);
-                let mut run = self.run(trace, &format!("{name} {turn}"), watch);
+                let mut run = self.run(*by, trace, &format!("{name} {turn}"), watch);
                 run.line_rtt_ns = BeforeAfter::lines(before, rtt(&self.placement));
                 run.generator_ns_per_op = Some(*generator_ns);
                 runs.push(run);
@@ -103,7 +132,7 @@ impl<'a> Bare<'a> {
         let results = traces
             .iter()
             .zip(&runs)
-            .map(|((name, get_share, _), runs)| Outcome::of(self.subject(name, *get_share), runs));
+            .map(|((name, get_share, ..), runs)| Outcome::of(self.subject(name, *get_share), runs));
         Ok(Report {
             schema: SCHEMA,
             results: results.collect(),
@@ -117,6 +146,7 @@ impl<'a> Bare<'a> {
         FigureClass::Soft.name().clone_into(&mut manifest.word);
         let knobs = &mut manifest.knobs;
         knobs.batch = Some(self.config.batch);
+        knobs.published = self.config.published.then_some(true);
         knobs.memory_mb = Some(self.config.memory_mb());
         (knobs.clients, knobs.workers, knobs.rate) = (None, None, None);
         "get,put".clone_into(&mut knobs.workload);
@@ -143,7 +173,7 @@ impl<'a> Bare<'a> {
         let mut counters = RunCounters::new();
         loop {
             self.block.lay_out(&mut trace, BLOCK);
-            if self.pass(&mut counters) == 0 {
+            if self.pass(GetBy::Store, &mut counters) == 0 {
                 break;
             }
             let operations = counters.puts;
@@ -184,12 +214,18 @@ impl<'a> Bare<'a> {
         })
     }
 
-    fn run(&mut self, trace: &mut Trace, name: &str, watch: &mut dyn FnMut(&Progress)) -> Run {
+    fn run(
+        &mut self,
+        by: GetBy,
+        trace: &mut Trace,
+        name: &str,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Run {
         let mut counters = RunCounters::new();
-        self.pass_for(self.config.warmup_seconds(), trace, &mut counters);
+        self.pass_for(self.config.warmup_seconds(), by, trace, &mut counters);
         counters.clear();
         let cpu_ns = thread_cpu_ns();
-        let spent = self.pass_for(self.config.seconds, trace, &mut counters);
+        let spent = self.pass_for(self.config.seconds, by, trace, &mut counters);
         // The thread never waits, so its CPU time divides in proportion to wall-clock time.
         let cpu_ns = (thread_cpu_ns() - cpu_ns) as f64 * spent.in_store_ns as f64
             / spent.elapsed_ns.max(1) as f64;
@@ -207,21 +243,33 @@ impl<'a> Bare<'a> {
             errors: counters.errors,
             wrong_values: counters.wrong_values,
             batch_mean: Some(self.config.batch as f64),
-            cpu_ns_per_op: CpuPerOp {
-                server: Some(cpu_ns / operations.max(1) as f64),
-                client: None,
+            cpu_ns_per_op: match (by, Some(cpu_ns / operations.max(1) as f64)) {
+                (GetBy::Store, server) => CpuPerOp {
+                    server,
+                    client: None,
+                },
+                (GetBy::Reader, client) => CpuPerOp {
+                    server: Some(0.0),
+                    client,
+                },
             },
             ..Run::default()
         }
     }
 
-    fn pass_for(&mut self, seconds: f64, trace: &mut Trace, counters: &mut RunCounters) -> Spent {
+    fn pass_for(
+        &mut self,
+        seconds: f64,
+        by: GetBy,
+        trace: &mut Trace,
+        counters: &mut RunCounters,
+    ) -> Spent {
         let (clock, end_ns) = (Stopwatch::start(), (seconds * 1e9) as u64);
         let mut spent = Spent::default();
         while spent.elapsed_ns < end_ns {
             self.block.lay_out(trace, BLOCK);
             let start_ns = clock.ns();
-            self.pass(counters);
+            self.pass(by, counters);
             spent.elapsed_ns = clock.ns();
             spent.in_store_ns += spent.elapsed_ns - start_ns;
         }
@@ -229,9 +277,13 @@ impl<'a> Bare<'a> {
     }
 
     /// Executes the block in batches; returns its number of requests.
-    fn pass(&mut self, counters: &mut RunCounters) -> usize {
-        self.block
-            .execute(&mut self.store, self.config.batch, counters)
+    fn pass(&mut self, by: GetBy, counters: &mut RunCounters) -> usize {
+        match (by, &self.published) {
+            (GetBy::Reader, Some(view)) => self.block.read(view, self.config.batch, counters),
+            _ => self
+                .block
+                .execute(&mut self.store, self.config.batch, counters),
+        }
     }
 }
 
@@ -306,9 +358,47 @@ impl PreparedRequests {
         self.steps.len()
     }
 
+    /// Reads the keys of the block, a batch at a time: first the buckets are prefetched, then the items.
+    fn read(&self, view: &View<Span>, batch: usize, counters: &mut RunCounters) -> usize {
+        let mut pointers: Vec<Option<Pointer>> = Vec::with_capacity(batch.min(BLOCK));
+        let mut copy = Vec::with_capacity(ITEM_BYTES_MAX);
+        for first in (0..self.steps.len()).step_by(batch) {
+            let steps = &self.steps[first..self.steps.len().min(first + batch)];
+            steps.iter().for_each(|(_, hash)| view.prefetch(*hash));
+            pointers.clear();
+            pointers.extend(steps.iter().map(|(_, hash)| view.locate(*hash, 0)));
+            for (index, &(step, hash)) in steps.iter().enumerate() {
+                let key = self.key(first + index);
+                let (mut pointer, mut skip) = (pointers[index], 0);
+                let hit = loop {
+                    let Some(at) = pointer else { break None };
+                    match view.look(&at, key, ITEM_BYTES_MAX, || Some(CLOCK.second), &mut copy) {
+                        Look::Hit(hit) => break Some(hit),
+                        Look::Unsure(_) => break None,
+                        Look::Other(_) => skip += 1,
+                    }
+                    pointer = view.locate(hash, skip);
+                };
+                match hit {
+                    None => counters.misses += 1,
+                    Some(hit) if self.space.check(step.key(), &copy[hit.front..]) => {
+                        counters.hits += 1;
+                    }
+                    Some(_) => counters.wrong_values += 1,
+                }
+            }
+        }
+        self.steps.len()
+    }
+
+    fn key(&self, index: usize) -> &[u8] {
+        let size = self.space.key_size();
+        &self.keys[index * size..][..size]
+    }
+
     fn request(&self, index: usize) -> Request<'_> {
         let (step, hash) = self.steps[index];
-        let (key_size, value_size) = (self.space.key_size(), self.space.value_size());
+        let value_size = self.space.value_size();
         let op = if step.is_put() {
             Op::Put(Put {
                 value: &self.values[index * value_size..][..value_size],
@@ -319,7 +409,7 @@ impl PreparedRequests {
         };
         Request {
             hash,
-            key: &self.keys[index * key_size..][..key_size],
+            key: self.key(index),
             op,
         }
     }
@@ -408,6 +498,21 @@ mod tests {
         assert!(get.ops_per_s > 0.0 && put.ops_per_s > 0.0);
         assert!(report.is_sound());
         assert_eq!((get.runs, get.latency_us), (2, None));
+    }
+
+    #[test]
+    fn published_store_is_read_without_it() {
+        let config = Config {
+            published: true,
+            ..small()
+        };
+        let report = store(&config, &mut |_| {}).unwrap();
+        let [_, _, read] = &report.results[..] else {
+            panic!("{report:?}");
+        };
+        assert_eq!(read.subject.workload, "one-sided");
+        assert_eq!((read.hit_ratio, read.wrong_values), (Some(1.0), 0));
+        assert_eq!(report.manifest.knobs.published, Some(true));
     }
 
     #[test]

@@ -141,6 +141,10 @@ pub(crate) struct BenchArgs {
     /// Requests in a batch of the bare store.
     #[arg(long, default_value_t = 16, value_name = "N")]
     batch: usize,
+    /// Have the bare store in published memory, and measure reads of that memory without the store, too
+    /// (one-sided).
+    #[arg(long)]
+    published: bool,
     /// Open loop: this many operations per second; latency counts from when each was due.
     #[arg(long, value_delimiter = ',', value_name = "OPS,..", value_parser = parse_count)]
     rate: Vec<u64>,
@@ -465,6 +469,7 @@ impl BenchArgs {
             idle_connections: self.idle_connections,
             multiget: self.multiget,
             batch: self.batch,
+            published: self.published,
             runs: self.runs,
             traces: self.trace.clone(),
             quick: self.quick,

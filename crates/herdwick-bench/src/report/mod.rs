@@ -120,6 +120,8 @@ pub struct Knobs {
     pub pipeline: Option<usize>,
     pub multiget: Option<usize>,
     pub batch: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published: Option<bool>,
     pub rate: Option<f64>,
     pub runs: usize,
     pub memory_mb: Option<u64>,

@@ -11,7 +11,7 @@ use super::{BenchArgs, System, failure::BenchFailure, verbs::VerbArgs};
 type OptionReaders = fn(System) -> bool;
 
 /// The options that not every system reads, by their identifiers, and the systems that do.
-const READERS: [(&str, OptionReaders); 23] = [
+const READERS: [(&str, OptionReaders); 24] = [
     ("fabric", |system| {
         in_process(system) || matches!(system, System::Herd | System::Verbs)
     }),
@@ -41,6 +41,7 @@ const READERS: [(&str, OptionReaders); 23] = [
     ("pipeline", is_herd),
     ("multiget", is_herd),
     ("batch", |system| system == System::Store),
+    ("published", |system| system == System::Store),
     ("rate", loaded),
     ("runs", timed),
 ];
