@@ -12,8 +12,8 @@ const SENDER_CHECKS: u32 = 10;
 /// KiB on a loopback interface) or a 16th of the receive buffer, so this is what one segment takes
 /// at 16 KiB a second.
 const READER_CHECKS: u32 = 40;
-/// A step earns the time that it takes at 16 KiB a second. What a peer takes before it first pauses
-/// fills its buffer, so only the step to expect earns: this part of it.
+/// A peer that takes n bytes may then pause for as long as n bytes last at 16 KiB a second. Until its
+/// first pause it is filling its receive buffer, so only this part of what it takes counts.
 const STEP_PART: u64 = 16;
 /// A peer cannot earn more checks than this.
 const EARNED_CHECKS_MAX: u64 = 90;

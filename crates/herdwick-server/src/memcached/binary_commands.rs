@@ -17,10 +17,7 @@ use super::{
     statistics,
 };
 use crate::{
-    context::VERSION,
-    net::auth::Auth,
-    runtime::reply_encoding::Encoder,
-    runtime::{forward::ReplyTo, front::Pass},
+    context::VERSION, net::auth::Auth, runtime::front::Pass, runtime::reply_encoding::Encoder,
 };
 
 /// Executes `packet`, or begins to. `used` bytes of input are its own, and `discard` bytes after
@@ -30,7 +27,6 @@ pub(super) fn begin(
     output: &mut Output,
     packet: &Packet<'_>,
     (used, discard): (usize, u64),
-    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let echo = packet.echo;
@@ -39,18 +35,18 @@ pub(super) fn begin(
     if let Verb::Flush { delay } = packet.verb
         && may_flush
     {
-        return commands::flush_all(delay, encoder, used, ticket, pass);
+        return commands::flush_all(delay, encoder, used, pass);
     }
     if packet.verb == Verb::Stat
         && let Some(topic) = Topic::of(Keys::new(packet.key))
     {
-        return commands::stats(topic, encoder, used, ticket, pass);
+        return commands::stats(topic, encoder, used, pass);
     }
     if packet.verb == Verb::Stat && service.context.settings.offers.dump {
         match packet.key {
-            b"detail on" => return commands::detail(service, true, encoder, used, ticket, pass),
-            b"detail off" => return commands::detail(service, false, encoder, used, ticket, pass),
-            b"detail dump" => return commands::prefixes(encoder, used, ticket, pass),
+            b"detail on" => return commands::detail(service, true, encoder, used),
+            b"detail off" => return commands::detail(service, false, encoder, used),
+            b"detail dump" => return commands::prefixes(encoder, used),
             _ => {}
         }
     }

@@ -122,7 +122,10 @@ impl Budget {
     /// already holds replies behind a value may always have that value: it frees nothing before.
     pub(super) fn allows(&self, connection: &Connection) -> bool {
         connection.room == Room::Granted
-            || connection.behind.is_some()
+            || connection
+                .behind
+                .as_ref()
+                .is_some_and(|behind| behind.holds())
             || self.queue.is_empty() && self.has_room()
     }
 

@@ -31,8 +31,8 @@ const LARGE_BYTES_MAX: usize = 256 << 10;
 /// Most buffers of one kind that are given back at a time.
 const EASED_MAX: usize = 64;
 
-/// Returns how many unused buffers are given back, of which at least `unneeded` lay unused since the
-/// last time: half of those, so that use which falls for a moment finds most of them again.
+/// Returns how many unused buffers to free. `unneeded` is the least number that lay unused since the
+/// last call. It frees half of these, so that most are still there after a short dip in use.
 pub(super) fn surplus(unneeded: usize) -> usize {
     unneeded.div_ceil(2).min(EASED_MAX)
 }

@@ -39,12 +39,13 @@ pub(super) enum Begun {
     Watch { used: usize, topics: u32 },
     /// A dump begins, which is produced step by step.
     Dump { used: usize, dump: Dump },
-    /// The command was sent to all workers.
-    Away { used: usize, gather: Gather },
+    /// All workers have to take part.
+    Order {
+        used: usize,
+        order: Box<(Order, Purpose)>,
+    },
     /// A packet of SASL ends the authentication, and is handled as the first one was.
     Authenticate,
-    /// All forwarded batches to some worker are in use.
-    NoBatch,
     /// The command is incomplete.
     Incomplete,
     /// Close the connection, on a protocol error (`faulty`) or on request.
@@ -56,7 +57,6 @@ pub(super) fn begin(
     service: &mut Service,
     output: &mut Output,
     stop: Stop<'_>,
-    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let (command, used, discard) = match stop {
@@ -88,10 +88,10 @@ pub(super) fn begin(
         Command::Quit => Begun::HangUp { faulty: false },
         Command::FlushAll(flush) if service.context.settings.offers.flush => {
             let noreply = flush.noreply;
-            flush_all(flush.delay, Encoder::Text { noreply }, used, ticket, pass)
+            flush_all(flush.delay, Encoder::Text { noreply }, used, pass)
         }
         Command::Packet(packet) => {
-            binary_commands::begin(service, output, &packet, (used, discard), ticket, pass)
+            binary_commands::begin(service, output, &packet, (used, discard), pass)
         }
         Command::Shutdown { known, noreply } => shutdown(service, output, known, noreply, used),
         Command::Unknown(line) if let Some(admin) = Admin::read(line, &service.context) => {
@@ -100,16 +100,16 @@ pub(super) fn begin(
             } else {
                 admin
             };
-            administer(service, output, admin, used, ticket, pass)
+            administer(service, output, admin, used, pass)
         }
         Command::Stats(words)
             if let Some(admin) =
                 Admin::read_stats(Keys::new(words), &service.context.settings.offers) =>
         {
-            administer(service, output, admin, used, ticket, pass)
+            administer(service, output, admin, used, pass)
         }
         Command::Stats(words) if let Some(topic) = Topic::of(Keys::new(words)) => {
-            stats(topic, Encoder::TEXT, used, ticket, pass)
+            stats(topic, Encoder::TEXT, used, pass)
         }
         command => {
             let out = output.buffer(&mut service.pool);
@@ -125,7 +125,6 @@ fn administer(
     output: &mut Output,
     admin: Admin,
     used: usize,
-    ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Begun {
     let consent = Purpose::Consent {
@@ -133,8 +132,8 @@ fn administer(
     };
     let (order, purpose) = match admin {
         Admin::Warp(warp) => (Order::Warp(warp), consent),
-        Admin::Detail(on) => return detail(service, on, Encoder::TEXT, used, ticket, pass),
-        Admin::Prefixes => return prefixes(Encoder::TEXT, used, ticket, pass),
+        Admin::Detail(on) => return detail(service, on, Encoder::TEXT, used),
+        Admin::Prefixes => return prefixes(Encoder::TEXT, used),
         Admin::Connections => {
             let out = output.buffer(&mut service.pool);
             listing::say_listeners(&service.context, pass.start.clock, out);
@@ -162,7 +161,13 @@ fn administer(
             return Begun::Said { used, discard: 0 };
         }
     };
-    broadcast(order, purpose, used, ticket, pass)
+    ordered(order, purpose, used)
+}
+
+/// Returns what has an order sent to every worker.
+fn ordered(order: Order, purpose: Purpose, used: usize) -> Begun {
+    let order = Box::new((order, purpose));
+    Begun::Order { used, order }
 }
 
 /// Carries out an order of `lru_crawler`; returns the reply.
@@ -190,34 +195,19 @@ fn crawler(context: &Context, order: CrawlerOrder) -> &'static [u8] {
 }
 
 /// Turns the counting by prefix on or off at all workers.
-pub(super) fn detail(
-    service: &Service,
-    on: bool,
-    encoder: Encoder,
-    used: usize,
-    ticket: ReplyTo,
-    pass: &mut Pass<'_>,
-) -> Begun {
+pub(super) fn detail(service: &Service, on: bool, encoder: Encoder, used: usize) -> Begun {
     let purpose = Purpose::Consent { encoder };
-    let begun = broadcast(Order::Detail(on), purpose, used, ticket, pass);
-    if matches!(begun, Begun::Away { .. }) {
-        service.context.tunables.detail.store(on, Relaxed);
-    }
-    begun
+    service.context.tunables.detail.store(on, Relaxed);
+    ordered(Order::Detail(on), purpose, used)
 }
 
 /// Requests the counts by prefix from all workers.
-pub(super) fn prefixes(
-    encoder: Encoder,
-    used: usize,
-    ticket: ReplyTo,
-    pass: &mut Pass<'_>,
-) -> Begun {
+pub(super) fn prefixes(encoder: Encoder, used: usize) -> Begun {
     let purpose = Purpose::Prefixes {
         encoder,
         sum: Box::default(),
     };
-    broadcast(Order::Prefixes, purpose, used, ticket, pass)
+    ordered(Order::Prefixes, purpose, used)
 }
 
 /// Reloads the certificates and appends memcached's reply. The worker blocks on the files, as
@@ -257,13 +247,7 @@ fn shutdown(
     Begun::Said { used, discard: 0 }
 }
 
-pub(super) fn stats(
-    topic: Topic,
-    encoder: Encoder,
-    used: usize,
-    ticket: ReplyTo,
-    pass: &mut Pass<'_>,
-) -> Begun {
+pub(super) fn stats(topic: Topic, encoder: Encoder, used: usize, pass: &Pass<'_>) -> Begun {
     let order = if topic == Topic::Reset {
         Order::Reset
     } else {
@@ -277,48 +261,35 @@ pub(super) fn stats(
         clock: pass.start.clock,
         parts: Vec::new(),
     };
-    broadcast(order, purpose, used, ticket, pass)
+    ordered(order, purpose, used)
 }
 
 /// Flushes all items one second before the exptime `delay`, as in memcached; 0 is now. An exptime
 /// before the server's start gives second 0, which cancels a pending flush.
-pub(super) fn flush_all(
-    delay: u32,
-    encoder: Encoder,
-    used: usize,
-    ticket: ReplyTo,
-    pass: &mut Pass<'_>,
-) -> Begun {
+pub(super) fn flush_all(delay: u32, encoder: Encoder, used: usize, pass: &mut Pass<'_>) -> Begun {
     let at = match delay {
         0 => pass.start.clock.second,
         _ => Second(pass.start.clock.deadline(delay).0.saturating_sub(1)),
     };
     let purpose = Purpose::Consent { encoder };
-    let begun = broadcast(Order::Flush(at), purpose, used, ticket, pass);
-    if matches!(begun, Begun::Away { .. }) {
-        pass.counters.cmd_flush += 1;
-    }
-    begun
+    pass.counters.cmd_flush += 1;
+    ordered(Order::Flush(at), purpose, used)
 }
 
-/// Sends every worker the same order.
-fn broadcast(
-    order: Order,
-    purpose: Purpose,
-    used: usize,
+/// Sends every worker the same order; if no forwarded batch is free, keeps it for the next round.
+pub(super) fn broadcast(
+    connection: &mut Connection,
+    order: Box<(Order, Purpose)>,
     ticket: ReplyTo,
     pass: &mut Pass<'_>,
-) -> Begun {
-    match pass.cross_core.broadcast(order, ticket) {
-        Ok(outstanding) => Begun::Away {
-            used,
-            gather: Gather::new(outstanding, purpose),
-        },
-        Err(_) => {
-            pass.counters.forward_batches_exhausted += 1;
-            Begun::NoBatch
-        }
-    }
+) -> Round {
+    let Ok(outstanding) = pass.cross_core.broadcast(order.0, ticket) else {
+        pass.counters.forward_batches_exhausted += 1;
+        connection.order = Some(order);
+        return Round::NoBatch;
+    };
+    connection.gather = Some(Gather::new(outstanding, order.1));
+    Round::Away
 }
 
 /// Appends the reply to a command that needs no partition.
@@ -423,7 +394,13 @@ pub(super) fn refuse_data(out: &mut Vec<u8>, pass: &mut Pass<'_>) -> Begun {
 }
 
 /// Applies the effect to the connection and ends the round.
-pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) -> Round {
+pub(super) fn end(
+    connection: &mut Connection,
+    begun: Begun,
+    after: Progress,
+    ticket: ReplyTo,
+    pass: &mut Pass<'_>,
+) -> Round {
     match begun {
         Begun::Said { used, discard } => {
             connection.advance(Progress {
@@ -432,10 +409,9 @@ pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) ->
             });
             Round::Done
         }
-        Begun::Away { used, gather } => {
+        Begun::Order { used, order } => {
             connection.advance(Progress::past(used));
-            connection.gather = Some(gather);
-            Round::Away
+            broadcast(connection, order, ticket, pass)
         }
         Begun::Dump { used, dump } => {
             connection.advance(Progress::past(used));
@@ -451,7 +427,6 @@ pub(super) fn end(connection: &mut Connection, begun: Begun, after: Progress) ->
             connection.admitted = false;
             Round::Incomplete
         }
-        Begun::NoBatch => Round::NoBatch,
         Begun::Incomplete => {
             connection.advance(after);
             Round::Incomplete

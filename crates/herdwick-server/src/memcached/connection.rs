@@ -9,13 +9,17 @@ use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX};
 use super::{
     activity::ActivityTimer,
     buffer::{INPUT_BYTES_MAX, Input, Output, Pool},
-    gather::{Gather, OrderedReplies},
+    gather::{Gather, OrderedReplies, Purpose},
     run::{Cursor, Progress},
     upload_state::Upload,
 };
 use crate::{
     net::{auth::SaslExchange, stream::Stream},
-    runtime::{dump::Dump, forward::ReplyTo, upload_permits::Permit},
+    runtime::{
+        dump::Dump,
+        forward::{Order, ReplyTo},
+        upload_permits::Permit,
+    },
     settings::config::Protocol,
     telemetry::counters::WorkerCounters,
 };
@@ -45,8 +49,10 @@ pub(crate) struct Connection {
     pub(crate) long_line: bool,
     /// The topics that it will watch once its earlier commands are answered.
     pub(crate) watches: Option<u32>,
-    /// Replies behind one that found no room; the request of that one is decoded next.
+    /// Requests that were put off, and the replies behind the first; they precede the next command.
     pub(crate) behind: Option<Box<OrderedReplies>>,
+    /// An order for which no forwarded batch was free, and what its replies are for; likewise.
+    pub(crate) order: Option<Box<(Order, Purpose)>>,
     /// A dump that continues before the next command.
     pub(crate) dump: Option<Dump>,
     /// It is in the queue of connections to be served.
@@ -136,6 +142,7 @@ impl Connection {
             discard: 0,
             gather: None,
             behind: None,
+            order: None,
             upload: None,
             room: Room::Enough,
             long_line: false,
@@ -256,8 +263,14 @@ impl Connection {
             return upload.has_work(here);
         }
         self.dump.is_some()
+            || self.has_put_off()
             || self.cursor.ahead.is_some()
             || here > 0 && (self.discard > 0 || here >= self.need)
+    }
+
+    /// Returns whether decoded requests, or an order, are still to be executed.
+    pub(crate) fn has_put_off(&self) -> bool {
+        self.behind.is_some() || self.order.is_some()
     }
 
     /// Returns whether a read may return data.
@@ -297,6 +310,7 @@ impl Connection {
         self.gather.is_none()
             && !self.waits()
             && self.upload.is_none()
+            && !self.has_put_off()
             && self.output.is_empty()
             && !self.awaits_block()
     }
@@ -351,6 +365,7 @@ impl Connection {
         self.gather.is_none()
             && self.output.is_empty()
             && !self.waits()
+            && !self.has_put_off()
             && (self.discard > 0 || self.is_amid() && !self.has_work() || self.lacks_value())
     }
 

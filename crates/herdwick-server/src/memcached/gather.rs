@@ -3,18 +3,16 @@
 
 use std::ops::Range;
 
-use herdwick_memcache::Keys;
-use herdwick_request::Clock;
+use herdwick_memcache::{Answer, Keys};
+use herdwick_request::{Clock, Request};
 
-use super::{
-    buffer::surplus,
-    run::{Cursor, Progress},
-};
+use super::{buffer::surplus, owners::Owners, run::Run};
 use crate::{
     runtime::reply_encoding::{Encoder, OUTPUT_BYTES},
     runtime::{
         dump::Dump,
         forward::{ForwardBatch, Order},
+        owned_requests::OwnedRequests,
     },
     telemetry::{counters::Snapshot, prefixes::Prefixes},
 };
@@ -26,6 +24,8 @@ pub(crate) struct Gather {
     pub(crate) purpose: Purpose,
     /// Large values may be among the replies.
     pub(crate) large: bool,
+    /// Nothing was executed, because no forwarded batch was free.
+    pub(crate) lacks_batch: bool,
 }
 
 impl Gather {
@@ -34,6 +34,7 @@ impl Gather {
             outstanding,
             purpose,
             large: true,
+            lacks_batch: false,
         }
     }
 
@@ -47,6 +48,7 @@ impl Gather {
             outstanding,
             purpose: Purpose::Replies(replies),
             large,
+            lacks_batch: false,
         }
     }
 
@@ -132,35 +134,37 @@ impl Topic {
     }
 }
 
-/// Replies that arrive in any order and are sent in the order of their requests.
+/// Replies that arrive in any order and are sent in the order of their requests; and the requests that
+/// have been put off, which are decoded already.
 #[derive(Default)]
 pub(crate) struct OrderedReplies {
     slots: Vec<Slot>,
     text: Vec<u8>,
-    points: Vec<Cursor>,
-    /// The connection's progress once all of them are sent.
-    after: Option<Progress>,
+    /// The requests that were put off. Each is in its slot.
+    put_off: OwnedRequests,
 }
 
 #[derive(Clone)]
 enum Slot {
-    Deferred {
-        /// Because the value is large.
+    /// No reply has arrived yet.
+    Outstanding,
+    /// The request is to be executed again, or for the first time.
+    PutOff {
+        /// Its index among the requests that were put off.
+        index: usize,
+        /// When there is room for a large value.
         large: bool,
     },
     Said(Range<usize>),
 }
 
 impl OrderedReplies {
-    /// Prepares for the replies to the requests at `points`.
-    pub(crate) fn expect(&mut self, points: &[Cursor], after: Progress) {
+    /// Prepares for the replies to `count` requests.
+    pub(crate) fn expect(&mut self, count: usize) {
         self.slots.clear();
-        self.slots
-            .resize(points.len(), Slot::Deferred { large: false });
+        self.slots.resize(count, Slot::Outstanding);
         self.text.clear();
-        self.points.clear();
-        self.points.extend_from_slice(points);
-        self.after = Some(after);
+        self.put_off.clear(0);
     }
 
     /// Stores the reply to request `slot`.
@@ -187,38 +191,38 @@ impl OrderedReplies {
         }
     }
 
-    /// Records that request `slot` is to be executed again; if `large`, when there is room for a
+    /// Keeps request `slot`, which is to be executed later; if `large`, when there is room for a
     /// large value.
-    pub(crate) fn defer(&mut self, slot: usize, large: bool) {
+    #[cold]
+    pub(crate) fn put_off(&mut self, slot: usize, large: bool, request: (Request<'_>, Answer<'_>)) {
         if let Some(slot) = self.slots.get_mut(slot) {
-            *slot = Slot::Deferred { large };
+            let index = self.put_off.len();
+            self.put_off.add(&request.0, &request.1);
+            *slot = Slot::PutOff { index, large };
         }
     }
 
-    /// Appends the replies in order to `out`, up to the first deferred one, from which decoding has
-    /// to resume. Returns the connection's progress.
-    pub(crate) fn encode(&mut self, out: &mut Vec<u8>) -> Progress {
+    /// Appends the replies in order to `out`, up to the first request that was put off. Returns
+    /// whether there was one: then it keeps that request and all behind it.
+    pub(crate) fn encode(&mut self, out: &mut Vec<u8>) -> bool {
         if out.is_empty() && self.is_in_order() {
             std::mem::swap(out, &mut self.text);
             self.slots.clear();
-            return self.finished();
+            return false;
         }
-        for (at, (slot, point)) in self.slots.iter().zip(&self.points).enumerate() {
-            match slot {
-                Slot::Said(range) => out.extend_from_slice(&self.text[range.clone()]),
-                Slot::Deferred { .. } => {
-                    let back = Progress::to(*point);
-                    self.hold(at);
-                    return back;
-                }
-            }
+        for (at, slot) in self.slots.iter().enumerate() {
+            let Slot::Said(range) = slot else {
+                self.hold(at);
+                return true;
+            };
+            out.extend_from_slice(&self.text[range.clone()]);
         }
         self.slots.clear();
-        self.finished()
+        false
     }
 
-    /// Keeps the replies from slot `from` on. Their requests have been executed, and some must not
-    /// be executed twice.
+    /// Keeps the slots from `from` on. Requests that have their replies have been executed, and some
+    /// must not be executed twice.
     fn hold(&mut self, from: usize) {
         self.slots.drain(..from);
         let mut text = Vec::new();
@@ -232,37 +236,49 @@ impl OrderedReplies {
         self.text = text;
     }
 
-    /// Returns whether it keeps replies behind a deferred one.
+    /// Returns whether it keeps replies behind a request that was put off.
     pub(crate) fn holds(&self) -> bool {
         self.slots.iter().any(|slot| matches!(slot, Slot::Said(_)))
     }
 
     /// Returns the bytes of memory that they take.
     pub(crate) fn memory(&self) -> usize {
-        self.text.capacity()
+        self.text.capacity() + self.put_off.memory()
     }
 
     /// Returns whether the next step needs room for a large value.
     pub(crate) fn wants_room(&self) -> bool {
-        matches!(self.slots.first(), Some(Slot::Deferred { large: true }))
+        matches!(self.slots.first(), Some(Slot::PutOff { large: true, .. }))
     }
 
-    /// Returns the number of expected replies.
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+    /// Returns whether request `slot` is to be executed in this round.
+    pub(crate) fn is_outstanding(&self, slot: usize) -> bool {
+        matches!(self.slots.get(slot), Some(Slot::Outstanding))
     }
 
-    /// Returns whether the reply to request `slot` is missing.
-    pub(crate) fn lacks(&self, slot: usize) -> bool {
-        matches!(self.slots.get(slot), Some(Slot::Deferred { .. }))
+    /// Takes out the requests that were put off, for [`restore`](Self::restore) to make a run of.
+    pub(crate) fn take_put_off(&mut self) -> OwnedRequests {
+        std::mem::take(&mut self.put_off)
     }
 
-    /// Continues with the same requests, decoded again, now at `points`.
-    pub(crate) fn go_on(&mut self, points: &[Cursor], after: Progress) {
-        self.slots.truncate(points.len());
-        self.points.clear();
-        self.points.extend_from_slice(points);
-        self.after = Some(after);
+    /// Adds to the empty `run` a request for each slot: of the `requests` that were put off, which are
+    /// outstanding now, or one that is not executed where there is a reply.
+    pub(crate) fn restore<'a>(
+        &mut self,
+        requests: &'a OwnedRequests,
+        run: &mut Run<'a>,
+        owners: &Owners,
+    ) {
+        for slot in &mut self.slots {
+            match *slot {
+                Slot::PutOff { index, .. } => {
+                    let (request, answer) = requests.get(index);
+                    run.push(request, answer, owners);
+                    *slot = Slot::Outstanding;
+                }
+                Slot::Said(_) | Slot::Outstanding => run.push_answered(),
+            }
+        }
     }
 
     /// Returns whether the text is exactly all replies in order, as when one worker gave them all.
@@ -277,14 +293,11 @@ impl OrderedReplies {
         })
     }
 
-    fn finished(&self) -> Progress {
-        self.after.unwrap_or_else(|| Progress::past(0))
-    }
-
-    /// Frees the memory that large values have made it take.
+    /// Frees the memory that large values and requests that were put off have made it take.
     fn shrink(&mut self) {
         self.text.clear();
         self.text.shrink_to(OUTPUT_BYTES);
+        self.put_off = OwnedRequests::default();
     }
 }
 

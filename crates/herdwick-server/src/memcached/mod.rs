@@ -335,7 +335,7 @@ impl MemcachedFront {
         let adopted = batch
             .large_text()
             .is_some_and(|(ticket, text)| self.adopt(ticket, text));
-        for (ticket, reply) in batch.replies() {
+        for (index, (ticket, reply)) in batch.replies().enumerate() {
             self.arrive(ticket, |purpose| match (purpose, reply) {
                 (Purpose::Replies(replies), Ok(range)) if adopted => {
                     replies.place(ticket.slot as usize, range);
@@ -344,7 +344,7 @@ impl MemcachedFront {
                     replies.put(ticket.slot as usize, &batch.text()[range]);
                 }
                 (Purpose::Replies(replies), Err(large)) => {
-                    replies.defer(ticket.slot as usize, large);
+                    replies.put_off(ticket.slot as usize, large, batch.request(index));
                 }
                 _ => {}
             });

@@ -5,10 +5,13 @@ use herdwick_memcache::{
     Admits, Answer, Asked, Command, Decoded, Decoder, Get as Retrieval, InputRange, Keys, Refused,
     meta::KeyRoom,
 };
-use herdwick_request::{Get, Op, Request};
+use herdwick_request::{Get, KeyHash, Op, Request};
 
 use super::{owners::Owners, upload_state::Upload};
 use crate::runtime::reply_encoding::{PerRequest, RUN_REQUESTS};
+
+/// The owner of a request that is not executed. Workers are fewer.
+const NO_OWNER: u16 = u16::MAX;
 
 /// A position in a connection's input, from which decoding continues.
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,15 +109,14 @@ impl Progress {
 
 /// Consecutive requests of one connection that are executed as one batch. All mutations precede all
 /// reads: so a read without room for its reply can be executed again later, because no later
-/// request of the run has changed what it reads.
+/// request of the run has changed what it reads. What is executed later is copied
+/// ([`OrderedReplies`](super::gather::OrderedReplies)), so that no request is decoded twice.
 ///
-/// It lives on the stack (30 KiB) of the round that decodes it, because it borrows from the input.
+/// It lives on the stack (26 KiB) of the round that decodes it, because it borrows from the input.
 #[derive(Default)]
 pub(crate) struct Run<'a> {
     pub(crate) requests: PerRequest<Request<'a>>,
     pub(crate) answers: PerRequest<Answer<'a>>,
-    /// From where each request is decoded again.
-    pub(crate) points: PerRequest<Cursor>,
     /// The owner of each request's key.
     pub(crate) owners: PerRequest<u16>,
     /// They are for more than one partition.
@@ -156,12 +158,6 @@ impl<'a> Run<'a> {
     /// Returns whether request `slot` may be answered with a large value.
     pub(crate) fn is_large(&self, slot: usize) -> bool {
         self.large && (self.plenty || self.owners[slot] == self.owners[0])
-    }
-
-    /// Returns the progress once the first `count` requests are answered; `end` if that is all of
-    /// them.
-    pub(crate) fn after(&self, count: usize, end: Progress) -> Progress {
-        self.points.get(count).map_or(end, |&at| Progress::to(at))
     }
 
     /// Decodes requests from `input` and moves `cursor` behind them. Base64 keys are decoded into
@@ -232,7 +228,7 @@ impl<'a> Run<'a> {
                 used,
                 discard,
             } => {
-                self.push(asked, *cursor, owners);
+                self.ask(asked, owners);
                 cursor.at += used;
                 (*discard > 0).then_some(Stop::Discard(*discard))
             }
@@ -292,15 +288,11 @@ impl<'a> Run<'a> {
             ..Get::default()
         });
         while self.requests.len() < RUN_REQUESTS {
-            let here = Cursor {
-                at,
-                ahead: Some(Ahead::Get(rest)),
-            };
             let key = keys.next()?;
             rest.keys = rest.keys.last(keys.rest().len());
             let last = keys.is_done();
             let answer = Answer::value(rest.with_cas, last);
-            self.push(&Asked { key, op, answer }, here, owners);
+            self.ask(&Asked { key, op, answer }, owners);
             if last {
                 return None;
             }
@@ -309,17 +301,37 @@ impl<'a> Run<'a> {
     }
 
     #[inline]
-    fn push(&mut self, asked: &Asked<'a>, point: Cursor, owners: &Owners) {
+    fn ask(&mut self, asked: &Asked<'a>, owners: &Owners) {
         let &Asked { key, op, answer } = asked;
         let hash = owners.hash_key.hash(key);
-        let owner = hash.partition(owners.workers);
+        self.push(Request { hash, key, op }, answer, owners);
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, request: Request<'a>, answer: Answer<'a>, owners: &Owners) {
+        let owner = request.hash.partition(owners.workers);
         // Partitions are numbered by 16 bits.
         let owner = owner as u16;
         self.is_mixed |= self.owners.first().is_some_and(|&first| first != owner);
-        self.requests.push(Request { hash, key, op });
+        self.requests.push(request);
         self.answers.push(answer);
-        self.points.push(point);
         self.owners.push(owner);
+    }
+
+    /// Adds a request that has its reply, for the sake of those behind it: it is not executed.
+    pub(super) fn push_answered(&mut self) {
+        self.requests.push(Request {
+            hash: KeyHash::default(),
+            key: &[],
+            op: Op::Get(Get::default()),
+        });
+        self.answers.push(Answer::value(false, false));
+        self.owners.push(NO_OWNER);
+    }
+
+    /// Returns a request and its answer.
+    pub(super) fn get(&self, slot: usize) -> (Request<'a>, Answer<'a>) {
+        (self.requests[slot], self.answers[slot])
     }
 }
 
@@ -341,9 +353,6 @@ impl Rest {
 }
 
 impl Cursor {
-    /// The front of the input.
-    pub(crate) const FRONT: Self = Self { at: 0, ahead: None };
-
     /// Returns the bytes of input before the cursor, and the cursor relative to the input without
     /// them.
     pub(crate) fn rebased(self) -> (usize, Self) {
@@ -364,33 +373,6 @@ mod tests {
         own: 0,
     };
 
-    /// Collects a run of `input` from `cursor` on; returns its keys and where each is decoded again.
-    fn collect(input: &[u8], mut cursor: Cursor) -> (Vec<Vec<u8>>, Vec<Cursor>) {
-        let (mut decoder, room) = (Decoder::new(1 << 20), KeyRoom::new(RUN_REQUESTS));
-        let mut run = Run::default();
-        run.collect(input, &mut cursor, &mut decoder, &room, &OWNERS);
-        let keys = run.requests.iter().map(|request| request.key.to_vec());
-        (keys.collect(), run.points.to_vec())
-    }
-
-    /// Whichever reply is deferred, its `get` goes on at that key: without the decoder, so that
-    /// nothing of the command before its keys is read again, wherever the input begins by then.
-    #[test]
-    fn get_goes_on_at_each_key_without_decoding_it_again() {
-        const BEFORE: &[u8] = b"delete old\r\n";
-        let gets = b"gats 5  a bb   ccc \r\nget d\r\n";
-        let input = [BEFORE, gets].concat();
-        let (keys, points) = collect(&input, Cursor::FRONT);
-        assert_eq!(keys, [&b"old"[..], b"a", b"bb", b"ccc", b"d"]);
-        for (n, point) in points.iter().enumerate().skip(1).take(3) {
-            let (gone, cursor) = point.rebased();
-            assert_eq!(gone, BEFORE.len());
-            let mut rest = input[gone..].to_vec();
-            rest[..7].fill(b'?');
-            assert_eq!(collect(&rest, cursor).0, keys[n..], "from request {n}");
-        }
-    }
-
     /// A command that is answered by an error ends the run before it, and is not decoded again for
     /// that: its bytes do not matter any more.
     #[test]
@@ -403,7 +385,7 @@ mod tests {
         ] {
             let (mut decoder, room) = (Decoder::new(1 << 20), KeyRoom::new(RUN_REQUESTS));
             let mut input = [b"delete a\r\n", refused].concat();
-            let mut cursor = Cursor::FRONT;
+            let mut cursor = Cursor::default();
             {
                 let mut run = Run::default();
                 let stop = run.collect(&input, &mut cursor, &mut decoder, &room, &OWNERS);
@@ -435,7 +417,7 @@ mod tests {
         let input =
             b"set a 0 0 1\r\nx\r\nget a\r\nmg b v\r\nset c 0 0 1\r\nx\r\nversion\r\nget d\r\n";
         let (mut decoder, room) = (Decoder::new(1 << 20), KeyRoom::new(RUN_REQUESTS));
-        let (mut cursor, mut seen) = (Cursor::FRONT, Vec::new());
+        let (mut cursor, mut seen) = (Cursor::default(), Vec::new());
         for held in [true, true, false] {
             let mut run = Run::default();
             let stop = run.collect(input, &mut cursor, &mut decoder, &room, &OWNERS);
@@ -456,7 +438,7 @@ mod tests {
         let keys: Vec<_> = (0..300).map(|n| format!("k{n}").into_bytes()).collect();
         let input = [b"get ", &keys.join(&b' ')[..], b"\r\n"].concat();
         let (mut decoder, room) = (Decoder::new(1 << 20), KeyRoom::new(RUN_REQUESTS));
-        let (mut cursor, mut seen) = (Cursor::FRONT, Vec::new());
+        let (mut cursor, mut seen) = (Cursor::default(), Vec::new());
         for full in [true, true, false] {
             let mut run = Run::default();
             let stop = run.collect(&input, &mut cursor, &mut decoder, &room, &OWNERS);

@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use herdwick_memcache::{meta::KeyRoom, text};
 
 use super::{
+    buffer::Output,
     commands,
     connection::{Connection, Room},
     gather::{Gather, OrderedReplies, Purpose},
@@ -36,16 +37,13 @@ enum RunOutcome {
         used: usize,
     },
     /// A command that is not a request to one partition.
-    Command(commands::Begun, Progress),
-    /// Requests were sent to other workers; `None` if no forwarded batch was free.
-    Scattered(Option<Gather>),
-    /// No forwarded batch was free to resume the replies that are held.
-    NoBatch { held: Box<OrderedReplies> },
-    /// All requests were executed here.
+    Command(commands::Begun),
+    /// Some requests were sent to other workers, or put off, for lack of a forwarded batch or of room;
+    /// all others were executed here.
+    Scattered(Gather),
+    /// All requests were executed here, or put off for lack of room.
     Executed {
-        progress: Progress,
-        /// A large value was deferred.
-        short: bool,
+        put_off: Option<Box<OrderedReplies>>,
         /// Large values were allowed.
         large: bool,
     },
@@ -59,7 +57,10 @@ impl Service {
         ticket: ReplyTo,
         pass: &mut Pass<'_>,
     ) -> Round {
-        if connection.watches.is_some() || !connection.discard() || !connection.has_work() {
+        if connection.watches.is_some() {
+            return Round::Incomplete;
+        }
+        if !connection.has_put_off() && (!connection.discard() || !connection.has_work()) {
             return Round::Incomplete;
         }
         if connection.output.is_full() {
@@ -68,18 +69,21 @@ impl Service {
         if let Some(dump) = connection.dump {
             return go_on(connection, dump, ticket, pass);
         }
+        if let Some(order) = connection.order.take() {
+            return commands::broadcast(connection, order, ticket, pass);
+        }
+        if let Some(behind) = connection.behind.take() {
+            return self.execute_behind(behind, connection, ticket, pass);
+        }
         let mut room = std::mem::take(&mut self.room);
         let round = self.run(&room, connection, ticket, pass);
-        if round == Round::NoBatch {
-            // Nothing was used, so the next round decodes from the same position again.
-            connection.decoder.check_again();
-        }
         room.clear();
         self.room = room;
         round
     }
 
-    /// Executes a run, or begins to, and moves the connection on.
+    /// Executes a run, or begins to, and moves the connection on: behind all of the run, of which what is
+    /// put off is copied.
     fn run(
         &mut self,
         room: &KeyRoom,
@@ -87,32 +91,21 @@ impl Service {
         ticket: ReplyTo,
         pass: &mut Pass<'_>,
     ) -> Round {
-        match self.begin(room, connection, ticket, pass) {
+        let (outcome, after) = self.begin(room, connection, ticket, pass);
+        match outcome {
             RunOutcome::Upload { upload, used } => {
                 connection.upload = upload;
                 connection.pass(Progress::past(used));
                 Round::Upload
             }
-            RunOutcome::Command(begun, after) => commands::end(connection, begun, after),
-            RunOutcome::Scattered(gather) => self.await_replies(connection, gather),
-            RunOutcome::NoBatch { held } => {
-                connection.behind = Some(held);
-                Round::NoBatch
+            RunOutcome::Command(begun) => commands::end(connection, begun, after, ticket, pass),
+            RunOutcome::Scattered(gather) => {
+                connection.advance(after);
+                self.await_replies(connection, gather)
             }
-            RunOutcome::Executed {
-                progress,
-                short,
-                large,
-            } => {
-                connection.advance(progress);
-                if short {
-                    connection.room = Room::Wanted;
-                    return Round::Short;
-                }
-                if large {
-                    self.budget.used(connection);
-                }
-                Round::Done
+            RunOutcome::Executed { put_off, large } => {
+                connection.advance(after);
+                self.executed(connection, put_off, large)
             }
         }
     }
@@ -126,7 +119,7 @@ impl Service {
         connection: &mut Connection,
         ticket: ReplyTo,
         pass: &mut Pass<'_>,
-    ) -> RunOutcome {
+    ) -> (RunOutcome, Progress) {
         let mut run = Run::default();
         let mut cursor = connection.cursor;
         let input = connection.input.data();
@@ -136,96 +129,158 @@ impl Service {
         let has_data = !run.requests.is_empty() || matches!(stop, Stop::Upload { .. });
         if has_data && self.context.settings.engine != Engine::Herd {
             let out = connection.output.buffer(&mut self.pool);
-            return RunOutcome::Command(commands::refuse_data(out, pass), after);
+            return (RunOutcome::Command(commands::refuse_data(out, pass)), after);
         }
         if let Stop::Upload { upload, used } = stop {
-            return RunOutcome::Upload { upload, used };
+            return (RunOutcome::Upload { upload, used }, after);
         }
         if run.requests.is_empty() {
-            let begun = commands::begin(self, &mut connection.output, stop, ticket, pass);
-            return RunOutcome::Command(begun, after);
+            let begun = commands::begin(self, &mut connection.output, stop, pass);
+            return (RunOutcome::Command(begun), after);
         }
         run.large = self.budget.allows(connection);
         run.plenty = self.budget.is_plentiful();
-        if let Some(held) = connection.behind.take() {
-            return match self.resume(held, &run, after, ticket, pass) {
-                Ok(gather) => RunOutcome::Scattered(Some(gather)),
-                Err(held) => RunOutcome::NoBatch { held },
-            };
+        let out = &mut connection.output;
+        (self.execute_run(&run, out, ticket, pass), after)
+    }
+
+    /// Executes requests that were put off. If some behind them have been executed, only those to the
+    /// first one's owner, so that all replies of another owner are of one round.
+    #[cold]
+    fn execute_behind(
+        &mut self,
+        mut behind: Box<OrderedReplies>,
+        connection: &mut Connection,
+        ticket: ReplyTo,
+        pass: &mut Pass<'_>,
+    ) -> Round {
+        let holds = behind.holds();
+        let requests = behind.take_put_off();
+        let mut run = Run::default();
+        behind.restore(&requests, &mut run, &self.owners);
+        run.large = holds || self.budget.allows(connection);
+        run.plenty = self.budget.is_plentiful();
+        if holds {
+            let gather = self.resume(behind, &run, ticket, pass);
+            return self.await_replies(connection, gather);
         }
-        let executed = if run.is_mixed {
-            None
-        } else {
-            let out = connection.output.buffer(&mut self.pool);
-            execute(&run, out, &mut self.marks, self.owners.own, ticket, pass)
-        };
-        let Some((deferred, short)) = executed else {
-            return RunOutcome::Scattered(self.scatter(&run, after, ticket, pass));
-        };
-        RunOutcome::Executed {
-            progress: deferred.map_or(after, |deferred| run.after(deferred, after)),
-            short,
-            large: run.large,
+        self.spare.put(behind);
+        match self.execute_run(&run, &mut connection.output, ticket, pass) {
+            RunOutcome::Scattered(gather) => self.await_replies(connection, gather),
+            RunOutcome::Executed { put_off, large } => self.executed(connection, put_off, large),
+            RunOutcome::Upload { .. } | RunOutcome::Command(_) => Round::Done,
         }
     }
 
-    /// Executes the requests to partitions that can be locked now, and sends the others to their
-    /// owners. Returns `None` if no forwarded batch was free.
-    fn scatter(
+    #[inline]
+    fn execute_run(
         &mut self,
         run: &Run<'_>,
-        after: Progress,
+        output: &mut Output,
         ticket: ReplyTo,
         pass: &mut Pass<'_>,
-    ) -> Option<Gather> {
+    ) -> RunOutcome {
+        let executed = if run.is_mixed {
+            None
+        } else {
+            let out = output.buffer(&mut self.pool);
+            execute(run, out, &mut self.marks, self.owners.own, ticket, pass)
+        };
+        let Some(deferred) = executed else {
+            return RunOutcome::Scattered(self.scatter(run, ticket, pass));
+        };
+        let put_off = deferred.map(|deferred| self.put_off_from(run, deferred));
+        let large = run.large;
+        RunOutcome::Executed { put_off, large }
+    }
+
+    /// Keeps the requests of `run` from `deferred` on, of which all are deferred.
+    #[cold]
+    fn put_off_from(&mut self, run: &Run<'_>, deferred: usize) -> Box<OrderedReplies> {
+        let mut replies = self.spare.take();
+        replies.expect(run.requests.len() - deferred);
+        for (slot, at) in (deferred..run.requests.len()).enumerate() {
+            let large = ReplyMark::of(self.marks[at]).is_deferred_large();
+            replies.put_off(slot, large, run.get(at));
+        }
+        replies
+    }
+
+    /// Ends the round of a run that was executed here.
+    fn executed(
+        &mut self,
+        connection: &mut Connection,
+        put_off: Option<Box<OrderedReplies>>,
+        large: bool,
+    ) -> Round {
+        let short = put_off.as_ref().is_some_and(|replies| replies.wants_room());
+        connection.behind = put_off;
+        if short {
+            connection.room = Room::Wanted;
+            return Round::Short;
+        }
+        if large {
+            self.budget.used(connection);
+        }
+        Round::Done
+    }
+
+    /// Executes the requests to partitions that can be locked now, and sends the others to their
+    /// owners. Those from the first one on for which no forwarded batch is free are put off.
+    fn scatter(&mut self, run: &Run<'_>, ticket: ReplyTo, pass: &mut Pass<'_>) -> Gather {
         let start = pass.start;
         let held =
             HeldPartitions::lock(run, self.owners.own, &mut pass.own, pass.partitions, start);
         let wanted = |slot: usize| !held.has(run.owners[slot]);
         let (sent, outstanding) = send_away(run, wanted, ticket, pass.cross_core, pass.counters);
-        if sent == 0 {
-            return None;
-        }
         let mut replies = self.spare.take();
-        replies.expect(&run.points[..sent], run.after(sent, after));
+        replies.expect(run.requests.len());
+        for slot in sent..run.requests.len() {
+            replies.put_off(slot, false, run.get(slot));
+        }
         held.each(|owner, partition| {
             let (caller, counters) = (ticket.caller, &mut *pass.counters);
             self.execute_part(run, owner, &mut replies, partition, caller, counters);
         });
-        Some(Gather::of_replies(outstanding, replies, run.large))
+        Gather {
+            lacks_batch: sent == 0,
+            ..Gather::of_replies(outstanding, replies, run.large)
+        }
     }
 
-    /// Resumes a run of reads of which some replies are held: executes the missing ones of the
-    /// first request's owner only, so that all replies of another owner are of one round.
-    ///
-    /// # Errors
-    /// `held`, unchanged but for its points, if no forwarded batch was free.
+    /// Resumes a run of reads of which some replies are held: executes the outstanding ones of the
+    /// first request's owner only, and puts the others off again.
     fn resume(
         &mut self,
         mut held: Box<OrderedReplies>,
         run: &Run<'_>,
-        after: Progress,
         ticket: ReplyTo,
         pass: &mut Pass<'_>,
-    ) -> Result<Gather, Box<OrderedReplies>> {
-        let count = held.len().min(run.requests.len());
-        held.go_on(&run.points[..count], run.after(count, after));
+    ) -> Gather {
         let owner = run.owners[0];
-        let mut outstanding = 0;
         let (own, start) = (self.owners.own, pass.start);
         let partition =
             locked_partitions::lock(owner.into(), own, &mut pass.own, pass.partitions, start);
+        let (mut sent, mut outstanding) = (run.requests.len(), 0);
+        if partition.is_none() {
+            let wanted = |slot: usize| run.owners[slot] == owner && held.is_outstanding(slot);
+            (sent, outstanding) = send_away(run, wanted, ticket, pass.cross_core, pass.counters);
+        }
+        for slot in 0..run.requests.len() {
+            let goes = slot < sent && run.owners[slot] == owner;
+            if !goes && held.is_outstanding(slot) {
+                held.put_off(slot, false, run.get(slot));
+            }
+        }
+        let lacks_batch = partition.is_none() && outstanding == 0;
         if let Some(partition) = partition {
             let (caller, counters) = (ticket.caller, &mut *pass.counters);
             self.execute_part(run, owner, &mut held, partition, caller, counters);
-        } else {
-            let wanted = |slot: usize| run.owners[slot] == owner && held.lacks(slot);
-            (_, outstanding) = send_away(run, wanted, ticket, pass.cross_core, pass.counters);
-            if outstanding == 0 {
-                return Err(held);
-            }
         }
-        Ok(Gather::of_replies(outstanding, held, run.large))
+        Gather {
+            lacks_batch,
+            ..Gather::of_replies(outstanding, held, run.large)
+        }
     }
 
     /// Executes the requests of a run to the partition of `owner` that have no reply yet. Unlocks
@@ -239,7 +294,7 @@ impl Service {
         caller: RawFd,
         counters: &mut WorkerCounters,
     ) {
-        let wanted = |slot: &usize| run.owners[*slot] == owner && replies.lacks(*slot);
+        let wanted = |slot: &usize| run.owners[*slot] == owner && replies.is_outstanding(*slot);
         let part = &mut self.part;
         let (mut requests, mut answers) = (PerRequest::new(), PerRequest::new());
         part.slots.clear();
@@ -270,7 +325,7 @@ impl Service {
         let mut from = 0;
         for (&slot, &mark) in part.slots.iter().zip(&self.marks) {
             match ReplyMark::of(mark) {
-                ReplyMark::Deferred { large } => replies.defer(slot, large),
+                ReplyMark::Deferred { large } => replies.put_off(slot, large, run.get(slot)),
                 ReplyMark::End(end) => {
                     replies.put(slot, &part.text[from..end]);
                     from = end;
@@ -280,15 +335,16 @@ impl Service {
         part.text.shrink_to(OUTPUT_BYTES);
     }
 
-    fn await_replies(&mut self, connection: &mut Connection, gather: Option<Gather>) -> Round {
-        let Some(gather) = gather else {
-            return Round::NoBatch;
-        };
-        let outstanding = gather.outstanding;
+    fn await_replies(&mut self, connection: &mut Connection, gather: Gather) -> Round {
+        let (outstanding, lacks_batch) = (gather.outstanding, gather.lacks_batch);
         connection.gather = Some(gather);
         if outstanding == 0 {
             self.complete(connection);
-            return Round::Done;
+            return if lacks_batch {
+                Round::NoBatch
+            } else {
+                Round::Done
+            };
         }
         Round::Away
     }
@@ -304,8 +360,7 @@ impl Service {
         let out = connection.output.buffer(&mut self.pool);
         match gather.purpose {
             Purpose::Replies(mut replies) => {
-                let progress = replies.encode(out);
-                connection.advance(progress);
+                let puts_off = replies.encode(out);
                 if gather.large {
                     // Only now are the granted bytes counted as the connection's own; until now
                     // they were in the forwarded batches.
@@ -314,7 +369,7 @@ impl Service {
                 if replies.wants_room() && !gather.large {
                     connection.room = Room::Wanted;
                 }
-                if replies.holds() {
+                if puts_off {
                     connection.behind = Some(replies);
                 } else {
                     self.spare.put(replies);
@@ -391,8 +446,8 @@ fn send_away(
     (run.requests.len(), away)
 }
 
-/// Executes a run whose requests are all to one partition. Returns the first deferred read, and
-/// whether a large value was deferred; `None`, if another worker's partition is not free.
+/// Executes a run whose requests are all to one partition. Returns the first deferred read, if there is
+/// one; `None`, if another worker's partition is not free.
 fn execute(
     run: &Run<'_>,
     out: &mut Vec<u8>,
@@ -400,7 +455,7 @@ fn execute(
     own: usize,
     ticket: ReplyTo,
     pass: &mut Pass<'_>,
-) -> Option<(Option<usize>, bool)> {
+) -> Option<Option<usize>> {
     let (owner, start) = (run.owners[0], pass.start);
     let mut partition =
         locked_partitions::lock(owner.into(), own, &mut pass.own, pass.partitions, start)?;
@@ -423,12 +478,10 @@ fn execute(
     let caller = |_| ticket.caller;
     partition.execute_for(clock, &run.requests, caller, &mut batch_encoder);
     drop(partition);
-    let short = batch_encoder.refused_large;
     // A run ends in its reads, and once one is deferred all after it are: the last mark decides.
     let is_deferred = |&mark: &u32| ReplyMark::of(mark).is_deferred();
-    let deferred = match marks.last() {
+    Some(match marks.last() {
         Some(&last) if is_deferred(&last) => marks.iter().position(is_deferred),
         _ => None,
-    };
-    Some((deferred, short))
+    })
 }

@@ -10,7 +10,7 @@ use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc::{self, Producer};
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{Clock, HashKey};
-use mio::{Poll, Token, Waker};
+use mio::{Events, Poll, Token, Waker};
 
 use super::*;
 use crate::{
@@ -114,14 +114,60 @@ impl Fixture {
 
     /// Worker 1 executes the next forwarded batch.
     fn answer(&mut self) {
-        let other = &mut self.cross_cores[1];
-        let (peer, mut batch) = other.arrived().expect("a forwarded batch");
-        let mut own = Own::Shared(self.partitions.of(1));
+        assert!(self.answers(1), "a forwarded batch");
+    }
+
+    /// This worker executes the next forwarded batch, if there is one; returns whether there was.
+    fn answers(&mut self, worker: usize) -> bool {
+        let cross_core = &mut self.cross_cores[worker];
+        let Some((peer, mut batch)) = cross_core.arrived() else {
+            return false;
+        };
+        let mut own = Own::Shared(self.partitions.of(worker));
         let mut partition = own.lock(START);
-        other.execute((peer, &mut batch), &mut partition, &mut self.counters);
+        cross_core.execute((peer, &mut batch), &mut partition, &mut self.counters);
         drop(partition);
-        other.give_back(peer, batch);
-        other.depart();
+        cross_core.give_back(peer, batch);
+        cross_core.depart();
+        true
+    }
+
+    /// Worker 0 takes the events of its sockets.
+    fn poll_all(&mut self) {
+        let mut events = Events::with_capacity(64);
+        self.poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        for event in &events {
+            let (_, local) = Tokens::split(event.token());
+            self.front.ready(local, event);
+        }
+    }
+
+    /// Returns the connection that was made last.
+    fn last(&self) -> &Connection {
+        let connections = self.front.connections.iter().flatten();
+        connections.last().expect("a connection")
+    }
+
+    /// Both workers work until `client` has received as much as `expected`; compares it.
+    fn receives(&mut self, client: &mut UnixStream, expected: &[u8]) {
+        let (mut said, mut piece) = (Vec::new(), vec![0; 1 << 16]);
+        for pass in 0.. {
+            if said.len() >= expected.len() {
+                break;
+            }
+            assert!(pass < 100_000, "{}", said.escape_ascii());
+            match client.read(&mut piece) {
+                Ok(0) => panic!("closed after {}", said.escape_ascii()),
+                Ok(count) => said.extend_from_slice(&piece[..count]),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            self.answers(0);
+            self.answers(1);
+            // What the client has taken makes its connection writable.
+            self.poll_all();
+            self.pass();
+        }
+        assert!(said == expected, "{}", said.escape_ascii());
     }
 
     fn open(&self) -> usize {
@@ -154,9 +200,13 @@ fn hello() -> Arc<HelloResponder> {
 
 /// A key of worker 1.
 fn key() -> String {
+    key_of(1)
+}
+
+fn key_of(worker: usize) -> String {
     let mut keys = (0..).map(|n| format!("key{n}"));
-    let is_of_1 = |key: &String| HASH_KEY.hash(key.as_bytes()).partition(WORKERS) == 1;
-    keys.find(is_of_1).unwrap()
+    let is_its = |key: &String| HASH_KEY.hash(key.as_bytes()).partition(WORKERS) == worker;
+    keys.find(is_its).unwrap()
 }
 
 /// A client disconnects while another worker has its request, and the next takes its place.
@@ -185,4 +235,77 @@ fn reply_to_a_closed_connection_does_not_reach_the_next_in_its_place() {
     }
     let count = next.read(&mut said).unwrap();
     assert_eq!(&said[..count], b"STORED\r\n");
+}
+
+/// Requests for which no forwarded batch is free leave the input when they are decoded: what is
+/// executed later is their copy.
+#[test]
+fn requests_without_a_forwarded_batch_are_decoded_once() {
+    let mut worker = Fixture::new();
+    let (other, own) = (key(), key_of(0));
+    let mut clients = Vec::new();
+    // Each pass takes a batch along, and none comes back.
+    while worker.counters.forward_batches_exhausted == 0 {
+        let n = clients.len() % 10;
+        let input =
+            format!("set {other} 0 0 1\r\n{n}\r\nmg a2V5 b v k Oz\r\nget {own} {other}\r\n");
+        clients.push((worker.connect(input.as_bytes()), n));
+        worker.pass();
+        assert!(clients.len() < 1000);
+    }
+    let connection = worker.last();
+    assert!(connection.behind.is_some() && connection.input.data().is_empty());
+    let mut flush = worker.connect(b"flush_all\r\nversion\r\n");
+    worker.pass();
+    let connection = worker.last();
+    assert!(connection.order.is_some() && connection.input.data() == b"version\r\n");
+    for (client, n) in &mut clients {
+        let expected = format!("STORED\r\nEN ka2V5 b Oz\r\nVALUE {other} 0 1\r\n{n}\r\nEND\r\n");
+        worker.receives(client, expected.as_bytes());
+    }
+    let version = format!("OK\r\nVERSION {}\r\n", crate::context::VERSION);
+    worker.receives(&mut flush, version.as_bytes());
+}
+
+/// Reads without room for their replies leave the input, too, wherever they are executed.
+#[test]
+fn reads_without_room_for_their_replies_are_decoded_once() {
+    const LEN: usize = 50_000;
+    // Together fewer than a run has.
+    const GETS: usize = 40;
+    for keys in [vec![key_of(0)], vec![key_of(1)], vec![key_of(0), key_of(1)]] {
+        let mut worker = Fixture::new();
+        let value = "v".repeat(LEN);
+        for key in &keys {
+            let mut client = worker.connect(format!("set {key} 0 0 {LEN}\r\n").as_bytes());
+            client.set_nonblocking(false).unwrap();
+            let mut writer = client.try_clone().unwrap();
+            let data = format!("{value}\r\n");
+            let sender = std::thread::spawn(move || writer.write_all(data.as_bytes()));
+            while !sender.is_finished() {
+                worker.poll_all();
+                worker.pass();
+                worker.answers(1);
+            }
+            client.set_nonblocking(true).unwrap();
+            worker.receives(&mut client, b"STORED\r\n");
+        }
+        let line = format!("mg {} v k Oq\r\nget {}\r\n", keys[0], keys.join(" "));
+        let mut expected = String::new();
+        for _ in 0..GETS {
+            expected += &format!("VA {LEN} k{} Oq\r\n{value}\r\n", keys[0]);
+            for key in &keys {
+                expected += &format!("VALUE {key} 0 {LEN}\r\n{value}\r\n");
+            }
+            expected += "END\r\n";
+        }
+        let mut client = worker.connect(line.repeat(GETS).as_bytes());
+        for _ in 0..8 {
+            worker.pass();
+            worker.answers(1);
+        }
+        assert!(worker.counters.reads_deferred > 0);
+        assert!(worker.last().input.data().is_empty(), "{keys:?}");
+        worker.receives(&mut client, expected.as_bytes());
+    }
 }

@@ -13,7 +13,7 @@ use super::{
     connection::{Connection, Flow},
     gather::Gather,
     locked_partitions,
-    run::{Cursor, Progress},
+    run::Progress,
     state::{AbortedUpload, Service},
     upload_state::{Upload, UploadPlace},
 };
@@ -327,7 +327,8 @@ fn forward(
         .send(upload.owner, &request, &answer, ticket, true)?;
     let after = Progress::past(upload.ending().len());
     let mut replies = service.spare.take();
-    replies.expect(&[Cursor::FRONT], after);
+    replies.expect(1);
+    connection.advance(after);
     connection.gather = Some(Gather::of_replies(1, replies, true));
     Ok(Went::On)
 }

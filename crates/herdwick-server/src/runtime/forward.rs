@@ -5,12 +5,13 @@
 use std::{ops::Range, os::fd::RawFd};
 
 use herdwick_memcache::Answer;
-use herdwick_request::{KeyHash, Op, Put, Request, Second, Staged};
+use herdwick_request::{Op, Put, Request, Second};
 
 use crate::{
     runtime::reply_encoding::{BatchEncoder, Large, PerRequest, RUN_REQUESTS, ReplyMark},
     runtime::{
         dump::Dump,
+        owned_requests::{OwnedRequests, value_of},
         partition::{NOBODY, Partition, Uploader},
         time::Warp,
         upload_steps::UploadSteps,
@@ -32,11 +33,11 @@ const BATCH_REQUESTS: usize = 1024;
 #[derive(Default)]
 pub(crate) struct ForwardBatch {
     pub(crate) order: Order,
-    forwarded: Vec<ForwardedRequest>,
+    forwarded: OwnedRequests,
+    /// Whether the connection of each request has room for a large reply.
+    large: Vec<bool>,
     /// Steps of uploads.
     steps: UploadSteps,
-    /// Keys, values and opaques, in the order of the forwarded requests.
-    bytes: Vec<u8>,
     /// The encoded replies.
     replies: Vec<u8>,
     /// The [`ReplyMark`] of each reply.
@@ -99,38 +100,6 @@ impl ReplyTo {
     }
 }
 
-/// A request without its bytes, which are in [`ForwardBatch::bytes`].
-struct ForwardedRequest {
-    hash: KeyHash,
-    op: Op<'static>,
-    key_len: usize,
-    value_len: usize,
-    opaque_len: usize,
-    answer: Answer<'static>,
-    /// Whether the connection has room for a large reply.
-    large: bool,
-}
-
-impl ForwardedRequest {
-    /// Returns the request with its bytes, the front of `bytes`, its answer, and the bytes behind.
-    /// `upload` returns the reservation of an uploaded value.
-    fn restore<'a>(
-        &self,
-        bytes: &'a [u8],
-        upload: impl FnOnce() -> Option<Staged>,
-    ) -> (Request<'a>, Answer<'a>, &'a [u8]) {
-        let (key, rest) = bytes.split_at(self.key_len);
-        let (value, rest) = rest.split_at(self.value_len);
-        let (opaque, rest) = rest.split_at(self.opaque_len);
-        let request = Request {
-            hash: self.hash,
-            key,
-            op: with_value(&self.op, value, upload),
-        };
-        (request, self.answer.with_opaque(opaque), rest)
-    }
-}
-
 impl ForwardBatch {
     /// Returns whether the batch carries an order rather than requests.
     pub(crate) fn is_order(&self) -> bool {
@@ -152,7 +121,7 @@ impl ForwardBatch {
     }
 
     fn room(&self) -> usize {
-        BATCH_BYTES.saturating_sub(self.bytes.len() + self.steps.len())
+        BATCH_BYTES.saturating_sub(self.forwarded.bytes() + self.steps.len())
     }
 
     /// Returns how many bytes of values an upload may add.
@@ -176,20 +145,8 @@ impl ForwardBatch {
         ticket: ReplyTo,
         large: bool,
     ) {
-        let value = value_of(&request.op);
-        let opaque = answer.opaque();
-        self.forwarded.push(ForwardedRequest {
-            hash: request.hash,
-            op: without_value(&request.op),
-            key_len: request.key.len(),
-            value_len: value.len(),
-            opaque_len: opaque.len(),
-            answer: answer.with_opaque(&[]),
-            large,
-        });
-        self.bytes.extend_from_slice(request.key);
-        self.bytes.extend_from_slice(value);
-        self.bytes.extend_from_slice(opaque);
+        self.forwarded.add(request, answer);
+        self.large.push(large);
         self.tickets.push(ticket);
     }
 
@@ -206,19 +163,24 @@ impl ForwardBatch {
             return;
         }
         counters.tcp_batches += 1;
-        let mut bytes = &self.bytes[..];
+        let mut from = 0;
         // As many at a time as a run has, so that both need as much of the stack.
-        let parts = self.forwarded.chunks(RUN_REQUESTS);
-        for (part, tickets) in parts.zip(self.tickets.chunks(RUN_REQUESTS)) {
+        let parts = self.tickets.chunks(RUN_REQUESTS);
+        for (tickets, large) in parts.zip(self.large.chunks(RUN_REQUESTS)) {
             let (mut requests, mut answers) = (PerRequest::new(), PerRequest::new());
-            let mut large = PerRequest::new();
-            for (forwarded, ticket) in part.iter().zip(tickets) {
-                let upload = || store.end_upload(ticket.uploader(peer));
-                let (request, answer, rest) = forwarded.restore(bytes, upload);
-                bytes = rest;
+            for ticket in tickets {
+                let (mut request, answer) = self.forwarded.get(from);
+                from += 1;
+                if let Op::Put(Put {
+                    staged: staged @ Some(_),
+                    ..
+                }) = &mut request.op
+                {
+                    // The reservation that this worker knows.
+                    *staged = store.end_upload(ticket.uploader(peer)).or(*staged);
+                }
                 requests.push(request);
                 answers.push(answer);
-                large.push(forwarded.large);
             }
             let mut batch_encoder = BatchEncoder {
                 clock,
@@ -226,7 +188,7 @@ impl ForwardBatch {
                 answers: &answers,
                 out: &mut self.replies,
                 marks: &mut self.marks,
-                large: Large::Some(&large),
+                large: Large::Some(large),
                 refused_large: false,
                 counters,
             };
@@ -248,6 +210,11 @@ impl ForwardBatch {
                 (ticket, Ok(range))
             }
         })
+    }
+
+    /// Returns request `index` and its answer.
+    pub(crate) fn request(&self, index: usize) -> (Request<'_>, Answer<'_>) {
+        self.forwarded.get(index)
     }
 
     /// Returns the buffer for an order's output.
@@ -277,9 +244,8 @@ impl ForwardBatch {
     /// Empties the forwarded batch and releases what a large value added to its capacity.
     pub(crate) fn clear(&mut self) {
         self.order = Order::Execute;
-        self.forwarded.clear();
-        self.bytes.clear();
-        self.bytes.shrink_to(BATCH_BYTES);
+        self.forwarded.clear(BATCH_BYTES);
+        self.large.clear();
         self.steps.clear(BATCH_BYTES);
         self.replies.clear();
         self.replies.shrink_to(BATCH_BYTES);
@@ -287,38 +253,5 @@ impl ForwardBatch {
         self.tickets.clear();
         self.snapshot = None;
         self.prefixes = None;
-    }
-}
-
-fn value_of<'a>(op: &Op<'a>) -> &'a [u8] {
-    match op {
-        Op::Put(put) => put.value,
-        _ => &[],
-    }
-}
-
-fn without_value(op: &Op<'_>) -> Op<'static> {
-    match *op {
-        Op::Get(get) => Op::Get(get),
-        Op::Delete(delete) => Op::Delete(delete),
-        Op::Arith(arith) => Op::Arith(arith),
-        Op::Put(put) => Op::Put(Put { value: &[], ..put }),
-    }
-}
-
-/// Restores the value of an operation; for an uploaded value, the reservation that `upload`
-/// returns.
-fn with_value<'a>(
-    op: &Op<'static>,
-    value: &'a [u8],
-    upload: impl FnOnce() -> Option<Staged>,
-) -> Op<'a> {
-    match *op {
-        Op::Put(put) if put.staged.is_some() => Op::Put(Put {
-            staged: upload().or(put.staged),
-            ..put
-        }),
-        Op::Put(put) => Op::Put(Put { value, ..put }),
-        other => other,
     }
 }

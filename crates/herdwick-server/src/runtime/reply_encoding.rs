@@ -49,6 +49,10 @@ impl ReplyMark {
         }
     }
 
+    pub(crate) fn is_deferred_large(self) -> bool {
+        self == Self::Deferred { large: true }
+    }
+
     pub(crate) fn is_deferred(self) -> bool {
         matches!(self, Self::Deferred { .. })
     }
