@@ -10,7 +10,7 @@
 //!
 //! | folder or file | what is in it |
 //! |---|---|
-//! | `server` | the start and the end of a server |
+//! | `server` | starts and ends a server, and all its threads |
 //! | `settings` | the configuration, why a start failed, values that may change at run time, the connection count and limit, LRU crawler settings and progress |
 //! | `context` | what all workers share: settings, limits, users, certificates, counters that belong to no worker |
 //! | `listeners` | opens the listeners and the metrics address, and reads users and certificates, before the stores are opened, so that a failed start leaves the memory file as it was |
@@ -25,11 +25,11 @@
 //! | `threads/accept` | the thread that accepts connections, polls the UDP sockets (`net/udp`) and deals both to the workers round-robin; the thread for TLS handshakes |
 //! | `threads/metrics` | the page for Prometheus, and the thread that serves it over HTTP |
 //! | `threads/event_writer` | the thread that writes events to watchers (`watch`) |
-//! | `memcached` | connections of memcached's clients and their memory budget, operators' commands; the decoders are in `herdwick-memcache` |
+//! | `memcached` | serves connections of memcached's clients in turns: runs, rounds, replies, uploads; their memory budget, authentication, commands to the whole server; the decoders are in `herdwick-memcache` |
 //! | `herd` | the HERD front end of a worker: serves requests, executes the lease manager's orders, reopens a lost device; the fabrics' devices, opened at the start |
 //! | `herd/lease` | hellos and leases: memory for clients on a fabric; in `manager`, the thread that grants and revokes leases |
-//! | `clover` | the engine Clover: its data node and metadata server as a front end of the worker |
-//! | `memory` | divides `-m`; opens the stores and the memory file (`-e`); creates the lease service and the HERD front ends |
+//! | `clover` | the engine Clover: its data node and metadata server as a front end of its one worker; memcached's port then stores nothing |
+//! | `memory` | fits the configuration into `-m` (fewer workers, no fabrics, smaller items) and divides it; opens the stores and the memory file (`-e`); creates the lease service and the HERD front ends |
 #![forbid(unsafe_code)]
 
 mod clover;

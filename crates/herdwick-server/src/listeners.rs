@@ -16,9 +16,9 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Opens listeners and the metrics address, and reads the files of users and certificates: what
-    /// may fail for what the operator has given comes before the stores, for a start that fails must
-    /// not have taken the items from their file (`-e`).
+    /// Opens listeners and the metrics address, and reads the files of users and certificates. The server
+    /// does so before it opens the stores: a start that fails on the operator's input must leave the items
+    /// in the memory file (`-e`).
     pub(crate) fn open(
         config: &Config,
         left_out: &mut Vec<StartError>,

@@ -135,8 +135,8 @@ impl OpenFabrics {
         &self.statuses
     }
 
-    /// Returns the fabrics to offer; those that pass descriptors, if there is a lease socket. Of an engine
-    /// that is on one fabric, that one.
+    /// Returns the fabrics to offer. Leaves out those that pass descriptors if there is no lease socket. An
+    /// engine that runs on one fabric (Clover) offers one: the required one, else the best.
     pub(crate) fn offered(&self, lease_socket: bool) -> Vec<Offered> {
         let offered = self.devices.iter().map(|(offered, _)| offered);
         let offered = offered.filter(|offered| lease_socket || !offered.fabric.is_local());

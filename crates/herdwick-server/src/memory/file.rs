@@ -198,9 +198,9 @@ impl Size<'_> {
     }
 
     /// Empties a file of ours whose items are of no use to this start, and allocates all bytes.
-    /// They may be of use to a start with other options, so they go only once their room and what
-    /// is needed beyond it are the file's; and they are zeroed in place, because whatever else
-    /// writes to the file system may take room that is given back.
+    /// A start with other options could still use the items. So this allocates all bytes of the file
+    /// first, and drops the items only if that succeeds. It zeroes them in place, because another process
+    /// could take space that is given back.
     fn begin_anew(&self, file: &File) -> Result<(), MemoryFileError> {
         self.begin_anew_by(file, zero)
     }

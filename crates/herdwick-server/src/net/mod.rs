@@ -1,5 +1,5 @@
-//! Sockets: listeners, the threads that accept, TLS, unix sockets (whose clients are not trusted),
-//! datagrams, users and passwords.
+//! Sockets: listeners, byte streams (TCP, TLS, unix sockets, UDP), users and passwords. `threads/accept`
+//! accepts the connections.
 
 pub(crate) mod auth;
 pub(crate) mod listen;

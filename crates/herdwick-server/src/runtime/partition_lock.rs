@@ -22,8 +22,8 @@ use crate::{
     telemetry::{hot::HotKeys, watch::Journal},
 };
 
-/// Attempts to lock another worker's partition. A holder that is about to unlock it is worth a
-/// moment; each attempt takes the cache line of the lock from that holder, so there are few.
+/// Attempts to lock another worker's partition. A worker tries again because the holder may be about
+/// to unlock. It tries few times, because each attempt takes the lock's cache line from the holder.
 pub(crate) const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 3 };
 
 /// All partitions, in the order of their workers.

@@ -244,9 +244,9 @@ impl WorkerPermits {
         self.out > 0 && (0..self.queues.len()).any(wanted)
     }
 
-    /// Returns how many permits of each partition would help: one for each connection that waits here,
-    /// else one for the other workers; and before those the permits that are in use beyond their
-    /// number.
+    /// Returns, for each partition, how many permits to give back: one for each connection that waits at
+    /// this worker; if none does, one if a connection waits elsewhere. If that is not zero, it adds the
+    /// permits in use beyond the limit.
     pub(crate) fn wanted(&self) -> Vec<PermitsWanted> {
         let wanted = |owner: usize| {
             let (waits, excess) = (self.queues[owner].len(), self.permits.excess(owner));
@@ -263,8 +263,9 @@ impl WorkerPermits {
         (0..self.queues.len()).map(wanted).collect()
     }
 
-    /// Wants nothing where giving back all of the permits of stalled connections would serve none: those
-    /// of `permits`, named with their partitions, and those that other workers have found.
+    /// Sets the count of a partition to 0 if its stalled connections, at all workers, hold no more permits
+    /// than are in excess: to give them back would serve no connection. `permits` are those of this
+    /// worker's stalled connections, with their partitions.
     pub(crate) fn limit(
         &mut self,
         wanted: &mut [PermitsWanted],

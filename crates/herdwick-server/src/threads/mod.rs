@@ -1,5 +1,6 @@
-//! The threads of a server besides its workers and the lease manager's: they accept connections,
-//! complete TLS handshakes, answer Prometheus, and write events to watchers.
+//! The threads of a server besides its workers, the lease manager's and those that close unix sockets
+//! (`net/unix/closers`): they accept connections, complete TLS handshakes, answer Prometheus, and write
+//! events to watchers. `server.rs` starts them.
 
 pub(crate) mod accept;
 pub(crate) mod event_writer;

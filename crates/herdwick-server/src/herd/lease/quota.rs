@@ -29,9 +29,8 @@ impl Holder {
     }
 }
 
-/// One part in so many is reserved. Of it, an holder that already holds something gets no more than
-/// half of what is left, less what it holds, so that a client with many identities cannot take all
-/// of it at once.
+/// One part in so many, the last, is reserved. A holder of L bytes gets from it at most half of all that
+/// is free, less L, so that a client with many identities cannot take all of it at once.
 pub(super) const KEPT: usize = 8;
 
 /// What is held in total, and by each holder.

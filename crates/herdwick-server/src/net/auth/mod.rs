@@ -155,7 +155,7 @@ impl Auth {
     }
 
     /// Returns what SCRAM needs to challenge the user of this name; `None` if there is no SASL. For
-    /// an unknown user the same is made in the same time, and no password has such keys.
+    /// an unknown user it makes a challenge in the same time, with keys that no password produces.
     fn challenge(&self, name: &str) -> Option<Challenge> {
         let secret = self.secret.as_ref()?;
         let unknown = Keys {
