@@ -381,14 +381,22 @@ fn server_that_does_not_answer_delays_no_other() {
             cluster.set(key, "x").unwrap();
         }
     }
-    // A busy host may let a deadline pass before the others answer: then they get twice the time.
+    // The kernel accepts the connection in the server's place.
+    for (_, client) in cluster.servers() {
+        client.dial().unwrap();
+    }
+    // A busy host may let a deadline pass before the others answer: then they get twice the time. By then
+    // the silent server is dialled anew, for which a busy host may take too long as well.
     let mut deadline = Duration::from_millis(50);
     loop {
         cluster.set_deadline(deadline);
         let found = cluster.get_many(&keys).unwrap();
         let failed: HashMap<_, _> = found.failed.iter().map(|one| (&*one.server, one)).collect();
         let silent = failed[&*address];
-        assert!(matches!(silent.error, Error::Timeout(_)), "{silent:?}");
+        assert!(
+            matches!(silent.error, Error::Timeout(_) | Error::Unreachable { .. }),
+            "{silent:?}"
+        );
         if failed.len() == 1 {
             let items = found.items.iter().flatten().count();
             assert_eq!(items + silent.keys.len(), keys.len());
