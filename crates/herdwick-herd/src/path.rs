@@ -76,10 +76,11 @@ pub(crate) const PAUSE: Duration = Duration::from_micros(10);
 impl Announce {
     /// Returns [`Announce::on`] for a worker that sleeps no sooner than `spin` after its last
     /// request. A worker that may sleep before a client notices its own pause needs an announcement
-    /// of every request.
+    /// of every request; one that never sleeps needs none, and is spared a RECV and a completion each.
     #[must_use]
     pub fn for_spin(path: RequestPath, has: &Capabilities, spin: Duration) -> Self {
         match Self::on(path, has) {
+            Self::AfterPause if spin == Duration::MAX => Self::Never,
             Self::AfterPause if spin < 2 * PAUSE => Self::Always,
             announce => announce,
         }

@@ -144,3 +144,18 @@ fn request_path_without_announcement_is_preferred() {
     };
     assert_eq!(choice(&connected), Some((UcWrite, Announce::Always)));
 }
+
+/// A plain WRITE does not wake a worker here, so what has to be announced depends on when it may sleep.
+#[test]
+fn worker_that_never_sleeps_needs_no_announcements() {
+    let asleep = Capabilities {
+        wakes_on_write: false,
+        ..capabilities()
+    };
+    let of = |spin, has: &Capabilities| Announce::for_spin(UcWrite, has, spin);
+    assert_eq!(of(Duration::MAX, &asleep), Announce::Never);
+    assert_eq!(of(Duration::from_micros(20), &asleep), Announce::AfterPause);
+    assert_eq!(of(Duration::from_micros(19), &asleep), Announce::Always);
+    // Without an order of words only the completion shows that a WRITE is whole.
+    assert_eq!(of(Duration::MAX, &unordered()), Announce::Always);
+}
