@@ -36,7 +36,7 @@ pub(crate) struct SimArgs {
     /// Client machines, which share the clients.
     #[arg(long, default_value_t = 17, value_name = "N")]
     machines: usize,
-    /// Requests in flight of each client; with verbs, of each queue pair.
+    /// Requests in flight of each client; with verbs, of each thread that posts.
     #[arg(long, default_value_t = 4, value_name = "N")]
     window: usize,
     /// Keys, drawn uniformly.
@@ -99,6 +99,8 @@ pub(crate) struct SimArgs {
 enum SimSubject {
     Verbs,
     Herd,
+    /// HERD with the request format of its paper; without --faults alone.
+    HerdPaper,
     Farm,
     FarmVar,
     Pilaf,
@@ -150,6 +152,7 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
     let lines = match args.what {
         SimSubject::Verbs => verbs(args, &profile),
         SimSubject::Herd => system(args, &profile, System::Herd),
+        SimSubject::HerdPaper => system(args, &profile, System::HerdPaper),
         SimSubject::Farm => system(args, &profile, System::Farm),
         SimSubject::FarmVar => system(args, &profile, System::FarmVar),
         SimSubject::Pilaf => system(args, &profile, System::Pilaf),
@@ -175,6 +178,7 @@ fn under_faults(args: &SimArgs, profile: &Profile) -> ExitCode {
             return Exit::Usage.into();
         }
         SimSubject::Herd => System::Herd,
+        SimSubject::HerdPaper => System::HerdPaper,
         SimSubject::Farm => System::Farm,
         SimSubject::FarmVar => System::FarmVar,
         SimSubject::Pilaf => System::Pilaf,

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A constant time: nothing expires in a run.
-const CLOCK: Clock = Clock {
+pub(crate) const CLOCK: Clock = Clock {
     epoch_unix: 1_700_000_000,
     second: Second(100),
 };
@@ -146,9 +146,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Opens a worker without clients: its number, how many there are, and most clients.
+    /// Opens a worker without clients: its number, how many there are, most clients, and for how long it
+    /// polls after a request before it may sleep.
     pub(crate) fn open(
-        (worker, workers, clients_max): (usize, usize, usize),
+        (worker, workers, clients_max, spin): (usize, usize, usize, Duration),
         device: SeededDevice,
         store: Store,
         cpu: &Cpu,
@@ -159,7 +160,7 @@ impl Worker {
                 worker,
                 workers,
                 clients_max,
-                spin: Duration::MAX,
+                spin,
                 reply_bytes_max: REPLY_BYTES_MAX,
             },
         )?;
@@ -174,26 +175,34 @@ impl Worker {
     }
 
     fn new(run: &Run, worker: usize, device: SeededDevice, cpu: &Cpu) -> Result<Self, RunError> {
-        // Twice the items, so that the load evicts none.
-        let item = (keys::KEY_BYTES + run.value_bytes + 64) * 4;
-        let items = run.keys as usize / run.workers + 1024;
-        let mut store = empty_store((4 << 20) + items * item)?;
-        let mut value = vec![0; run.value_bytes];
-        for index in 0..run.keys {
-            let key = keys::key(index);
-            let hash = keys::hash(&key);
-            if hash.partition(run.workers) == worker {
-                keys::fill(index, &mut value);
-                let put = Put {
-                    value: &value,
-                    ..Put::default()
-                };
-                let (key, op) = (&key[..], Op::Put(put));
-                store.execute(CLOCK, &[Request { hash, key, op }], &mut Ignore);
-            }
-        }
-        Self::open((worker, run.workers, run.clients), device, store, cpu)
+        let store = partition(run, worker)?;
+        // It never sleeps, so no request is announced.
+        let terms = (worker, run.workers, run.clients, Duration::MAX);
+        Self::open(terms, device, store, cpu)
     }
+}
+
+/// Makes the store of a worker, with the items of its partition.
+pub(crate) fn partition(run: &Run, worker: usize) -> Result<Store, RunError> {
+    // Twice the items, so that the load evicts none.
+    let item = (keys::KEY_BYTES + run.value_bytes + 64) * 4;
+    let items = run.keys as usize / run.workers + 1024;
+    let mut store = empty_store((4 << 20) + items * item)?;
+    let mut value = vec![0; run.value_bytes];
+    for index in 0..run.keys {
+        let key = keys::key(index);
+        let hash = keys::hash(&key);
+        if hash.partition(run.workers) == worker {
+            keys::fill(index, &mut value);
+            let put = Put {
+                value: &value,
+                ..Put::default()
+            };
+            let (key, op) = (&key[..], Op::Put(put));
+            store.execute(CLOCK, &[Request { hash, key, op }], &mut Ignore);
+        }
+    }
+    Ok(store)
 }
 
 pub(crate) fn empty_store(memory_bytes: usize) -> Result<Store, RunError> {

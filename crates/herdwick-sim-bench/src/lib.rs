@@ -11,6 +11,7 @@ mod ends;
 mod farm;
 mod faults;
 mod herd;
+mod herd_paper;
 mod keys;
 mod pilaf;
 mod run;
@@ -50,6 +51,7 @@ impl Run {
         let network = bed.network.clone();
         let ends = match self.system {
             System::Herd => herd::set_up(self, bed)?,
+            System::HerdPaper => herd_paper::set_up(self, bed)?,
             System::Farm => farm::set_up(self, bed, false)?,
             System::FarmVar => farm::set_up(self, bed, true)?,
             System::Pilaf => pilaf::set_up(self, bed)?,

@@ -9,6 +9,8 @@ use herdwick_sim::verbs::{Outcome, Span};
 pub enum System {
     /// HERD over MICA's store.
     Herd,
+    /// HERD with the request format and the pipeline of its paper; without faults alone.
+    HerdPaper,
     /// FaRM-KV with values in its table.
     Farm,
     /// FaRM-KV with values outside its table.
@@ -21,8 +23,9 @@ pub enum System {
 
 impl System {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Herd,
+        Self::HerdPaper,
         Self::Farm,
         Self::FarmVar,
         Self::Pilaf,
@@ -34,6 +37,7 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             Self::Herd => "herd",
+            Self::HerdPaper => "herd-paper",
             Self::Farm => "farm",
             Self::FarmVar => "farm-var",
             Self::Pilaf => "pilaf",
@@ -49,7 +53,7 @@ pub struct Run {
     pub system: System,
     /// HERD: how requests reach the workers.
     pub path: RequestPath,
-    /// Server cores. The servers of other systems than HERD have one, whatever is asked for.
+    /// Server cores. The servers of FaRM-KV and Pilaf have one, whatever is asked for.
     pub workers: usize,
     /// Client processes.
     pub clients: usize,
@@ -128,6 +132,9 @@ pub enum RunError {
     /// HERD's objects cannot be made.
     #[error("setting up HERD: {0}")]
     Herd(#[from] herdwick_herd::SetupError),
+    /// The objects of HERD as in its paper cannot be made.
+    #[error("setting up HERD as in its paper: {0}")]
+    HerdPaper(#[from] herdwick_herd::paper::PaperSetupError),
     /// HERD's store cannot be made.
     #[error("making a store: {0}")]
     Store(#[from] herdwick_mica::StoreError),
@@ -152,6 +159,11 @@ pub enum RunError {
     /// The system is run under faults, not measured.
     #[error("clover runs under faults, and is not measured: add --faults all")]
     FaultsAlone,
+    /// The system is measured, not run under faults.
+    #[error(
+        "herd-paper is measured, and does not run under faults: its clients repeat no request; give herd"
+    )]
+    NoFaults,
 }
 
 impl RunError {

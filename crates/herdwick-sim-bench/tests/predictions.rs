@@ -23,6 +23,11 @@ fn report(run: &Run) -> Report {
     report
 }
 
+/// Mean latency in microseconds.
+fn mean(report: &Report) -> f64 {
+    f64::from(u32::try_from(report.outcome.mean_ns()).unwrap()) / 1000.0
+}
+
 fn rate(run: &Run) -> f64 {
     report(run).outcome.mops
 }
@@ -74,23 +79,84 @@ fn predictions_are_those_of_the_docs() {
         clients: 36,
         ..herd
     });
-    let mean = f64::from(u32::try_from(few.outcome.mean_ns()).unwrap()) / 1000.0;
-    let many = report(&clients(260, 4));
-    assert!(many.refused > 0, "as the docs say");
+    let paper = Run {
+        system: System::HerdPaper,
+        ..herd
+    };
+    let paper_clients = |count, window| Run {
+        system: System::HerdPaper,
+        ..clients(count, window)
+    };
     let two_reads = |first, second| 1.0 / (1.0 / first + 1.0 / second);
     let rows = [
         ("HERD, 5 % PUT", Some(26.0), rate(&herd)),
         ("HERD, 50 % PUT", Some(26.0), rate(&puts(50))),
         ("HERD, 100 % PUT", Some(26.0), rate(&puts(100))),
-        ("HERD, 36 clients: mean latency, us", Some(5.0), mean),
+        ("HERD, 36 clients: mean latency, us", Some(5.0), mean(&few)),
         ("HERD, one core", Some(6.3), rate(&workers(1))),
         ("HERD, five cores", Some(24.7), rate(&workers(5))),
-        ("HERD, 260 clients", Some(26.0), many.outcome.mops),
+        ("HERD, 260 clients", Some(26.0), rate(&clients(260, 4))),
         ("HERD, 400 clients", None, rate(&clients(400, 4))),
         (
             "HERD, 400 clients, window 16",
             None,
             rate(&clients(400, 16)),
+        ),
+        ("HERD as in the paper, 5 % PUT", Some(26.0), rate(&paper)),
+        (
+            "HERD as in the paper, 50 % PUT",
+            Some(26.0),
+            rate(&Run {
+                put_percent: 50,
+                ..paper
+            }),
+        ),
+        (
+            "HERD as in the paper, 100 % PUT",
+            Some(26.0),
+            rate(&Run {
+                put_percent: 100,
+                ..paper
+            }),
+        ),
+        (
+            "HERD as in the paper, 36 clients: mean latency, us",
+            Some(5.0),
+            mean(&report(&Run {
+                clients: 36,
+                ..paper
+            })),
+        ),
+        (
+            "HERD as in the paper, one core",
+            Some(6.3),
+            rate(&Run {
+                workers: 1,
+                ..paper
+            }),
+        ),
+        (
+            "HERD as in the paper, five cores",
+            Some(24.7),
+            rate(&Run {
+                workers: 5,
+                ..paper
+            }),
+        ),
+        (
+            "HERD as in the paper, 260 clients",
+            Some(26.0),
+            rate(&paper_clients(260, 4)),
+        ),
+        (
+            "HERD as in the paper, 400 clients",
+            None,
+            rate(&paper_clients(400, 4)),
+        ),
+        (
+            "HERD as in the paper, 400 clients, window 16",
+            None,
+            rate(&paper_clients(400, 16)),
         ),
         ("FaRM-em, READs of 288 B", Some(17.2), reads(288)),
         (
@@ -104,17 +170,11 @@ fn predictions_are_those_of_the_docs() {
             reads(32) / 2.6,
         ),
     ];
-    for (name, paper, value) in rows {
-        let cells = row(name);
-        if let Some(paper) = paper {
-            let model: f64 = cells[1].parse().unwrap();
-            // Rounded, and without a sign of zero.
-            let error = (1000.0 * (model / paper - 1.0)).round() / 10.0 + 0.0;
-            assert_eq!(cells[0], format!("{paper:.2}"), "{name}");
-            assert_eq!(cells[2], format!("{error:+.1} %"), "{name}");
-        }
-        hold(name, &cells[1], value);
-    }
+    let wrong: Vec<_> = rows
+        .into_iter()
+        .filter_map(|(name, paper, value)| unlike_the_docs(name, paper, value))
+        .collect();
+    assert!(wrong.is_empty(), "docs/sim.md lacks\n{}", wrong.join("\n"));
 }
 
 /// The systems of this repository, whose layouts are not those of the paper's emulations.
@@ -173,13 +233,34 @@ fn numbers_out_of_range_are_refused() {
     assert!(odd.on(&apt()).is_err());
 }
 
+/// Returns the row that docs/sim.md should have, if it has another. A change of a system may move it a little.
+fn unlike_the_docs(name: &str, paper: Option<f64>, value: f64) -> Option<String> {
+    // Rounded, and without a sign of zero.
+    let error = |model: f64, paper: f64| (1000.0 * (model / paper - 1.0)).round() / 10.0 + 0.0;
+    let cells = |model: f64| {
+        let paper_cell = paper.map_or_else(|| "-".to_owned(), |paper| format!("{paper:.2}"));
+        let error = paper.map(|paper| format!("{:+.1} %", error(model, paper)));
+        [paper_cell, format!("{model:.2}"), error.unwrap_or_default()]
+    };
+    let docs = row(name);
+    let model: f64 = docs
+        .get(1)
+        .and_then(|cell| cell.parse().ok())
+        .unwrap_or(0.0);
+    let is_near = (value - model).abs() / value < CHANGE_MAX;
+    (!is_near || docs[..3] != cells(model)).then(|| {
+        let [paper, value, error] = cells(value);
+        format!("| {name} | {paper} | {value} | {error} |")
+    })
+}
+
 /// Returns the cells after the first of the row in the docs that begins with `name`.
 fn row(name: &str) -> Vec<String> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sim.md");
     let docs = fs::read_to_string(docs).unwrap();
     let begins = format!("| {name} | ");
     let rest = docs.lines().find_map(|line| line.strip_prefix(&begins));
-    let rest = rest.unwrap_or_else(|| panic!("docs/sim.md has no row {name:?}"));
+    let rest = rest.unwrap_or("- | - | - |");
     rest.split('|').map(|cell| cell.trim().to_owned()).collect()
 }
 

@@ -1,7 +1,7 @@
 //! The points of the verbs that profiles are fitted to: each is reproduced, and `docs/sim.md` says
 //! how well.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use herdwick_fabric::Transport::{self, Rc, Uc, Ud};
 use herdwick_sim::{
@@ -11,6 +11,8 @@ use herdwick_sim::{
 
 /// Largest error of a point that a profile is fitted to.
 const TOLERANCE: f64 = 0.05;
+/// Largest change of a rate from one window to a later one.
+const STEADY: f64 = 0.02;
 const SEED: u64 = 1;
 
 /// A point of a paper: its row in `docs/sim.md`, and the rate or latency in that row.
@@ -112,7 +114,7 @@ fn fan_out() -> Vec<Point> {
     let many = Flood {
         servers: 1,
         clients: 1600,
-        window: 4,
+        window: 1,
         ..write(Inbound)
     };
     vec![
@@ -177,12 +179,12 @@ fn echos() -> Vec<Point> {
 }
 
 impl Run {
-    fn value(&self, profile: &Profile) -> f64 {
+    fn value(&self, profile: &Profile, span: Span) -> f64 {
         match self {
-            Self::Rate(flood) => flood.run(profile, SEED, Span::default()).unwrap().mops,
-            Self::EchoRate(echo) => echo.run(profile, SEED, Span::default()).unwrap().mops,
+            Self::Rate(flood) => flood.run(profile, SEED, span).unwrap().mops,
+            Self::EchoRate(echo) => echo.run(profile, SEED, span).unwrap().mops,
             Self::HalfEcho(echo) => {
-                let outcome = echo.run(profile, SEED, Span::default()).unwrap();
+                let outcome = echo.run(profile, SEED, span).unwrap();
                 f64::from(u32::try_from(outcome.mean_ns()).unwrap()) / 2000.0
             }
         }
@@ -196,7 +198,7 @@ fn apt_reproduces_the_points_it_is_fitted_to() {
     let apt = Profile::named("apt").unwrap();
     let (mut wrong, mut missing) = (Vec::new(), Vec::new());
     for point in floods().into_iter().chain(fan_out()).chain(echos()) {
-        let value = point.run.value(&apt);
+        let value = point.run.value(&apt, Span::default());
         let error = value / point.paper - 1.0;
         if error.abs() > TOLERANCE {
             wrong.push(point.row);
@@ -217,6 +219,21 @@ fn apt_reproduces_the_points_it_is_fitted_to() {
         "docs/sim.md lacks\n{}",
         missing.join("\n")
     );
+}
+
+/// No row is a transient: a window that begins later has the same rate.
+#[test]
+fn each_row_is_a_steady_state() {
+    let apt = Profile::named("apt").unwrap();
+    let later = Span {
+        warm_up: Duration::from_micros(800),
+        ..Span::default()
+    };
+    for point in floods().into_iter().chain(fan_out()).chain(echos()) {
+        let values = [Span::default(), later].map(|span| point.run.value(&apt, span));
+        let change = values[1] / values[0] - 1.0;
+        assert!(change.abs() < STEADY, "{}: {values:?}", point.row);
+    }
 }
 
 /// From 144 bytes on, a payload in memory is sent no slower than an inlined one (HERD paper, 5.3).

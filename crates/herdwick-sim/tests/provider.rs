@@ -52,7 +52,7 @@ fn run_repeats_event_by_event() {
     assert_eq!(trace(7), HASH);
 }
 
-const HASH: u64 = 1_015_668_138_812_110_745;
+const HASH: u64 = 5_807_982_097_083_208_692;
 
 #[test]
 fn malformed_profiles_are_refused() {

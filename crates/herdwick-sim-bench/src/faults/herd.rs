@@ -17,6 +17,9 @@ use crate::{
     run::RunError,
 };
 
+/// Workers may sleep: clients announce requests after a pause, and retries.
+const SPIN: Duration = Duration::from_millis(1);
+
 /// Memory of a worker's items: more than a run fills.
 const STORE_BYTES: usize = 64 << 20;
 
@@ -110,7 +113,7 @@ impl Servers for HerdServers {
         let mut stores = self.workers.drain(..).map(|worker| worker.store);
         let mut workers = Vec::with_capacity(self.devices.len());
         for (number, device) in self.devices.iter().enumerate() {
-            let place = (number, self.devices.len(), self.terms.clients_max);
+            let place = (number, self.devices.len(), self.terms.clients_max, SPIN);
             let store = match stores.next() {
                 Some(store) if keeps => store,
                 _ => herd::empty_store(STORE_BYTES)?,

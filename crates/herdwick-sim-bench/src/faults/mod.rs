@@ -77,6 +77,7 @@ impl FaultRun {
                 let terms = self.herd_terms(path, &mut draws)?;
                 Bench::new(bench, HerdServers::new(terms, devices, cpu)?)?.run()
             }
+            System::HerdPaper => Err(RunError::NoFaults),
             System::Farm | System::FarmVar => {
                 let sizes = (count, window, self.system == System::FarmVar);
                 let servers = FarmServers::new(sizes, ANSWER_DEADLINE, device(), cpu)?;
@@ -104,7 +105,7 @@ impl FaultRun {
         let drawn = RequestPath::ALL[draws.below(3) as usize];
         match self.system {
             System::Herd => self.path.unwrap_or(drawn),
-            System::Farm | System::FarmVar | System::Pilaf | System::Clover => RequestPath::RcWrite,
+            _ => RequestPath::RcWrite,
         }
     }
 

@@ -55,7 +55,7 @@ pub struct Flood {
     pub clients: usize,
     /// Client machines.
     pub machines: usize,
-    /// Messages of a queue pair under way.
+    /// Messages of a thread under way.
     pub window: usize,
     /// Whether each thread of one side has a queue pair to every thread of the other, and draws one
     /// for each message. If not, the clients are shared out to the servers.
@@ -111,6 +111,11 @@ impl Flood {
         measure(&network, workers.collect(), span, 1.0)
     }
 
+    /// Messages of a thread under way: what its queue pair has room for.
+    fn limit(&self) -> usize {
+        self.window.min(SEND_DEPTH / 2)
+    }
+
     fn recvs(&self) -> usize {
         match self.verb {
             FloodVerb::Send => 2 * self.window,
@@ -156,8 +161,6 @@ impl Flood {
             qp,
             remote,
             address,
-            under_way: 0,
-            unsignaled: 0,
         })
     }
 }
@@ -166,17 +169,18 @@ struct Flow {
     qp: QpId,
     remote: Remote,
     address: Option<AddressHandle>,
-    under_way: usize,
-    /// Messages since the last signaled one.
-    unsignaled: usize,
 }
 
-/// A thread that issues. One message in half a window is signaled.
+/// A thread that issues. Of one queue pair, one message in half a window is signaled; of several, each,
+/// so that the thread knows its window.
 struct Issuer {
     flood: Flood,
     end: End,
     flows: Vec<Flow>,
     every: usize,
+    under_way: usize,
+    /// Messages since the last signaled one.
+    unsignaled: usize,
     rng: Rng,
     payload: Vec<u8>,
     completions: Vec<Completion>,
@@ -187,7 +191,12 @@ impl Issuer {
     fn new(flood: Flood, end: End, flows: Vec<Flow>, seed: u64) -> Self {
         Self {
             payload: vec![7; flood.payload],
-            every: flood.window.min(SEND_DEPTH / 2).div_ceil(2),
+            every: match flows.len() {
+                1 => flood.limit().div_ceil(2),
+                _ => 1,
+            },
+            under_way: 0,
+            unsignaled: 0,
             flood,
             end,
             flows,
@@ -199,21 +208,19 @@ impl Issuer {
 
     fn poll(&mut self) -> bool {
         let count = self.end.port.poll(self.end.cq, &mut self.completions);
-        for completion in &self.completions[..count] {
-            let index = usize::try_from(completion.wr_id).unwrap_or(0);
-            self.flows[index].under_way -= self.every;
-        }
+        self.under_way -= count * self.every;
         count > 0
     }
 
-    /// Posts a message of a flow that has room; `false` if the one drawn has none.
+    /// Posts a message of a flow that is drawn at random, as a server process of section 3.3 does; `false` if
+    /// the window is full.
     fn post(&mut self) -> Result<bool, PostError> {
-        let count = self.flows.len() as u64;
-        let index = usize::try_from(self.rng.below(count)).unwrap_or(0);
-        let flow = &mut self.flows[index];
-        if flow.under_way >= self.flood.window.min(SEND_DEPTH / 2) {
+        if self.under_way >= self.flood.limit() {
             return Ok(false);
         }
+        let count = self.flows.len() as u64;
+        let index = usize::try_from(self.rng.below(count)).unwrap_or(0);
+        let flow = &self.flows[index];
         let len = self.flood.payload;
         let payload = match self.flood.inline {
             true => Payload::Inline(&self.payload),
@@ -238,7 +245,7 @@ impl Issuer {
                 add: 1,
             },
         };
-        let signaled = flow.unsignaled + 1 == self.every;
+        let signaled = self.unsignaled + 1 == self.every;
         let wr = SendWr {
             wr_id: index as u64,
             op,
@@ -247,8 +254,8 @@ impl Issuer {
             fence: false,
         };
         self.end.port.post_send(flow.qp, &[wr])?;
-        flow.under_way += 1;
-        flow.unsignaled = if signaled { 0 } else { flow.unsignaled + 1 };
+        self.under_way += 1;
+        self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
         Ok(true)
     }
 }
@@ -262,13 +269,12 @@ impl Process for Issuer {
         let mut moved = self.poll();
         for _ in 0..POSTS {
             match self.post() {
-                Ok(posted) => moved |= posted,
+                Ok(true) => moved = true,
+                Ok(false) => break,
                 Err(failure) => self.failure = Some(failure),
             }
         }
-        // Another draw may find room where this one did not.
-        let room = |flow: &Flow| flow.under_way < self.flood.window.min(SEND_DEPTH / 2);
-        moved |= self.failure.is_none() && self.flows.iter().any(room);
+        moved |= self.failure.is_none() && self.under_way < self.flood.limit();
         Step {
             moved,
             cost_ns: 10.0,
