@@ -22,16 +22,17 @@ pub struct DrawError {
 /// Width of the chart; the legend is right of it.
 const CHART_WIDTH: u32 = 700;
 const HEIGHT: u32 = 420;
-/// Colours of series, as many as any figure has.
+/// Colours of series, as many as any figure has: those of Okabe and Ito, which readers with colour vision
+/// deficiencies tell apart, with two darker ones in place of yellow and black.
 const COLOURS: [RGBColor; 8] = [
-    RGBColor(31, 119, 180),
-    RGBColor(214, 39, 40),
-    RGBColor(44, 160, 44),
-    RGBColor(148, 103, 189),
-    RGBColor(255, 127, 14),
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(213, 94, 0),
+    RGBColor(86, 180, 233),
     RGBColor(90, 90, 90),
-    RGBColor(23, 190, 207),
-    RGBColor(188, 143, 34),
+    RGBColor(51, 34, 136),
 ];
 
 /// Draws the series, or the region of Figure 8; `None` if there are none, as of a table.
@@ -104,16 +105,19 @@ fn bar_width(drawing: &Drawing) -> f64 {
     GROUP / drawing.series.len().max(1) as f64
 }
 
-/// Returns a line as it is, or in a drawing of bars, moved to the bars of its series.
+/// Returns a line as it is, or in a drawing of bars, moved to the bars of its series. A group has the bars of
+/// the series that have a value there, and no gaps for others.
 fn beside(drawing: &Drawing, line: &Line) -> Line {
-    let mut series = drawing.series.iter();
-    let place = series.position(|other| other.name == line.name);
-    let offset = match place.filter(|_| drawing.bars) {
-        Some(place) => bar_width(drawing) * (place as f64 + 0.5) - GROUP / 2.0,
-        None => 0.0,
+    let offset = |x: f64| {
+        let has_bar = |other: &&Line| placed(other).any(|point| point.x == x);
+        let group: Vec<_> = drawing.series.iter().filter(has_bar).collect();
+        let place = group.iter().position(|other| other.name == line.name);
+        place.map_or(0.0, |place| {
+            bar_width(drawing) * (place as f64 + 0.5 - group.len() as f64 / 2.0)
+        })
     };
     let moved = |point: &PlotPoint| PlotPoint {
-        x: point.x + offset,
+        x: point.x + if drawing.bars { offset(point.x) } else { 0.0 },
         ..*point
     };
     Line {
@@ -140,15 +144,30 @@ fn draw_bars(chart: &mut Chart<'_>, line: &Line, width: f64, colour: RGBColor) -
 const ENTRY: i32 = 20;
 const FIRST_ENTRY: i32 = 48;
 
-/// Draws a sample and the name of each series that has points.
+/// Draws a sample and the name of each series that has points. In a drawing of bars the paper's points are
+/// alike, on the bars of their series, and have one entry.
 fn legend(drawing: &Drawing, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Drawn<()> {
-    let shown = lines(drawing).filter(|(_, line, _)| placed(line).next().is_some());
-    for (index, (colour, line, paper)) in shown.enumerate() {
+    let mut shown: Vec<_> = lines(drawing)
+        .filter(|(_, line, _)| placed(line).next().is_some())
+        .collect();
+    if drawing.bars {
+        let mut papers = 0;
+        shown.retain(|(_, _, paper)| {
+            papers += usize::from(*paper);
+            !paper || papers == 1
+        });
+    }
+    for (index, (colour, line, paper)) in shown.into_iter().enumerate() {
         let y = FIRST_ENTRY + ENTRY * index as i32;
-        let name = if paper {
-            let colour = if drawing.bars { BLACK } else { colour };
+        let name = if paper && drawing.bars {
+            area.draw(&TriangleMarker::new((15, y), 6, BLACK.filled()))?;
+            "the paper's numbers".to_owned()
+        } else if paper {
             area.draw(&TriangleMarker::new((15, y), 6, colour.filled()))?;
             format!("{} (paper)", line.name)
+        } else if drawing.bars {
+            area.draw(&Rectangle::new([(9, y - 6), (21, y + 6)], colour.filled()))?;
+            line.name.clone()
         } else {
             let sample = vec![(6, y), (24, y)];
             area.draw(&PathElement::new(sample, colour.stroke_width(2)))?;

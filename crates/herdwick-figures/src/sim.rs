@@ -100,7 +100,7 @@ pub fn simulate(figure: &'static Figure, (name, profile): (&str, &Profile)) -> D
         drawing.missing.push(GETS_ALONE.to_owned());
     }
     drawing.missing.extend(reasons.lines());
-    drawing.here = here(&drawing, figure.measure);
+    drawing.here = here(&drawing, figure.measure) + &errors(&drawing);
     drawing
 }
 
@@ -112,6 +112,28 @@ fn sweep(figure: &Figure) -> Sweep {
         "12" => Sweep::Clients(&[17, 51, 102, 150, 204, 260, 400]),
         "13" => Sweep::Workers(&[1, 2, 3, 4, 5, 6]),
         _ => figure.sweep,
+    }
+}
+
+/// Returns by how much each value is above or below the paper's point at the same place.
+fn errors(drawing: &Drawing) -> String {
+    let mut said = Vec::new();
+    for paper in &drawing.paper {
+        let here = drawing.series.iter().find(|line| line.name == paper.name);
+        let here = here.map_or(&[][..], |line| &line.points);
+        for theirs in &paper.points {
+            let ours = here.iter().find(|point| point.x == theirs.x);
+            let (Some(ours), Some(label)) = (ours, drawing.labels.get(theirs.x as usize)) else {
+                continue;
+            };
+            let error = 100.0 * (ours.y / theirs.y - 1.0);
+            let name = &paper.name;
+            said.push(format!("{name} at {label} {:.2}, {error:+.1} %", theirs.y));
+        }
+    }
+    match said.is_empty() {
+        true => String::new(),
+        false => format!(" The paper has, and the error is: {}.", said.join("; ")),
     }
 }
 
@@ -157,7 +179,15 @@ fn point(sweep: Sweep, load: Load, index: usize, profile: &Profile) -> Result<Po
         Load::Herd {
             window,
             put_percent,
+        }
+        | Load::Other {
+            system: System::HerdPaper,
+            window,
+            put_percent,
         } => {
+            if matches!(load, Load::Other { .. }) {
+                run.system = herdwick_sim_bench::System::HerdPaper;
+            }
             run.put_percent = puts.unwrap_or(put_percent);
             run.window = WINDOW;
             if matches!(sweep, Sweep::Clients(_)) && window < 64 {

@@ -281,7 +281,47 @@ fn groups_of_bars_have_one_for_each_series_and_the_papers_points_on_them() {
         .collect();
     lefts.sort_unstable();
     lefts.dedup();
-    assert_eq!(lefts.len(), 8, "{lefts:?}");
+    // And a square for each in the legend, one below the other.
+    assert_eq!(lefts.len(), 8 + 1, "{lefts:?}");
+    assert_eq!(svg.matches("s numbers").count(), 1);
+}
+
+/// A series without a value leaves no gap: the bars of the others stand side by side, in the middle.
+#[test]
+fn groups_of_bars_have_no_gaps() {
+    let point = |x: f64| PlotPoint {
+        x,
+        y: 20.0,
+        ..PlotPoint::default()
+    };
+    let line = |name: &str, places: &[f64]| Line {
+        name: name.to_owned(),
+        points: places.iter().copied().map(point).collect(),
+    };
+    let series = ["a", "b", "c"].map(|name| line(name, &[0.0, 1.0]));
+    let bars = |series: &[Line]| {
+        let drawing = Drawing {
+            series: series.to_vec(),
+            paper: Vec::new(),
+            ..blank(find("9").unwrap(), PLACE)
+        };
+        let svg = to_svg(&drawing).unwrap().unwrap();
+        let corners = svg.split("<rect x=\"").skip(2);
+        let corners = corners.map(|rest| rest.split('"').next().unwrap().parse().unwrap());
+        let mut corners: Vec<i32> = corners.collect();
+        // The legend's squares come last.
+        corners.truncate(series.iter().map(|line| line.points.len()).sum());
+        corners.sort_unstable();
+        corners
+    };
+    let all = bars(&series);
+    let mut without = series;
+    without[1].points.pop();
+    let some = bars(&without);
+    assert_eq!(all[..3], some[..3]);
+    let (step, half) = (all[1] - all[0], (all[1] - all[0]) / 2);
+    assert!((some[4] - some[3] - step).abs() <= 1, "{all:?}, {some:?}");
+    assert!((some[3] - all[3] - half).abs() <= 1, "{all:?}, {some:?}");
 }
 
 /// The paper's points beyond what is measured here have a place of their own.
