@@ -324,6 +324,30 @@ fn entries_of_clients_that_vanish_are_found_again() {
     }
 }
 
+#[test]
+#[ignore = "five seconds: the lease ends by the clock; CI runs it"]
+fn a_client_that_makes_no_call_loses_its_lease_and_connects_again() {
+    let server = server(false);
+    let (mut idle, mut other) = (client(&server), client(&server));
+    idle.set("a", "1").unwrap();
+    let due = clock() + Duration::from_secs(60);
+    loop {
+        let stats = other.stats("").unwrap();
+        let lapsed = stats
+            .iter()
+            .find(|(name, _)| name == "clover_clients_lapsed");
+        if lapsed.is_some_and(|(_, count)| count == "1") {
+            break;
+        }
+        assert!(clock() < due, "{lapsed:?}");
+    }
+    // The other one has called all the time, and neither notices more than a redial.
+    assert_eq!(other.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(idle.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+    idle.set("a", "2").unwrap();
+    assert_eq!(other.get("a").unwrap().as_deref(), Some(&b"2"[..]));
+}
+
 /// Claims a lease and answers the grant with `frame`; returns the kind of the last frame, if the server
 /// sends one.
 fn accept(server: &Server, (grant, frame): (Kind, &[u8])) -> Option<Kind> {
