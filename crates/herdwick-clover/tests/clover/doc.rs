@@ -1,6 +1,7 @@
 //! Compares the layouts drawn in `docs/clover.md` with encoded words.
 
 use herdwick_clover::{
+    Grant, Invitation, NodeGrant, Right,
     layout::{
         CRC_WORD, ENTRY_BYTES_MAX, Geometry, HEAD_BYTES, HEAD_WORD, HEADER_BYTES, Head,
         KEY_BYTES_MAX, LINK_WORD, Link, MEMBER_WORD, Membership, Next, Place, STORE_WORD,
@@ -9,6 +10,8 @@ use herdwick_clover::{
     message::{BATCH, CALLS_MAX, Call, CallOp, CallStatus, NUMBERS_MAX, Reply},
 };
 use herdwick_conformance::document::{assert_drawn, code_table, rows};
+use herdwick_fabric::{Endpoint, PdTicket, Remote, Rkey};
+use herdwick_request::HashKey;
 
 const PAGE: &str = include_str!("../../../../docs/clover.md");
 
@@ -330,4 +333,81 @@ fn messages_are_as_drawn() {
     ] {
         assert!(PAGE.contains(text) && holds, "{text} {NUMBERS_MAX}");
     }
+}
+
+/// Returns the bytes at which the fields of a part begin.
+fn offsets(section: &str) -> Vec<usize> {
+    let rows = rows(PAGE, section);
+    rows.iter().map(|row| row[0].parse().unwrap()).collect()
+}
+
+#[test]
+fn the_parts_of_a_session_are_as_drawn() {
+    let end = |byte| Endpoint::new(&[byte; 5]).unwrap();
+    let ticket = |byte| PdTicket {
+        fds: Vec::new(),
+        blob: vec![byte; 3],
+    };
+    let geometry = Geometry {
+        slots: 7,
+        entries: [3; 10],
+        versions: 2,
+    };
+    let membership = Membership::of([0x1122, 0x33]);
+    let node = NodeGrant {
+        writes: end(1),
+        reads: end(2),
+        memory: Remote {
+            rkey: Rkey(0x0102_0304),
+            addr: 0x0506_0708,
+        },
+        ticket: ticket(3),
+        geometry,
+        right: Right::Write,
+        membership,
+    };
+    let server = Grant {
+        calls: end(4),
+        hash_key: HashKey([0x0a0b, 0x0c0d]),
+        right: Right::Read,
+    };
+    let invitation = Invitation {
+        server: (ticket(5), server),
+        nodes: vec![(ticket(6), node)],
+    };
+    let parts = invitation.into_parts();
+    let blob = |byte, len: u8| [vec![len, 0], vec![byte; len.into()]].concat();
+    let word = |word: u64| word.to_le_bytes().to_vec();
+
+    let (drawn, part) = (offsets("server part"), &parts[0].blob);
+    let fields = [
+        vec![0],
+        [word(0x0a0b), word(0x0c0d)].concat(),
+        [blob(5, 3), blob(4, 5)].concat(),
+    ];
+    assert_fields(&drawn, part, &fields);
+
+    let (drawn, part) = (offsets("node part"), &parts[1].blob);
+    let header = geometry.words().into_iter().chain(membership.words());
+    let header: Vec<_> = header.flat_map(u64::to_le_bytes).collect();
+    let fields = [
+        vec![1],
+        vec![0],
+        0x0102_0304_u32.to_le_bytes().to_vec(),
+        word(0x0506_0708),
+        header,
+        [blob(6, 3), blob(3, 3), blob(1, 5), blob(2, 5)].concat(),
+    ];
+    assert_fields(&drawn, part, &fields);
+}
+
+/// Asserts that a part is these fields, each where it is drawn.
+#[track_caller]
+fn assert_fields(drawn: &[usize], part: &[u8], fields: &[Vec<u8>]) {
+    let mut at = 0;
+    for (field, drawn) in fields.iter().zip(drawn) {
+        assert_eq!((at, &part[at..at + field.len()]), (*drawn, &field[..]));
+        at += field.len();
+    }
+    assert_eq!((fields.len(), part.len()), (drawn.len(), at));
 }
