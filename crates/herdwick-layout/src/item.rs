@@ -235,13 +235,6 @@ impl Header {
         self.front() + self.value_len()
     }
 
-    /// Returns whether these are the bytes of a gap.
-    #[inline]
-    #[must_use]
-    pub fn is_gap(&self) -> bool {
-        self.key_len == 0
-    }
-
     /// Returns the bytes in the store, padding included.
     #[inline]
     #[must_use]
@@ -385,6 +378,16 @@ fn gap(len: u32) -> u64 {
     u64::from(check) << (8 * SHAPE_AT) | u64::from(len) << (8 * LOW_AT)
 }
 
+/// Returns whether `bytes` begin with a gap. What follows its word may be anything, or nothing.
+///
+/// # Panics
+/// If `bytes` is empty.
+#[inline]
+#[must_use]
+pub fn is_gap(bytes: &[u8]) -> bool {
+    bytes[KEY_LEN_AT] == 0
+}
+
 /// Returns the bytes to what lies behind the item, or gap, at the beginning of `bytes`.
 ///
 /// # Panics
@@ -392,7 +395,7 @@ fn gap(len: u32) -> u64 {
 #[inline]
 #[must_use]
 pub fn step(bytes: &[u8]) -> usize {
-    if bytes[KEY_LEN_AT] == 0 {
+    if is_gap(bytes) {
         (word(bytes, 0) >> (8 * LOW_AT)) as usize
     } else {
         Header::read(bytes).footprint()

@@ -16,6 +16,9 @@ use herdwick_layout::{
 use herdwick_mem::{Arena, LINE, copy, prefetch_read};
 use herdwick_request::{Deadline, Second};
 
+/// Bytes of the longest gap that is written.
+const GAP_MAX: usize = 1 << 31;
+
 /// A byte range.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
@@ -101,6 +104,21 @@ impl Items {
     #[inline]
     pub(crate) fn step(&self, at: Offset) -> usize {
         item::step(&self.bytes[at.0..])
+    }
+
+    /// Returns whether a gap is at `at`.
+    #[inline]
+    pub(crate) fn is_gap(&self, at: Offset) -> bool {
+        item::is_gap(&self.bytes[at.0..])
+    }
+
+    /// Writes gaps over `bytes`, which begin and end at a multiple of 8: one, as long as its word can
+    /// tell its length.
+    pub(crate) fn put_gaps(&mut self, bytes: Range<usize>) {
+        for at in bytes.clone().step_by(GAP_MAX) {
+            let len = GAP_MAX.min(bytes.end - at);
+            self.put_gap(at, len as u32);
+        }
     }
 
     /// Writes a gap of `len` bytes: a walk passes over it.
@@ -265,6 +283,38 @@ impl Items {
         prefetch_read(&self.bytes, at.0);
         if !at.0.is_multiple_of(LINE / 2) {
             prefetch_read(&self.bytes, at.0 + LINE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of segments may be longer than the length in a gap's word.
+    #[test]
+    fn damage_of_more_than_4_gib_becomes_gaps() {
+        let len = (4 << 30) + 4096;
+        // The kernel has memory for the pages of the gaps' words alone.
+        let mut items = Items::new(Arena::zeroed(len).unwrap(), true);
+        items.put_gaps(8..len);
+        let mut at = 8;
+        while at < len {
+            assert!(items.is_gap(Offset(at)));
+            let step = items.step(Offset(at));
+            assert!(step > 0, "at {at}");
+            at += step;
+        }
+        assert_eq!(at, len);
+    }
+
+    /// Its last bytes look like the form of an item with a long header.
+    #[test]
+    fn gap_at_the_end_of_memory_is_read_by_its_first_byte() {
+        for len in (8..4096).step_by(8) {
+            let mut items = Items::new(Arena::zeroed(8).unwrap(), true);
+            items.put_gap(0, len);
+            assert!(items.is_gap(Offset(0)));
         }
     }
 }

@@ -163,7 +163,7 @@ impl Store {
             while count < TOGETHER && next < walk.end {
                 let at = Offset(next);
                 next += self.items.step(at);
-                if self.items.header(at).is_gap() {
+                if self.items.is_gap(at) {
                     continue;
                 }
                 let hash = self.hash_key.hash(self.items.key(at));

@@ -118,7 +118,7 @@ impl Store {
             while count < TOGETHER && at < end {
                 let item = Offset(at);
                 at += self.items.step(item);
-                if self.items.header(item).is_gap() {
+                if self.items.is_gap(item) {
                     continue;
                 }
                 let hash = self.hash_key.hash(self.items.key(item));

@@ -3,7 +3,7 @@
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{ALIGN, Found, bit, examine},
+    item::{ALIGN, Found, LINE, bit, examine},
 };
 use herdwick_request::KeyHash;
 
@@ -61,7 +61,8 @@ impl Store {
                         at += len;
                     }
                     Found::Dead(len) => {
-                        if self.items.header(Offset(at)).is_gap() {
+                        // A longer one was damage once: cleaning regains it.
+                        if len < LINE && self.items.is_gap(Offset(at)) {
                             self.segments.restore_gap(run.number, len);
                         }
                         at += len;
@@ -85,7 +86,7 @@ impl Store {
         *damaged += (next.unwrap_or(end) - at) as u64;
         match next {
             Some(next) => {
-                self.items.put_gap(at, (next - at) as u32);
+                self.items.put_gaps(at..next);
                 next
             }
             None => {
@@ -405,5 +406,37 @@ mod tests {
             }
         }
         assert_eq!(deleted, 40);
+    }
+
+    /// What is regained by cleaning is not room that is missing.
+    #[test]
+    fn damage_counts_as_a_gap_after_no_restart() {
+        // Segments of 16 KiB: damage in one ends where the next 4 KiB begin.
+        let config = StoreConfig {
+            memory_bytes: 4 << 20,
+            ..CONFIG
+        };
+        let file = nameless_file(Store::file_bytes(&config).unwrap());
+        let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
+        for n in 0..300 {
+            let put = Put {
+                value: &[b'v'; 100],
+                ..Put::default()
+            };
+            run(&mut store, &name(n), Op::Put(put));
+        }
+        let first = store.segments.oldest().unwrap();
+        let second = Offset(first.0 + store.items.step(first));
+        store.items.value_mut(second)[0] ^= 1;
+        drop(store);
+        let reopen = || Store::in_file(&config, &file, 0, true).unwrap();
+        let (store, recovered) = reopen();
+        assert!(recovered.unwrap().damaged >= 100);
+        let gaps = store.segments.gaps;
+        drop(store);
+        for _ in 0..2 {
+            let (store, recovered) = reopen();
+            assert_eq!((store.segments.gaps, recovered.unwrap().damaged), (gaps, 0));
+        }
     }
 }
