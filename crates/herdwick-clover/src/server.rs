@@ -193,10 +193,16 @@ impl Server {
     ) -> Result<(), PostError> {
         let calls = &objects.calls;
         calls.post_all(port, CALLS_MAX as u32, |buffer| id.wr_id(buffer))?;
-        let (epoch, _) = self.entries.epochs();
-        let peer = Peer::new((objects, right), epoch, self.now);
-        self.peers.insert(id, peer);
+        self.peers.insert(id, Peer::new((objects, right), self.now));
         Ok(())
+    }
+
+    /// Notes that a client is connected: from here on, reuse waits for what it publishes.
+    pub(crate) fn connected(&mut self, id: ClientId) {
+        let (epoch, _) = self.entries.epochs();
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.connected(epoch, self.now);
+        }
     }
 
     /// Forgets a client, which no data node serves any more: entries that it held find another use.

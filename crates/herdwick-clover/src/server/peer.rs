@@ -31,7 +31,7 @@ pub(super) struct Peer {
     pub(super) replies: VecDeque<Reply>,
     /// Calls whose replies come later.
     pub(super) later: usize,
-    /// The epoch that it has left last.
+    /// The epoch that it has left last; `u64::MAX` until it is connected.
     pub(super) published: u64,
     /// When a call arrived last.
     pub(super) heard: Duration,
@@ -39,17 +39,24 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new((objects, right): (PeerObjects, Right), epoch: u64, now: Duration) -> Self {
+    /// A client that is not connected. It can have read nothing, so no reuse waits for it.
+    pub(super) fn new((objects, right): (PeerObjects, Right), now: Duration) -> Self {
         Self {
             objects,
             right,
             due: VecDeque::with_capacity(CALLS_MAX),
             replies: VecDeque::with_capacity(CALLS_MAX),
             later: 0,
-            published: epoch,
+            published: u64::MAX,
             heard: now,
             failed: false,
         }
+    }
+
+    /// Notes that it is connected, in the server's epoch.
+    pub(super) fn connected(&mut self, epoch: u64, now: Duration) {
+        self.published = self.published.min(epoch);
+        self.heard = now;
     }
 
     /// Returns whether the reply to another call has a place.

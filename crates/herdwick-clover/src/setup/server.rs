@@ -247,6 +247,7 @@ impl<D: Device> ServerEnd<D> {
         let found = self.clients.iter().find(|client| client.id == id);
         let calls = found.ok_or(OptionsError::Clients)?.calls;
         self.device.connect(&mut self.port, calls, &accept.calls)?;
+        self.server.connected(id);
         Ok(())
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use herdwick_clover::Answer;
-use herdwick_conformance::seeded::SeededNetwork;
-use herdwick_fabric::Port;
+use herdwick_clover::{Answer, ServerEnd};
+use herdwick_conformance::seeded::{SeededDevice, SeededNetwork};
+use herdwick_fabric::{Device, Port};
 
 use crate::fixture::{Kept, World, geometry, key};
 
@@ -49,6 +49,26 @@ fn memory_that_a_slow_reader_may_read_is_not_reused() {
     };
     assert!(value == last || value.iter().all(|byte| u64::from(*byte) < put));
     assert_eq!(put_until_full(&mut world), 2000);
+}
+
+/// A client that was admitted and does not connect can have read nothing: no reuse waits for it.
+#[test]
+fn a_client_that_does_not_connect_delays_no_reuse() {
+    let mut world = World::new(SeededNetwork::new(6), (1, 1), geometry(4, 60, 3));
+    let room = ServerEnd::<SeededDevice>::pd_room();
+    let server = &mut world.server;
+    let pd = server
+        .device
+        .create_pd_for(&mut server.port, &room)
+        .unwrap();
+    let (id, _) = server.admit(pd, None).unwrap();
+    assert_eq!(put_until_full(&mut world), 2000);
+    // It lapses as any other.
+    let end = world.now + 2 * world.server_options.lease;
+    while world.now < end {
+        assert_eq!(world.pass(), []);
+    }
+    assert_eq!(world.server.lapsed(), Some(id));
 }
 
 /// A client that does not come back is noticed and removed; then its memory is used again.
