@@ -75,6 +75,10 @@ impl<S: Surroundings> Caller<S> {
         self.redial.pause(self.surroundings.now())
     }
 
+    pub(super) fn failed_dials(&self) -> u64 {
+        self.redial.failed_dials()
+    }
+
     pub(super) fn set_deadline(&mut self, deadline: Duration) {
         self.options.deadline = deadline;
     }

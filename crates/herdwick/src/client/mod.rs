@@ -82,6 +82,11 @@ impl Client {
         self.caller.redial_pause()
     }
 
+    /// Returns how many of its dials have failed.
+    pub(crate) fn failed_dials(&self) -> u64 {
+        self.caller.failed_dials()
+    }
+
     /// Sets the longest duration of each later call.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.caller.set_deadline(deadline);

@@ -24,6 +24,7 @@ const CHECK_BUDGET: Duration = Duration::from_millis(200);
 pub(super) struct Redial {
     address: Address,
     failure: Option<Failure>,
+    failed_dials: u64,
     /// Set while the session uses the second best transport.
     check: Option<Check>,
     chance: u64,
@@ -49,6 +50,7 @@ impl Redial {
         Self {
             address,
             failure: None,
+            failed_dials: 0,
             check: None,
             chance: seed | 1,
         }
@@ -112,7 +114,13 @@ impl Redial {
         until.unwrap_or_default().saturating_sub(now)
     }
 
+    /// Returns how many dials have failed.
+    pub(super) fn failed_dials(&self) -> u64 {
+        self.failed_dials
+    }
+
     fn note(&mut self, now: Duration, reason: DialError) -> DialError {
+        self.failed_dials += 1;
         let before = self.failure.as_ref().map(|failure| failure.pause);
         let pause = before.map_or(PAUSE_FIRST, |pause| (pause * 2).min(PAUSE_MAX));
         let until = now + pause / 2 + (pause / 2).mul_f64(self.draw());

@@ -189,12 +189,17 @@ impl Cluster {
     /// # Errors
     /// The first server's that fails; the others are flushed all the same.
     pub fn flush_all(&mut self) -> Result<(), Error> {
-        let deadline = self.options.client.deadline;
-        let outcomes = self.members.iter_mut().map(|member| {
-            member.client.set_deadline(deadline);
-            member.client.flush_all()
-        });
-        outcomes.fold(Ok(()), Result::and)
+        let (due, mut left) = (self.begin().due, self.members.len() as u32);
+        let mut outcome = Ok(());
+        for place in 0..self.members.len() {
+            // A server that hangs takes no time from those after it.
+            let part = due.saturating_sub(self.now()) / left;
+            left -= 1;
+            let client = &mut self.members[place].client;
+            client.set_deadline(part);
+            outcome = outcome.and(client.flush_all());
+        }
+        outcome
     }
 
     /// Reads the items of `keys` from all their servers at once. A server that fails leaves the items

@@ -23,7 +23,7 @@ pub enum OnFailure {
     /// It goes to the next server of the ring, for this call alone: to each until one answers. An
     /// attempt takes at most half of the time that is left, so that one remains for the next.
     Failover,
-    /// It fails; after `failures` in a row the server leaves the ring, and its keys go to the others,
+    /// It fails; after `failures` in a row, of those that have dialled or asked it, the server leaves the ring, and its keys go to the others,
     /// for `away`. Then it is back, and leaves again at the first failure. The last server never
     /// leaves. (twemproxy: `auto_eject_hosts`, `server_failure_limit`, `server_retry_timeout`.)
     Eject {
@@ -38,6 +38,8 @@ pub enum OnFailure {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Health {
     failures: u32,
+    /// Failed dials that are counted in `failures`, or ended by a success.
+    dials: u64,
     away_until: Option<Duration>,
 }
 
@@ -49,6 +51,13 @@ impl Health {
 
     pub(super) fn succeeded(&mut self) {
         self.failures = 0;
+    }
+
+    /// Whether the call that ended in `error` has tried the server, whose client has `dials` failed
+    /// dials: in the pause after one it does not.
+    pub(super) fn was_tried(&mut self, error: &Error, dials: u64) -> bool {
+        let has_dialled = std::mem::replace(&mut self.dials, dials) != dials;
+        has_dialled || !matches!(error, Error::Unreachable { .. })
     }
 
     /// Notes a failed call at `now`. Returns whether the server has to leave.

@@ -210,8 +210,12 @@ impl Cluster {
 
     /// The servers and their clients, in the order that they were given in.
     pub fn servers(&mut self) -> impl Iterator<Item = (&Node, &mut Client)> {
-        let members = self.members.iter_mut();
-        members.map(|member| (&member.node, &mut member.client))
+        let deadline = self.options.client.deadline;
+        self.members.iter_mut().map(move |member| {
+            // A call leaves what it had left.
+            member.client.set_deadline(deadline);
+            (&member.node, &mut member.client)
+        })
     }
 
     /// Returns the server of `key`, of those that take part in the ring.
@@ -268,7 +272,7 @@ impl Cluster {
     /// Whether the call could go to yet another server after the next.
     fn has_others(&self, calling: &Calling) -> bool {
         let fails_over = self.options.on_failure == OnFailure::Failover;
-        fails_over && calling.without.len() + 1 < self.members.len()
+        fails_over && calling.without.len() + 1 < self.ring.servers()
     }
 
     /// Notes how an attempt at the server in `place` has ended. Returns where the call goes on, if it
@@ -280,7 +284,8 @@ impl Cluster {
             member.health.succeeded();
             return None;
         };
-        let leaves = member.health.failed(policy);
+        let dials = member.client.failed_dials();
+        let leaves = member.health.was_tried(error, dials) && member.health.failed(policy);
         if let Some(watch) = &mut self.watch {
             watch.note_failure();
         }
@@ -359,3 +364,6 @@ impl fmt::Display for Node {
         f.write_str(&self.name())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,6 +67,18 @@ impl Ring {
         }
     }
 
+    /// Returns how many servers have keys: one whose share of the weights is too small has no point.
+    pub(super) fn servers(&self) -> usize {
+        match self {
+            Self::Points(points, _) => {
+                let places: std::collections::BTreeSet<_> =
+                    points.iter().map(|(_, place)| place).collect();
+                places.len()
+            }
+            Self::Names(names) => names.len(),
+        }
+    }
+
     /// Returns the place of the server of `key`: the first that is not in `without`.
     pub(super) fn pick(&self, key: &[u8], without: &[usize]) -> Option<usize> {
         match self {
