@@ -23,9 +23,10 @@ pub enum OnFailure {
     /// It goes to the next server of the ring, for this call alone: to each until one answers. An
     /// attempt takes at most half of the time that is left, so that one remains for the next.
     Failover,
-    /// It fails; after `failures` in a row, of those that have dialled or asked it, the server leaves the ring, and its keys go to the others,
-    /// for `away`. Then it is back, and leaves again at the first failure. The last server never
-    /// leaves. (twemproxy: `auto_eject_hosts`, `server_failure_limit`, `server_retry_timeout`.)
+    /// It fails; after `failures` in a row the server leaves the ring, and its keys go to the others,
+    /// for `away`. A call in the pause between two dials has not tried the server, and is not counted.
+    /// Then it is back, and leaves again at the first failure. The last server never leaves.
+    /// (twemproxy: `auto_eject_hosts`, `server_failure_limit`, `server_retry_timeout`.)
     Eject {
         /// Failures in a row until it leaves; 0 is 1.
         failures: u32,
