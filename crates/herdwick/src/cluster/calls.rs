@@ -197,7 +197,8 @@ impl Cluster {
             left -= 1;
             let client = &mut self.members[place].client;
             client.set_deadline(part);
-            outcome = outcome.and(client.flush_all());
+            let flushed = client.flush_all();
+            outcome = outcome.and(flushed);
         }
         outcome
     }
