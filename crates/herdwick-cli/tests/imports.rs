@@ -27,7 +27,7 @@ const SERVER_ROOMS: [&[&str]; 11] = [
         "telemetry/leases",
         "telemetry/prefixes",
         "telemetry/stats/families",
-        "telemetry/stats/registry",
+        "telemetry/stats/statistic",
         "telemetry/uri",
         "telemetry/watch",
     ],
@@ -38,7 +38,7 @@ const SERVER_ROOMS: [&[&str]; 11] = [
     &["herd"],
     &["clover"],
     &["memcached", "telemetry/stats/describe"],
-    &["listeners", "memory", "server"],
+    &["preflight", "memory", "server"],
 ];
 
 /// The path of a module below its crate: `["runtime", "worker"]`.

@@ -12,15 +12,16 @@ use herdwick_request::{Clock, Second};
 use crate::{
     net::{
         auth::Auth,
-        listen::{ListenerInfo, Opened},
+        listeners::{ListenerInfo, Opened},
         tls::Certificates,
         udp,
     },
     settings::{
         config::{Config, Engine, Offers, Protocol, ShutdownHook},
+        connections::Limits,
         error::StartError,
-        listen::Listen,
-        tuning::{Limits, MemoryLimit, Tunables},
+        listen_address::Listen,
+        tuning::{MemoryLimit, Tunables},
     },
     telemetry::{leases::LeaseCounters, watch},
 };

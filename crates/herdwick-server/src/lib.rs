@@ -13,9 +13,9 @@
 //! | `server` | starts and ends a server, and all its threads |
 //! | `settings` | the configuration, why a start failed, values that may change at run time, the connection count and limit, LRU crawler settings and progress |
 //! | `context` | what all workers share: settings, limits, users, certificates, counters that belong to no worker |
-//! | `listeners` | opens the listeners and the metrics address, and reads users and certificates, before the stores are opened, so that a failed start leaves the memory file as it was |
+//! | `preflight` | what a start does before it opens the stores: opens the listeners and the metrics address, reads users and certificates, so that a failed start leaves the memory file as it was |
 //! | `file_lock` | `flock` on a file that two servers must not share |
-//! | `telemetry` | counters and the tables that declare them, `stats`, hot keys, counts by prefix, `watch` |
+//! | `telemetry` | snapshots of all counters, hot keys, counts by prefix; in `stats`, the tables that declare every statistic, from which `stats` and the metrics page are read; in `watch`, the events of `watch` |
 //! | `runtime` | a worker's loop, sleep and shutdown; partitions and their locks; forwarding to other workers and the encoding of a batch's replies; upload permits; LRU crawler and key dumps; clocks and CPUs |
 //! | `net` | sockets: listeners, and one byte stream over TCP, TLS, a unix socket or one UDP request |
 //! | `net/auth` | users and passwords (`-Y`, MEMCACHED_SASL_PWDB); SASL PLAIN and SCRAM-SHA-256; the commands are in `memcached/gate` and `memcached/sasl` |
@@ -25,21 +25,21 @@
 //! | `threads/accept` | the thread that accepts connections, polls the UDP sockets (`net/udp`) and deals both to the workers round-robin; the thread for TLS handshakes |
 //! | `threads/metrics` | the page for Prometheus, and the thread that serves it over HTTP |
 //! | `threads/event_writer` | the thread that writes events to watchers (`watch`) |
-//! | `memcached` | serves connections of memcached's clients in turns: runs, rounds, replies, uploads; their memory budget, authentication, commands to the whole server; the decoders are in `herdwick-memcache` |
+//! | `memcached` | serves connections of memcached's clients in turns: runs, rounds, replies, uploads; their memory budget and timeouts, authentication, commands to the whole server (`stats`, `flush_all`, `watch`); the decoders are in `herdwick-memcache` |
 //! | `herd` | the HERD front end of a worker: serves requests, executes the lease manager's orders, reopens a lost device; the fabrics' devices, opened at the start |
 //! | `herd/lease` | hellos and leases: memory for clients on a fabric; in `manager`, the thread that grants and revokes leases |
-//! | `clover` | the engine Clover: its data node and metadata server as a front end of its one worker; memcached's port then stores nothing |
-//! | `memory` | fits the configuration into `-m` (fewer workers, no fabrics, smaller items) and divides it; opens the stores and the memory file (`-e`); creates the lease service and the HERD front ends |
+//! | `clover` | the engine Clover: its data node and metadata server as a front end of its one worker, and the division of `-m` for it; memcached's port then stores nothing |
+//! | `memory` | fits the configuration into `-m` (fewer workers, no fabrics, smaller items) and divides it; opens the stores and the memory file (`-e`); creates the lease service and the front ends of fabrics |
 #![forbid(unsafe_code)]
 
 mod clover;
 mod context;
 mod file_lock;
 mod herd;
-mod listeners;
 mod memcached;
 mod memory;
 mod net;
+mod preflight;
 mod runtime;
 mod server;
 mod settings;
@@ -50,8 +50,8 @@ pub use herd::{fabrics::FabricStatus, lease::check_lease_directory};
 pub use herdwick_herd::RequestPath;
 pub use herdwick_providers::ListenOptions;
 pub use memory::{
-    reduce::Reduced,
-    restart::{Cold, Restart},
+    fit_config::Reduced,
+    recovery::{Cold, Restart},
 };
 pub use server::{Server, spawn};
 pub use settings::{
@@ -63,15 +63,16 @@ pub use settings::{
     },
     error::StartError,
     file_error::MemoryFileError,
-    listen::{Address, Interface, Listen},
-    network::{Network, Udp},
+    listen_address::{Address, Interface, Listen},
     pin::Pin,
     tls::{ClientCertificates, KeyFormat, Tls, TlsError},
     tuning::Tuning,
+    udp::{Network, Udp},
 };
 pub use telemetry::{
     leases::LeaseNames,
     stats::{
-        GeneralNames, StatisticDescription, StatisticKind, Unit, WorkerNames, names, statistics,
+        GeneralNames, StatisticDescription, StatisticKind, Unit, WorkerNames,
+        composed_names as names, statistics,
     },
 };

@@ -25,21 +25,23 @@ use crate::{
         fabrics::{FabricStatus, OpenFabrics},
         lease::{Closing, HelloResponder, LeaseService, WorkerEnd},
     },
-    listeners::Listeners,
     memcached::{MemcachedFront, Owners},
     memory::{
         file::MemoryFile,
-        reduce::{self, Reduced},
-        restart::Restart,
-        split::{LeaseBounds, Stores, lease_socket, stores},
+        fit_config::{self, Reduced},
+        recovery::Restart,
+        split::{LeaseBounds, lease_socket},
+        stores::{Stores, stores},
     },
     net::{auth::Auth, stream::Stream, unix::SocketFile},
+    preflight::Preflight,
     runtime::{
         cross_core::CrossCore,
         front::{Front, Tokens},
         parking::WakeupFd,
         partition_lock::Partitions,
         pin::{allowed_cpus, on_cpu},
+        readiness::WAKE,
         shutdown::Shutdown,
         spin::AdaptiveSpin,
         time::ServerClock,
@@ -49,12 +51,12 @@ use crate::{
     settings::{
         config::Config,
         error::{StartError, refused},
-        listen::Address,
+        listen_address::Address,
         tuning::Tuning,
     },
-    telemetry::{counters::WorkerCounters, stats::PollCounters, watch::Journal},
+    telemetry::{snapshot::WorkerCounters, stats::PollCounters, watch::Journal},
     threads::{
-        accept::{self, Acceptor, HandshakeQueue, WAKE},
+        accept::{self, Acceptor, HandshakeQueue},
         event_writer::{Asking, EventWriter},
         metrics::HttpListener,
     },
@@ -87,14 +89,14 @@ pub struct Server {
 /// [`StartError`]: nothing is left running.
 pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let cpus = allowed_cpus();
-    let (workers, reduced) = reduce::settle(&mut config, cpus.len())?;
+    let (workers, reduced) = fit_config::settle(&mut config, cpus.len())?;
     let pinned = config.pin.cpus(&cpus, workers)?;
     let fabrics = OpenFabrics::open(&mut config, workers)?;
     let mut left_out = Vec::new();
     let socket = lease_socket(&mut config, &mut left_out)?;
     let leases = LeaseBounds::new(&config);
-    let listeners = Listeners::open(&config, &mut left_out)?;
-    let (opened, metrics, admitted) = (listeners.opened, listeners.metrics, listeners.credentials);
+    let preflight = Preflight::open(&config, &mut left_out)?;
+    let (opened, metrics, admitted) = (preflight.opened, preflight.metrics, preflight.credentials);
     let mut stores = stores(&config, workers)?;
     let timer = stores.timer;
     let (polls, wakeups) = polls(workers)?;

@@ -3,7 +3,7 @@
 //! themselves.
 
 mod counters;
-mod memory;
+mod split;
 
 use std::{collections::HashMap, io, net::IpAddr, os::fd::AsRawFd, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     settings::error::StartError,
 };
 pub(crate) use counters::CloverCounters;
-pub(crate) use memory::{STORE_BYTES, geometry, lease_bytes};
+pub(crate) use split::{STORE_BYTES, geometry, lease_bytes};
 
 /// Longest sleep while there are clients: leases run out, and keys are examined in turn.
 const TICK: Duration = Duration::from_millis(10);

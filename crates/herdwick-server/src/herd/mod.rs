@@ -2,7 +2,7 @@
 //! queue, and sends replies, over any provider; executes the lease manager's orders; reopens a lost
 //! device.
 
-mod counted;
+mod counted_partition;
 pub(crate) mod fabrics;
 pub(crate) mod lease;
 mod worker_leases;
@@ -29,7 +29,7 @@ use crate::{
     herd::lease::{LeaseAnswer, LeaseId, LeaseOrder, Terms, WorkerEnd},
     runtime::front::{Activity, Front, Pass, Tokens},
 };
-use counted::{Counted, FrontCounters};
+use counted_partition::{Counted, FrontCounters};
 use worker_leases::HeldLeases;
 
 /// The parameters of a front end.

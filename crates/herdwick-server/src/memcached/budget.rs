@@ -9,7 +9,7 @@ use herdwick_memcache::GET_LINE_BYTES_MAX;
 use crate::{
     runtime::{upload_permits::WorkerPermits, wait_queue::WaitQueue},
     settings::config::Timeouts,
-    telemetry::counters::{Closed, WorkerCounters},
+    telemetry::snapshot::{Closed, WorkerCounters},
 };
 
 use super::connection::{Connection, Room, SMALL_BYTES, Share};

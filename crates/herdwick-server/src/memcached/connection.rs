@@ -7,10 +7,10 @@ use herdwick_herd::hello::{Claim, MAGIC};
 use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX};
 
 use super::{
-    activity::ActivityTimer,
     buffer::{INPUT_BYTES_MAX, Input, Output, Pool},
     gather::{Gather, OrderedReplies, Purpose},
     run::{Cursor, Progress},
+    timeouts::ActivityTimer,
     upload_state::Upload,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
         upload_permits::Permit,
     },
     settings::config::Protocol,
-    telemetry::counters::WorkerCounters,
+    telemetry::snapshot::WorkerCounters,
 };
 
 /// A connection that holds no more than this is not closed to free memory.

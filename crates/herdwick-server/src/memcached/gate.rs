@@ -5,8 +5,8 @@
 
 use herdwick_memcache::{Keys, text};
 
-use super::{connection::Connection, run::Progress, state::Service};
-use crate::{net::auth::Auth, telemetry::counters::WorkerCounters};
+use super::{connection::Connection, run::Progress, service::Service};
+use crate::{net::auth::Auth, telemetry::snapshot::WorkerCounters};
 
 /// Maximum length of `user password` in bytes (memcached's `MAX_AUTH_REQ_LEN`).
 const TOKEN_BYTES_MAX: usize = 16 << 10;

@@ -14,7 +14,7 @@ use crate::{
         forward::{ForwardBatch, Order},
         owned_requests::OwnedRequests,
     },
-    telemetry::{counters::Snapshot, prefixes::Prefixes},
+    telemetry::{prefixes::Prefixes, snapshot::Snapshot},
 };
 
 /// A round of one connection in which other workers take part, until the last reply has arrived.

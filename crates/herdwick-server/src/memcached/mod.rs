@@ -1,25 +1,25 @@
 //! The front end for memcached's clients: one worker's connections over TCP, TLS, unix sockets and UDP,
 //! served in turns. A connection is identified by its index in a table and a generation number.
 
-mod activity;
-mod admin;
-mod binary_commands;
 mod budget;
 mod buffer;
-mod commands;
 mod connection;
 mod gate;
 mod gather;
-mod listing;
 mod locked_partitions;
+mod operator_lines;
 mod owners;
+mod round;
 mod run;
 mod sasl;
+mod server_commands;
+mod server_packets;
 mod service;
-mod state;
 mod statistics;
+mod stats_conns;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 mod turn;
 mod upload;
 mod upload_state;
@@ -43,12 +43,12 @@ use crate::{
     context::Context,
     herd::lease::{CountedConnection, HelloResponder, LeaseArrival},
     memcached::{
-        activity::ActivityTimer,
         budget::CHECK,
         buffer::UPLOAD_BYTES_MIN,
         connection::{Connection, Flow, Room},
         gather::{Gather, Purpose},
-        state::Service,
+        service::Service,
+        timeouts::ActivityTimer,
         turn::Turn,
     },
     net::{stream::Stream, udp::Sent},
@@ -59,7 +59,7 @@ use crate::{
         upload_permits::Permits,
     },
     telemetry::{
-        counters::Closed,
+        snapshot::Closed,
         watch::{What, topic},
     },
     threads::event_writer::Asking,
@@ -474,7 +474,7 @@ impl Front for MemcachedFront {
         let next = from + LISTED_PER_STEP;
         let some = self.connections.iter().skip(from).take(LISTED_PER_STEP);
         for connection in some.flatten() {
-            listing::encode(connection, now.0, out);
+            stats_conns::encode(connection, now.0, out);
         }
         (next < self.connections.len()).then_some(next)
     }

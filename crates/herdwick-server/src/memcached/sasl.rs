@@ -9,11 +9,11 @@ use herdwick_memcache::{
     meta::KeyRoom,
 };
 
-use super::{connection::Connection, run::Progress, state::Service};
+use super::{connection::Connection, run::Progress, service::Service};
 use crate::{
     context::VERSION,
     net::auth::{Auth, MECHANISMS, SaslExchange, SaslStep},
-    telemetry::counters::WorkerCounters,
+    telemetry::snapshot::WorkerCounters,
 };
 
 /// Maximum length of a mechanism's name in bytes (memcached's `MAX_SASL_MECH_LEN`).

@@ -10,8 +10,8 @@ use crate::{
     context::Context,
     runtime::reply_encoding::Encoder,
     telemetry::{
-        counters::{Snapshot, StatsView},
         hot::KEYS_MAX,
+        snapshot::{Snapshot, StatsView},
         stats::{self, Stats},
     },
 };

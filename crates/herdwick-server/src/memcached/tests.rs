@@ -15,7 +15,7 @@ use mio::{Events, Poll, Token, Waker};
 use super::*;
 use crate::{
     context::Credentials,
-    net::{listen::Opened, unix::UnixSocket},
+    net::{listeners::Opened, unix::UnixSocket},
     runtime::{
         cross_core::CrossCore,
         parking::WakeupFd,
@@ -24,7 +24,7 @@ use crate::{
         time::ServerClock,
     },
     settings::{config::Config, tuning::MemoryLimit},
-    telemetry::{counters::WorkerCounters, watch::Journal},
+    telemetry::{snapshot::WorkerCounters, watch::Journal},
 };
 
 const WORKERS: usize = 2;

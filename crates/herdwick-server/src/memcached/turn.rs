@@ -3,7 +3,7 @@
 use super::{
     buffer::{INPUT_BYTES_MAX, LONG_INPUT_BYTES_MAX},
     connection::{Connection, Flow, Room},
-    state::{Round, Service},
+    service::{Round, Service},
     upload::{self, Went},
 };
 use crate::runtime::{forward::ReplyTo, front::Pass};

@@ -14,7 +14,7 @@ use super::{
     gather::Gather,
     locked_partitions,
     run::Progress,
-    state::{AbortedUpload, Service},
+    service::{AbortedUpload, Service},
     upload_state::{Upload, UploadPlace},
 };
 use crate::runtime::reply_encoding::{BatchEncoder, Large};
@@ -25,7 +25,7 @@ use crate::runtime::{
     partition_lock::Guard,
     upload_steps::UploadStep,
 };
-use crate::telemetry::counters::WorkerCounters;
+use crate::telemetry::snapshot::WorkerCounters;
 
 /// Maximum bytes read in one turn.
 const READ_BYTES: usize = 64 << 10;

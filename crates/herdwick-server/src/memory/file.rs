@@ -24,7 +24,7 @@ use zerocopy::{
 
 use super::{
     disk_space::{PIECE, beside, free_bytes, zero},
-    restart::Cold,
+    recovery::Cold,
 };
 use crate::{file_lock::open_locked, settings::file_error::MemoryFileError};
 

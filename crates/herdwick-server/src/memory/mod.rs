@@ -1,8 +1,9 @@
-//! Memory: how `-m` is divided; the stores, lease service and HERD front ends that are created in it; and
-//! the memory file (`-e`).
+//! Memory: how the configuration is fitted into `-m` and how that is divided; the stores, lease service and
+//! front ends of fabrics that are created in it; and the memory file (`-e`).
 
 mod disk_space;
 pub(crate) mod file;
-pub(crate) mod reduce;
-pub(crate) mod restart;
+pub(crate) mod fit_config;
+pub(crate) mod recovery;
 pub(crate) mod split;
+pub(crate) mod stores;

@@ -2,7 +2,7 @@
 //! accepts the connections.
 
 pub(crate) mod auth;
-pub(crate) mod listen;
+pub(crate) mod listeners;
 pub(crate) mod stream;
 pub(crate) mod tls;
 pub(crate) mod udp;

@@ -14,7 +14,7 @@ use crate::{
         partition::{Partition, Uploader},
         upload_steps::UploadStep,
     },
-    telemetry::counters::WorkerCounters,
+    telemetry::snapshot::WorkerCounters,
 };
 
 /// Forwarded batches in flight from one worker to another. With the size of a batch

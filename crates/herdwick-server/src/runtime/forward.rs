@@ -17,8 +17,8 @@ use crate::{
         upload_steps::UploadSteps,
     },
     telemetry::{
-        counters::{Snapshot, WorkerCounters},
         prefixes::Prefixes,
+        snapshot::{Snapshot, WorkerCounters},
     },
 };
 

@@ -12,7 +12,7 @@ use crate::{
         partition::PassStart,
         partition_lock::{Guard, Own, Partitions},
     },
-    telemetry::counters::WorkerCounters,
+    telemetry::snapshot::WorkerCounters,
 };
 
 /// A transport of one worker: sockets, or a fabric's request lines.

@@ -1,8 +1,15 @@
-//! Waits for events (epoll_wait). A signal ends the wait early; any other error ends the thread.
+//! Waits for events (epoll_wait): a signal ends the wait early, any other error ends the thread. The
+//! token of a waker, and the number of events of one wait.
 
 use std::{io::ErrorKind, time::Duration};
 
-use mio::{Events, Poll};
+use mio::{Events, Poll, Token};
+
+/// Maximum number of events per `epoll_wait` of the threads that accept; those left over come first in the
+/// next.
+pub(crate) const EVENTS: usize = 64;
+/// The token of a waker. Sockets count from 0, so none has it.
+pub(crate) const WAKE: Token = Token(usize::MAX);
 
 /// Waits for events, at most for `limit`. A signal ends the wait early and without events, so
 /// callers check everything they wait for.
@@ -22,7 +29,7 @@ pub(crate) fn wait(poll: &mut Poll, events: &mut Events, limit: Option<Duration>
 
 #[cfg(test)]
 mod tests {
-    use mio::{Token, Waker};
+    use mio::Waker;
 
     use super::*;
 

@@ -11,7 +11,7 @@ use herdwick_memcache::{
 };
 use herdwick_request::{Clock, Reply, Request, Sink};
 
-use crate::telemetry::counters::WorkerCounters;
+use crate::telemetry::snapshot::WorkerCounters;
 
 /// Output size in bytes from which a connection or a forwarded batch takes no further values. So
 /// each holds at most this much and one item.

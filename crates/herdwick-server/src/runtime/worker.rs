@@ -22,14 +22,14 @@ use crate::{
         upload_permits::Permits,
     },
     telemetry::{
-        counters::{Snapshot, TransportCount, WorkerCounters},
+        snapshot::{Snapshot, TransportCount, WorkerCounters},
         stats::PollCounters,
     },
 };
 
 /// While work was recently found in memory, only one in this many passes looks for anything else: at
 /// sockets, a poll of which takes longer than a request, at the clock, the memory limit and orders.
-/// The first requests that others find are executed by the time of the last whole pass.
+/// Requests of a pass between two whole ones see the time of the earlier one.
 const WHOLE_EVERY: u32 = 16;
 /// Longest sleep of a worker, so that it notices timeouts.
 const TICK: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{WORKERS_MAX, error::StartError, listen::Listen, network::Udp, pin::Pin, tls::Tls};
+use super::{WORKERS_MAX, error::StartError, listen_address::Listen, pin::Pin, tls::Tls, udp::Udp};
 use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
 use herdwick_memcache::binary::REQUEST;
 use herdwick_providers::{ListenOptions, Wanted};

@@ -7,7 +7,8 @@ use herdwick_mica::StoreError;
 use herdwick_providers::{Fabric, ListenError};
 
 use super::{
-    WORKERS_MAX, auth_error::AuthError, file_error::MemoryFileError, listen::Address, tls::TlsError,
+    WORKERS_MAX, auth_error::AuthError, file_error::MemoryFileError, listen_address::Address,
+    tls::TlsError,
 };
 
 /// Why a server did not start.

@@ -3,14 +3,15 @@
 
 pub(crate) mod auth_error;
 pub(crate) mod config;
+pub(crate) mod connections;
 pub(crate) mod crawler;
 pub(crate) mod error;
 pub(crate) mod file_error;
-pub(crate) mod listen;
-pub(crate) mod network;
+pub(crate) mod listen_address;
 pub(crate) mod pin;
 pub(crate) mod tls;
 pub(crate) mod tuning;
+pub(crate) mod udp;
 
 /// Largest number of workers.
 pub const WORKERS_MAX: usize = 256;

@@ -1,10 +1,10 @@
 //! What the server reports: counters, statistics, metrics, hot keys, counts by prefix, and the events
 //! of `watch`.
 
-pub(crate) mod counters;
 pub(crate) mod hot;
 pub(crate) mod leases;
 pub(crate) mod prefixes;
+pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod uri;
 pub(crate) mod watch;

@@ -8,18 +8,17 @@
 //! reports when the memory is released. The lease manager names no provider; what a worker grants is an
 //! opaque ticket.
 
-mod claimed_connection;
-mod client;
 mod manager;
 mod orders;
+mod port_claim;
 mod quota;
 mod service;
 mod socket;
 mod tokens;
 
-pub(crate) use claimed_connection::{CountedConnection, LeaseArrival};
 pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
 pub(crate) use orders::{LeaseAnswer, LeaseId, LeaseKind, LeaseOrder, Terms, WorkerEnd};
+pub(crate) use port_claim::{CountedConnection, LeaseArrival};
 pub(crate) use service::{Closing, HelloResponder, LeaseService, Offered};
 pub(crate) use socket::LeaseListener;
 pub use socket::check_lease_directory;

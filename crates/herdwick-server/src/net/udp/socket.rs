@@ -10,7 +10,7 @@ use std::{
 use mio::{Interest, Registry, Token, net::UdpSocket};
 
 use super::{FRAME_BYTES, HEADER_BYTES, Refused, UdpExchange};
-use crate::settings::network::Udp;
+use crate::settings::udp::Udp;
 
 /// Maximum length of a datagram in bytes.
 const DATAGRAM_BYTES: usize = 64 << 10;

@@ -1,7 +1,7 @@
 //! The families of the metrics page that several statistics share, and those that none supplies
 //! alone.
 
-use super::registry::{Family, StatisticKind};
+use super::statistic::{Family, StatisticKind};
 
 const fn family(name: &'static str, kind: StatisticKind, help: &'static str) -> Family {
     Family { name, kind, help }

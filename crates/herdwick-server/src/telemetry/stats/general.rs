@@ -1,16 +1,16 @@
 //! The table of `stats`: memcached's names in memcached's order, then this server's own. A worker's
 //! counter is declared here, where it is shown; its row makes the field that it counts in.
 //!
-//! Circular import with `counters` and `workers`: a row declares a counter, and reads it from a snapshot
+//! Circular import with `snapshot` and `workers`: a row declares a counter, and reads it from a snapshot
 //! of all counters.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::registry::{SLOT_BYTES, Value, ZERO, counted};
+use super::statistic::{SLOT_BYTES, Value, ZERO, counted};
 use crate::{
     context::{HERDWICK_VERSION, VERSION},
     net::unix,
-    telemetry::counters::StatsView,
+    telemetry::snapshot::StatsView,
 };
 
 counted! {

@@ -2,30 +2,30 @@
 //! machinery that does not exist here is 0, as in a memcached that does not use it. Everything
 //! refused or dropped follows at the end of `stats`, under names of its own.
 
-mod class;
+pub mod composed_names;
 mod describe;
 pub(crate) mod families;
 mod general;
-pub mod names;
+mod items_and_slabs;
 mod output;
-pub(crate) mod registry;
 mod settings;
+pub(crate) mod statistic;
 mod workers;
 
 use crate::telemetry::{
-    counters::{StatsView, TransportCount},
     leases::LEASES,
+    snapshot::{StatsView, TransportCount},
 };
 
-use class::{ITEMS, PAGE_ONLY, SLAB, SLABS};
 pub use describe::{StatisticDescription, statistics};
 use general::GENERAL;
 pub use general::GeneralNames;
 pub(crate) use general::WorkerCounters;
+use items_and_slabs::{ITEMS, PAGE_ONLY, SLAB, SLABS};
 pub(crate) use output::Stats;
-pub(crate) use registry::{Family, Series, Statistic, Value, counted};
-pub use registry::{StatisticKind, Unit};
 pub(crate) use settings::settings;
+pub(crate) use statistic::{Family, Series, Statistic, Value, counted};
+pub use statistic::{StatisticKind, Unit};
 pub use workers::WorkerNames;
 pub(crate) use workers::{
     PollCounters, by_reason, by_worker, each_of_worker, hot_keys, hottest,

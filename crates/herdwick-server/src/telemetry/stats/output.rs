@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::registry::{Statistic, Value};
+use super::statistic::{Statistic, Value};
 
 /// Receives statistics, each a name and a value.
 pub(crate) struct Stats<'a>(pub(crate) &'a mut dyn FnMut(&str, &dyn Display));

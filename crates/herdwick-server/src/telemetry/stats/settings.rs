@@ -9,7 +9,7 @@ use crate::{
         auth::Auth,
         tls::{self, Certificates},
     },
-    settings::{listen::Listen, tls::Tls},
+    settings::{listen_address::Listen, tls::Tls},
 };
 
 /// A setting: its name, and its value as text.

@@ -1,19 +1,19 @@
 //! Statistics that memcached does not have: `stats workers` and `stats hotkeys`.
 //!
-//! Circular import with `counters` and `general`: a row declares a counter, and reads it from a snapshot
+//! Circular import with `snapshot` and `general`: a row declares a counter, and reads it from a snapshot
 //! of all counters.
 
 use super::{
+    composed_names::{BATCHES, HotKeyStatistic, REQUESTS, of_hot_key, of_transport, of_worker},
     families,
-    names::{BATCHES, HotKeyStatistic, REQUESTS, of_hot_key, of_transport, of_worker},
     output::Stats,
-    registry::{Family, counted},
+    statistic::{Family, counted},
 };
 use crate::{
     context::Settings,
     telemetry::{
-        counters::{Snapshot, StatsView},
         hot::{self, HotKey},
+        snapshot::{Snapshot, StatsView},
         uri::Uri,
     },
 };

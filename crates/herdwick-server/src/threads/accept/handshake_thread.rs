@@ -6,13 +6,19 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use herdwick_mem::spsc::{self, Consumer, Producer};
 use mio::{Events, Poll, Waker, net::TcpStream};
 
-use super::polling::{EVENTS, RETRY, WAKE};
 use crate::{
     context::Context,
     net::tls::{Certificates, HandshakeProgress, Handshakes, TlsStream},
-    runtime::{readiness, shutdown::Shutdown, time::ServerClock},
+    runtime::{
+        readiness::{self, EVENTS, WAKE},
+        shutdown::Shutdown,
+        time::ServerClock,
+    },
     settings::error::{StartError, refused},
 };
+
+/// Pause before a connection that found a queue full, to this thread or to a worker, is queued again.
+pub(super) const RETRY: Duration = Duration::from_millis(1);
 
 /// A connection before its handshake.
 pub(super) struct Beginning {

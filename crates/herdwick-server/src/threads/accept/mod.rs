@@ -2,7 +2,6 @@
 //! completes TLS handshakes before the workers see a connection.
 
 mod handshake_thread;
-mod polling;
 
 use std::{
     collections::VecDeque,
@@ -18,14 +17,18 @@ use mio::{
     net::{TcpListener, TcpStream},
 };
 
+use handshake_thread::RETRY;
 pub(crate) use handshake_thread::{HandshakeQueue, handshakes};
-pub(crate) use polling::WAKE;
-use polling::{EVENTS, RETRY};
 
 use crate::{
     context::Context,
-    net::{listen::StreamListener, stream::Stream, udp::UdpListener},
-    runtime::{parking::WakeupFd, readiness, shutdown::Shutdown, time::ServerClock},
+    net::{listeners::StreamListener, stream::Stream, udp::UdpListener},
+    runtime::{
+        parking::WakeupFd,
+        readiness::{self, EVENTS},
+        shutdown::Shutdown,
+        time::ServerClock,
+    },
 };
 
 /// How long accepting pauses when the process has no descriptors left, or `-c` is reached.

@@ -26,8 +26,7 @@ use crate::{
         time::ServerClock,
     },
     settings::error::StartError,
-    telemetry::counters::Snapshot,
-    threads::accept::WAKE,
+    telemetry::snapshot::Snapshot,
 };
 use http_client::{HttpClient, HttpStep};
 
@@ -63,7 +62,7 @@ impl HttpListener {
             let poll = Poll::new()?;
             poll.registry()
                 .register(&mut listener, LISTENER, Interest::READABLE)?;
-            let wakeup = WakeupFd::new(Waker::new(poll.registry(), WAKE)?);
+            let wakeup = WakeupFd::new(Waker::new(poll.registry(), readiness::WAKE)?);
             Ok(Self {
                 address: listener.local_addr()?,
                 listener,

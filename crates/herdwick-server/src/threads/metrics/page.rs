@@ -10,7 +10,7 @@ use prometheus::{
 use crate::{
     context::{Context, VERSION},
     telemetry::{
-        counters::{Snapshot, StatsView},
+        snapshot::{Snapshot, StatsView},
         stats::{self, Family, StatisticKind, families},
         uri::Uri,
     },

@@ -6,6 +6,7 @@
 //! written as methods of it.
 
 mod claims;
+mod lease_record;
 mod new_sockets;
 mod unread_grants;
 
@@ -31,9 +32,7 @@ use herdwick_providers::Fabric;
 use mio::{Events, Interest, Poll, Token as Key};
 
 use super::{
-    LeaseAnswer, LeaseArrival, LeaseId, LeaseKind, LeaseOrder, LeaseTokens,
-    client::{Client, Grants},
-    quota::Quotas,
+    LeaseAnswer, LeaseArrival, LeaseId, LeaseKind, LeaseOrder, LeaseTokens, quota::Quotas,
     socket::send_frame,
 };
 use crate::{
@@ -41,6 +40,7 @@ use crate::{
     runtime::{readiness, time::ServerClock},
     telemetry::leases::{LeaseCounters, count},
 };
+use lease_record::{Grants, LeaseRecord};
 use new_sockets::NewSockets;
 use unread_grants::Unread;
 
@@ -99,7 +99,7 @@ pub(crate) struct LeaseManager {
     /// For each fabric, the link to each worker.
     links: Vec<Vec<WorkerLink>>,
     answers: Receiver<(usize, LeaseAnswer)>,
-    clients: HashMap<LeaseId, Client>,
+    clients: HashMap<LeaseId, LeaseRecord>,
     next: usize,
     /// The epoch of the previous lease.
     epoch: u16,
@@ -368,7 +368,8 @@ impl LeaseManager {
     }
 
     fn handle_timeouts(&mut self, now: Duration) {
-        let late = |client: &Client| client.stream.is_some() && client.shake.poll_timeout() <= now;
+        let late =
+            |client: &LeaseRecord| client.stream.is_some() && client.shake.poll_timeout() <= now;
         let late: Vec<LeaseId> = self
             .clients
             .iter()
@@ -438,7 +439,7 @@ impl LeaseManager {
 }
 
 /// Records that a client has accepted, and that `workers` are to connect it. Returns its fabric.
-fn accepted(client: &mut Client, workers: usize) -> Fabric {
+fn accepted(client: &mut LeaseRecord, workers: usize) -> Fabric {
     client.connecting = workers;
     // Nothing was sent since the grant, so what lies unread now is the grant; what lies unread later is
     // an answer, which carries no descriptors.

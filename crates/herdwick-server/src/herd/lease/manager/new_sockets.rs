@@ -11,8 +11,9 @@ use std::{cmp::Reverse, collections::HashMap, io::ErrorKind, time::Duration};
 use mio::Token as Key;
 
 use super::{
-    super::{CountedConnection, LeaseArrival, LeaseId, client::Client, quota::Holder},
+    super::{CountedConnection, LeaseArrival, LeaseId, quota::Holder},
     LeaseManager,
+    lease_record::LeaseRecord,
 };
 use crate::{net::stream::Stream, telemetry::leases::count};
 
@@ -114,7 +115,7 @@ impl LeaseManager {
             return None;
         }
         let holder = holder(&stream);
-        let client = Client::new(stream, slot, holder, now);
+        let client = LeaseRecord::new(stream, slot, holder, now);
         self.clients.insert(id, client);
         self.next += 1;
         Some(id)
@@ -140,7 +141,7 @@ impl LeaseManager {
             };
             // It may have sent its claim since it was last read.
             self.handle_client(*id, now);
-            if self.clients.get(id).is_some_and(Client::is_silent) {
+            if self.clients.get(id).is_some_and(LeaseRecord::is_silent) {
                 count(&self.counters.unclaimed_refused);
                 self.end(*id);
             }

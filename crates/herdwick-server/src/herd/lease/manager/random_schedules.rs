@@ -186,7 +186,7 @@ impl World {
         let counters = &self.manager.counters;
         assert_eq!(counters.bytes.load(Ordering::Relaxed), bytes as u64);
         assert!(bytes <= BYTES_MAX && claimed().count() <= LEASES_MAX);
-        let lives = |client: &&Client| client.live && client.stream.is_some();
+        let lives = |client: &&LeaseRecord| client.live && client.stream.is_some();
         let live = clients.values().filter(lives).count() as u64;
         assert_eq!(counters.live.load(Ordering::Relaxed), live);
         for id in self.held.iter().flatten() {

@@ -1,5 +1,5 @@
-//! Timing of a connection: how long it has been idle, whether a command is overdue, and whether its
-//! peer stalls while other connections wait for memory.
+//! When a connection is closed for its timing: how long it has been idle, whether a command is overdue, and
+//! whether its peer stalls while other connections wait for memory.
 
 /// Minimum rate of a command: each 64 KiB received extend its timeout by a second.
 const BYTES_PER_SECOND_MIN: u64 = 64 << 10;

@@ -3,19 +3,19 @@
 
 use crate::{
     context::Credentials,
-    net::listen::{self, Opened},
+    net::listeners::{self, Opened},
     settings::{config::Config, error::StartError},
     threads::metrics::HttpListener,
 };
 
-/// Open listeners, and what clients are admitted by.
-pub(crate) struct Listeners {
+/// What the operator's input opened: listeners, and what clients are admitted by.
+pub(crate) struct Preflight {
     pub(crate) opened: Opened,
     pub(crate) metrics: Option<HttpListener>,
     pub(crate) credentials: Credentials,
 }
 
-impl Listeners {
+impl Preflight {
     /// Opens listeners and the metrics address, and reads the files of users and certificates. The server
     /// does so before it opens the stores: a start that fails on the operator's input must leave the items
     /// in the memory file (`-e`).
@@ -24,7 +24,7 @@ impl Listeners {
         left_out: &mut Vec<StartError>,
     ) -> Result<Self, StartError> {
         let credentials = Credentials::read(config)?;
-        let mut opened = listen::open(config)?;
+        let mut opened = listeners::open(config)?;
         left_out.append(&mut opened.left_out);
         Ok(Self {
             opened,

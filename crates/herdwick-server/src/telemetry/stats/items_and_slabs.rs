@@ -1,8 +1,8 @@
 //! The tables of `stats items` and `stats slabs`, in which the store is shown as one class, and what the
 //! metrics page has beyond `stats`.
 
-use super::registry::{SLOT_BYTES, ZERO, table};
-use crate::telemetry::counters::StatsView;
+use super::statistic::{SLOT_BYTES, ZERO, table};
+use crate::telemetry::snapshot::StatsView;
 
 /// Returns the chunks of the store, which are of 8 bytes.
 fn chunks(v: &StatsView<'_>) -> u64 {

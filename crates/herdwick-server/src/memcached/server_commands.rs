@@ -1,7 +1,7 @@
 //! Commands that are not requests to one partition: they are answered at once, or broadcast to all
 //! workers.
 //!
-//! Circular import with `binary_commands`: a packet has the effect of the command of the same meaning, and is begun
+//! Circular import with `server_packets`: a packet has the effect of the command of the same meaning, and is begun
 //! from here, as every command is.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,15 +10,14 @@ use herdwick_memcache::{Command, Keys, Refusal, Refused, binary, is_noreply, met
 use herdwick_request::Second;
 
 use super::{
-    admin::{Admin, CRAWLER_DISABLED, CrawlerOrder},
-    binary_commands,
     buffer::Output,
     connection::Connection,
     gather::{Gather, Purpose, Topic},
-    listing,
+    operator_lines::{Admin, CRAWLER_DISABLED, CrawlerOrder},
     run::{Progress, Stop},
-    state::{Round, Service},
-    statistics,
+    server_packets,
+    service::{Round, Service},
+    statistics, stats_conns,
 };
 use crate::{
     context::{Context, VERSION},
@@ -91,7 +90,7 @@ pub(super) fn begin(
             flush_all(flush.delay, Encoder::Text { noreply }, used, pass)
         }
         Command::Packet(packet) => {
-            binary_commands::begin(service, output, &packet, (used, discard), pass)
+            server_packets::begin(service, output, &packet, (used, discard), pass)
         }
         Command::Shutdown { known, noreply } => shutdown(service, output, known, noreply, used),
         Command::Unknown(line) if let Some(admin) = Admin::read(line, &service.context) => {
@@ -136,7 +135,7 @@ fn administer(
         Admin::Prefixes => return prefixes(Encoder::TEXT, used),
         Admin::Connections => {
             let out = output.buffer(&mut service.pool);
-            listing::say_listeners(&service.context, pass.start.clock, out);
+            stats_conns::say_listeners(&service.context, pass.start.clock, out);
             let dump = Dump::new(DumpFormat::Connections);
             return Begun::Dump { used, dump };
         }

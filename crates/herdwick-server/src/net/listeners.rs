@@ -17,8 +17,8 @@ use crate::{
     settings::{
         config::Config,
         error::StartError,
-        listen::{Address, Interface, Listen},
-        network::Udp,
+        listen_address::{Address, Interface, Listen},
+        udp::Udp,
     },
 };
 

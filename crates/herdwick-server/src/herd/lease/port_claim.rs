@@ -1,4 +1,4 @@
-//! A connection to the memcached port that began with a claim: a worker passes it to the lease manager.
+//! A claim over the memcached port: a worker passes the connection that began with it to the lease manager.
 //! It remains one of the `-c` connections until it is closed.
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! Operators' commands of memcached's text protocol, which the decoder returns as unknown lines:
-//! parsing, and the fixed replies to those without an effect here.
+//! Operators' commands of memcached's text protocol, which the decoder returns as unknown lines: parsing, and
+//! the fixed replies to those without an effect here. `server_commands` executes them, and `flush_all` and
+//! `cache_memlimit`, which the decoder knows.
 
 use herdwick_memcache::{Keys, text};
 

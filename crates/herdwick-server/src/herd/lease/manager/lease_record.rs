@@ -10,10 +10,10 @@ use herdwick_herd::{
 };
 use herdwick_providers::Fabric;
 
-use super::{CountedConnection, Terms, quota::Holder};
+use super::super::{CountedConnection, Terms, quota::Holder};
 use crate::net::stream::Stream;
 
-pub(super) struct Client {
+pub(super) struct LeaseRecord {
     /// `None` once the lease ends; the record stays until every worker has revoked.
     pub(super) stream: Option<Stream>,
     /// Released with the stream.
@@ -46,7 +46,7 @@ pub(super) struct Grants {
     pub(super) fds: Vec<OwnedFd>,
 }
 
-impl Client {
+impl LeaseRecord {
     pub(super) fn new(
         stream: Stream,
         slot: Option<CountedConnection>,

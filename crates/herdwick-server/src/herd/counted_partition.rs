@@ -5,7 +5,7 @@ use herdwick_request::{Clock, Execute, Op, Reply, Request, Sink, Status};
 
 use crate::{
     runtime::{partition::PassStart, partition_lock::Own},
-    telemetry::counters::WorkerCounters,
+    telemetry::snapshot::WorkerCounters,
 };
 
 herdwick_fabric::counters! {

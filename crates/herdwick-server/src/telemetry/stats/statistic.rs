@@ -163,13 +163,13 @@ macro_rules! table {
         >] = &[$($crate::telemetry::stats::Statistic {
             name: stringify!($name),
             kind: $crate::telemetry::stats::StatisticKind::$kind,
-            unit: $crate::telemetry::stats::registry::table!(@unit $($unit)?),
+            unit: $crate::telemetry::stats::statistic::table!(@unit $($unit)?),
             help: concat!($($help),*).trim_ascii(),
-            series: $crate::telemetry::stats::registry::table!(
+            series: $crate::telemetry::stats::statistic::table!(
                 @series ($kind) (concat!($($help),*).trim_ascii())
                 $(($own $($slab)?))? $($family ($($label $value)+))?
             ),
-            read: |$view| $crate::telemetry::stats::registry::table!(
+            read: |$view| $crate::telemetry::stats::statistic::table!(
                 @read $view $((&$fields.$field) $(if ($present))?)? $(({ $($read)+ }))?
             ),
         }),+];
@@ -230,7 +230,7 @@ macro_rules! counted {
             $($(pub(crate) $field: $type,)?)+
         }
 
-        $crate::telemetry::stats::registry::counted!(
+        $crate::telemetry::stats::statistic::counted!(
             @sum $type $Fields [$($($kind $field,)?)+]
         );
 
@@ -245,7 +245,7 @@ macro_rules! counted {
             pub const NAMES: Self = Self { $($name: stringify!($name),)+ };
         }
 
-        $crate::telemetry::stats::registry::table! {
+        $crate::telemetry::stats::statistic::table! {
             view $view: $StatsView;
             fields $fields;
             $(#[$doc])*
@@ -269,7 +269,7 @@ macro_rules! counted {
         impl $Fields {
             /// Zeroes every counter, but not the gauges.
             pub(crate) fn reset(&mut self) {
-                $($crate::telemetry::stats::registry::counted!(@reset $kind self.$field);)+
+                $($crate::telemetry::stats::statistic::counted!(@reset $kind self.$field);)+
             }
         }
     };

@@ -1,7 +1,7 @@
 //! Packets of the binary protocol that are not requests to one partition: answered at once, or
 //! broadcast to all workers.
 //!
-//! Circular import with `commands`: a packet has the effect of the command of the same meaning, and is
+//! Circular import with `server_commands`: a packet has the effect of the command of the same meaning, and is
 //! begun from there, as every command is.
 
 use herdwick_memcache::{
@@ -11,9 +11,9 @@ use herdwick_memcache::{
 
 use super::{
     buffer::Output,
-    commands::{self, Begun},
     gather::Topic,
-    state::Service,
+    server_commands::{self, Begun},
+    service::Service,
     statistics,
 };
 use crate::{
@@ -35,18 +35,18 @@ pub(super) fn begin(
     if let Verb::Flush { delay } = packet.verb
         && may_flush
     {
-        return commands::flush_all(delay, encoder, used, pass);
+        return server_commands::flush_all(delay, encoder, used, pass);
     }
     if packet.verb == Verb::Stat
         && let Some(topic) = Topic::of(Keys::new(packet.key))
     {
-        return commands::stats(topic, encoder, used, pass);
+        return server_commands::stats(topic, encoder, used, pass);
     }
     if packet.verb == Verb::Stat && service.context.settings.offers.dump {
         match packet.key {
-            b"detail on" => return commands::detail(service, true, encoder, used),
-            b"detail off" => return commands::detail(service, false, encoder, used),
-            b"detail dump" => return commands::prefixes(encoder, used),
+            b"detail on" => return server_commands::detail(service, true, encoder, used),
+            b"detail off" => return server_commands::detail(service, false, encoder, used),
+            b"detail dump" => return server_commands::prefixes(encoder, used),
             _ => {}
         }
     }

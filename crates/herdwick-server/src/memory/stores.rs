@@ -1,0 +1,132 @@
+//! Opens the partitions: in memory, or in the memory file (`-e`) with the items of the previous server.
+
+use std::{path::Path, time::Duration};
+
+use herdwick_mica::{Store, StoreConfig};
+use herdwick_request::{HashKey, Second};
+
+use crate::{
+    memory::{
+        file::{MemoryFile, Parts},
+        recovery::Restart,
+        split::{partition_bytes, random_bytes},
+    },
+    runtime::time::ServerClock,
+    settings::{
+        config::Config, error::StartError, file_error::MemoryFileError, tuning::MemoryLimit,
+    },
+};
+
+/// The partitions and what belongs to them.
+pub(crate) struct Stores {
+    pub(crate) stores: Vec<Store>,
+    /// The key of the hash that distributes keys over partitions and index.
+    pub(crate) hash_key: HashKey,
+    /// The clock of their items.
+    pub(crate) timer: ServerClock,
+    /// The file of the items, if there is one, and what was recovered from it.
+    pub(crate) lasting: Option<(MemoryFile, Restart)>,
+}
+
+impl Stores {
+    /// Returns the limit that `cache_memlimit` can lower.
+    pub(crate) fn memory_limit(&self, config: &Config) -> MemoryLimit {
+        let unused_max = self.stores.iter().map(Store::unused_max).sum();
+        MemoryLimit::new(config.memory_bytes, unused_max)
+    }
+}
+
+pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
+    let mut stores = evicting_stores(config, workers)?;
+    if config.lossless {
+        stores.stores.iter_mut().for_each(Store::evict_nothing);
+    }
+    Ok(stores)
+}
+
+fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
+    let store = StoreConfig {
+        memory_bytes: partition_bytes(config, workers, config.memory_bytes),
+        item_bytes_max: config.item_bytes_max,
+        hash_key: random_key()?,
+    };
+    if let Some(path) = &config.memory_file {
+        return lasting_stores(workers, store, path);
+    }
+    let stores = (0..workers)
+        .map(|_| Store::new(&store))
+        .collect::<Result<_, _>>()
+        .map_err(StartError::Store)?;
+    Ok(Stores {
+        stores,
+        hash_key: store.hash_key,
+        timer: ServerClock::start(),
+        lasting: None,
+    })
+}
+
+/// As [`evicting_stores`], with the items in a file. Recovers the items of the previous server.
+fn lasting_stores(
+    workers: usize,
+    mut store: StoreConfig,
+    path: &Path,
+) -> Result<Stores, StartError> {
+    let bytes = Store::file_bytes(&store).map_err(StartError::Store)?;
+    let parts = Parts { workers, bytes };
+    let (file, cold) = MemoryFile::open(path, parts)?;
+    let keep = file.left.is_some();
+    if let Some(left) = file.left {
+        store.hash_key = left.hash_key;
+    }
+    let opened = open_all(workers, |worker| {
+        Store::in_file(&store, &file.file, parts.offset(worker), keep)
+    });
+    let mut restart = Restart::new(path, cold);
+    let (mut stores, mut second) = (Vec::new(), Second(0));
+    for opened in opened {
+        let (store, recovered) = opened.map_err(StartError::Store)?;
+        stores.push(store);
+        if keep {
+            restart.add(recovered);
+            second = second.max(recovered.map_or(second, |recovered| recovered.second));
+        }
+    }
+    let timer = ServerClock::resume(file.left.map(|left| (left.epoch_unix, second)));
+    let epoch_unix = timer.clock(Duration::ZERO).epoch_unix;
+    file.begin(store.hash_key, epoch_unix)
+        .map_err(|source| MemoryFileError::Refused {
+            path: path.to_owned(),
+            source,
+        })?;
+    Ok(Stores {
+        stores,
+        hash_key: store.hash_key,
+        timer,
+        lasting: Some((file, restart)),
+    })
+}
+
+/// Opens all workers' stores in parallel: most of the time is spent reading them.
+fn open_all<T: Send>(workers: usize, open: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let open = &open;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|worker| scope.spawn(move || open(worker)))
+            .collect();
+        let opened = threads.into_iter().map(|thread| thread.join());
+        opened
+            .map(|opened| opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+fn random_key() -> Result<HashKey, StartError> {
+    let seed = random_bytes()?;
+    let (low, high) = seed.split_at(8);
+    let word = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(0, |word, &byte| word << 8 | u64::from(byte))
+    };
+    Ok(HashKey([word(low), word(high)]))
+}
