@@ -4,7 +4,9 @@ mod common;
 
 use common::{Answer, HASH_KEY};
 use herdwick_mica::{Store, StoreConfig};
-use herdwick_request::{Clock, Execute, Get, Op, Put, Reply, Request, Second, Status};
+use herdwick_request::{
+    Arith, Clock, Delete, Execute, Get, Op, Put, Reply, Request, Second, Status,
+};
 
 const ITEM_BYTES_MAX: usize = 256 << 10;
 /// Random histories of one test.
@@ -214,4 +216,78 @@ fn touches_of_a_cache_that_became_lossless_lose_nothing() {
     assert_eq!((counters.items, counters.evictions), (items, 0));
     assert!(done > 1_000 && refused > 1_000, "{done}, {refused}");
     assert_eq!(done + refused, items);
+}
+
+/// A store that evicts nothing, over a cache's file, is asked to add to counters with short headers, and
+/// to give them a deadline at once: it does both or neither.
+#[test]
+fn refused_increment_with_a_deadline_changes_nothing() {
+    const KEYS: u32 = 20_000;
+    const OTHERS: u32 = 1 << 20;
+    let config = StoreConfig {
+        memory_bytes: 4 << 20,
+        // So many segments are kept free for it that puts are refused for want of free ones.
+        item_bytes_max: 800 << 10,
+        hash_key: HASH_KEY,
+    };
+    let file = common::nameless_file(Store::file_bytes(&config).unwrap());
+    let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
+    let clock = Clock {
+        epoch_unix: 0,
+        second: Second(1),
+    };
+    let counter = |store: &mut Store, key: u32, op: Op<'_>| {
+        let key = key.to_le_bytes();
+        let hash = HASH_KEY.hash(&key);
+        let mut answer = None;
+        let request = [Request {
+            hash,
+            key: &key,
+            op,
+        }];
+        store.execute(clock, &request, &mut |_, reply: &Reply<'_>| {
+            answer = Some(Answer::from(reply));
+        });
+        answer.unwrap()
+    };
+    for key in 0..KEYS {
+        let put = Put {
+            value: b"5",
+            ..Put::default()
+        };
+        counter(&mut store, key, Op::Put(put));
+    }
+    drop(store);
+    let (mut store, _) = Store::in_file(&config, &file, 0, true).unwrap();
+    store.evict_nothing();
+    // Other items take the rest; one of them goes for each refusal.
+    let mut others = OTHERS..OTHERS;
+    while set(&mut store, others.end, 300) == Status::Done {
+        others.end += 1;
+    }
+    let (mut done, mut refused) = (0, 0);
+    for key in 0..KEYS {
+        let arith = Arith {
+            delta: 1,
+            touch: Some(1_000),
+            ..Arith::default()
+        };
+        let value = match counter(&mut store, key, Op::Arith(arith)).status {
+            Status::Done => b"6",
+            Status::OutOfMemory => b"5",
+            status => {
+                assert_eq!(status, Status::NotFound);
+                continue;
+            }
+        };
+        done += u32::from(value == b"6");
+        if value == b"5" {
+            let other = others.next().unwrap();
+            counter(&mut store, other, Op::Delete(Delete::default()));
+            refused += 1;
+        }
+        let found = counter(&mut store, key, Op::Get(Get::default())).value;
+        assert_eq!(found.as_deref(), Some(&value[..]), "{key}");
+    }
+    assert!(done > 1_000 && refused > 50, "{done}, {refused}");
 }

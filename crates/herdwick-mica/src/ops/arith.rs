@@ -38,10 +38,10 @@ impl Store {
         };
         let digits = Decimal::new(number);
         let fits = digits.as_bytes().len() <= value.len();
-        let Some(mut at) = self.write_number(request, arith, hit, &digits) else {
+        let before = self.items.header(hit.at).deadline;
+        let Some(mut at) = self.write_number(clock, request, arith, hit, &digits) else {
             return Reply::bare(Status::TooLarge);
         };
-        let before = self.items.header(at).deadline;
         // A longer number makes a new item, and memcached then touches the old one that it has
         // just replaced: the new deadline has no effect.
         if let (Some(exptime), true) = (arith.touch, fits) {
@@ -64,6 +64,7 @@ impl Store {
     /// one makes a new item. Returns `None` if that would be too large.
     fn write_number(
         &mut self,
+        clock: &Clock,
         request: &Request<'_>,
         arith: &Arith,
         hit: Hit,
@@ -92,6 +93,10 @@ impl Store {
             padding.fill(b' ');
         };
         if self.writes_beside() {
+            // At once with the number: a touch afterwards might find no room.
+            if let Some(exptime) = arith.touch {
+                header.deadline = clock.deadline(exptime);
+            }
             return self.store_edited(request, &header.fitting(), write);
         }
         header.bits = self.count_use(hit.at, old.bits);
