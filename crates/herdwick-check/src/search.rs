@@ -4,7 +4,9 @@
 //!
 //! Operations without an answer are no part of that set: there may be many, each may come anywhere
 //! or never, and their subsets would make the search exponential. They take effect only where one
-//! is needed to reach a value, and a [`State`] remembers which.
+//! is needed to reach a value, and a [`State`] remembers which. Of those with the same action, as many
+//! increments by one, the earliest call is taken first: it may come wherever a later one may, so the others
+//! in its place lead no further.
 
 use std::collections::HashSet;
 
@@ -24,14 +26,25 @@ pub(crate) fn search(register: Register, history: &[Operation], effort: u64) -> 
     let mut answered = history.to_vec();
     answered.sort_by_key(|operation| operation.called);
     let unanswered = answered.extract_if(.., |one| one.answered.is_none());
+    let unanswered: Vec<_> = unanswered.collect();
     Search {
         register,
-        unanswered: unanswered.collect(),
+        same_before: same_before(&unanswered),
+        unanswered,
         answered,
         tried: HashSet::new(),
         effort,
     }
     .finds_an_order()
+}
+
+/// Returns, for each operation, the last one before it with the same action.
+fn same_before(operations: &[Operation]) -> Vec<Option<usize>> {
+    let same = |index: usize| {
+        let mut before = operations[..index].iter();
+        before.rposition(|one| one.action == operations[index].action)
+    };
+    (0..operations.len()).map(same).collect()
 }
 
 /// A set of operations, a bit each.
@@ -84,6 +97,8 @@ struct Search {
     /// By the time of their call, as are the others.
     answered: Vec<Operation>,
     unanswered: Vec<Operation>,
+    /// For each of these, the one that takes effect before it: see [`same_before`].
+    same_before: Vec<Option<usize>>,
     tried: HashSet<(Set, Vec<State>)>,
     /// States that may still be reached.
     effort: u64,
@@ -166,7 +181,10 @@ impl Search {
             let evicted = self.register.evicts().then(|| (None, used.clone()));
             let callable = (0..).zip(&self.unanswered);
             let callable = callable.take_while(|(_, one)| one.called <= bound);
-            let unused = callable.filter(|(index, _)| !used.has(*index));
+            let unused = callable.filter(|(index, _)| {
+                let is_next = |before: usize| used.has(before);
+                !used.has(*index) && self.same_before[*index].is_none_or(is_next)
+            });
             let changed = unused
                 .filter_map(|(index, one)| Some((effect(one.action, value)?, used.with(index))));
             for (value, used) in evicted.into_iter().chain(changed) {
@@ -191,5 +209,36 @@ impl Search {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::register::Action;
+
+    /// Each subset of them would be 2^30 states.
+    #[test]
+    fn unknown_increments_are_searched_by_their_number() {
+        let at = |called, answered, action| Operation {
+            client: 0,
+            called,
+            answered,
+            action,
+        };
+        let put = Action::Put {
+            value: 10,
+            done: Some(true),
+        };
+        let get = |value| Action::Get { value: Some(value) };
+        let mut history = vec![at(0, Some(1), put), at(40, Some(41), get(25))];
+        let unknown = Action::Increment { by: 1, sum: None };
+        history.extend((2..32).map(|called| at(called, None, unknown)));
+        let within = |history: &[Operation]| search(Register::KEEPS, history, 5000);
+        assert_eq!(within(&history), Some(true));
+        let more = [history.clone(), vec![at(42, Some(43), get(40))]].concat();
+        assert_eq!(within(&more), Some(true), "all thirty");
+        let too_many = [history, vec![at(42, Some(43), get(41))]].concat();
+        assert_eq!(within(&too_many), Some(false), "one more than there are");
     }
 }
