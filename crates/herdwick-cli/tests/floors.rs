@@ -2,6 +2,8 @@
 //! layers left of its own, and forbids unsafe code unless listed; no system names a provider, and
 //! no provider a system.
 
+mod shipped;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -229,8 +231,7 @@ fn sources(folder: &Path, into: &mut Vec<(PathBuf, String)>) {
             sources(&path, into);
         } else {
             let text = fs::read_to_string(&path).expect("is readable");
-            let end = text.find("#[cfg(test)]\nmod").unwrap_or(text.len());
-            into.push((path, text[..end].to_owned()));
+            into.push((path, shipped::shipped(&text).to_owned()));
         }
     }
 }

@@ -4,6 +4,8 @@
 //! The test reads the sources. It follows re-exports to the file that defines a name, and leaves out
 //! tests, comments and calls of methods.
 
+mod shipped;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -90,10 +92,7 @@ fn source(file: PathBuf) -> Source {
     let text = fs::read_to_string(&file).expect("is readable");
     let head = text.lines().take_while(|line| line.starts_with("//!"));
     let head: Vec<&str> = head.map(|line| line[3..].trim()).collect();
-    let end = text.find("\n#[cfg(test)]\nmod");
-    let end = end.or_else(|| text.find("\n#[cfg(test)]\npub("));
-    let end = end.or_else(|| text.find("\n#[cfg(all(test"));
-    let lines = text[..end.unwrap_or(text.len())].lines();
+    let lines = shipped::shipped(&text).lines();
     let code = lines.map(|line| line.split("//").next().unwrap_or_default());
     let (imports, code) = imports(&code.collect::<Vec<_>>().join("\n"));
     Source {

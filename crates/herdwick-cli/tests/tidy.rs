@@ -1,5 +1,7 @@
 //! House rules that no lint knows: length of files and functions, heads, names, the map of folders.
 
+mod shipped;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -37,11 +39,8 @@ fn shipped() -> Vec<(PathBuf, String)> {
     files.retain(|path| path.components().any(|part| part.as_os_str() == "src"));
     let text = |path: PathBuf| {
         let text = fs::read_to_string(&path).expect("is readable");
-        let end = text
-            .find("\n#[cfg(test)]\nmod")
-            .or_else(|| text.find("\n#[cfg(all(test"))
-            .unwrap_or(text.len());
-        (path, text[..end].to_owned())
+        let before = shipped::shipped(&text).to_owned();
+        (path, before)
     };
     let tests = |path: &PathBuf| {
         path.file_stem()
@@ -382,4 +381,10 @@ fn every_crate_has_a_readme() {
             assert!(folder.join(link).exists(), "{name}/README.md: {link}");
         }
     }
+}
+
+#[test]
+fn declaration_of_a_test_module_hides_no_source() {
+    let text = "mod a;\n#[cfg(test)]\nmod tests;\nfn f() {}\n#[cfg(test)]\nmod more {\n}\n";
+    assert!(shipped::shipped(text).ends_with("fn f() {}"));
 }

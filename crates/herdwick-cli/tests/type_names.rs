@@ -2,6 +2,8 @@
 //!
 //! The test reads the sources and leaves out tests and associated types.
 
+mod shipped;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -54,13 +56,7 @@ fn declared(line: &str) -> Option<&str> {
 
 /// Adds the declarations of `text`, without its test module.
 fn add(text: &str, file: &Path, into: &mut Declared) {
-    let ends = [
-        "\n#[cfg(test)]\nmod",
-        "\n#[cfg(test)]\npub(",
-        "\n#[cfg(all(test",
-    ];
-    let ends = ends.iter().filter_map(|end| text.find(end));
-    let code = &text[..ends.min().unwrap_or(text.len())];
+    let code = shipped::shipped(text);
     for (number, line) in code.lines().enumerate() {
         if let Some(name) = declared(line) {
             let places = into.entry(name.to_owned()).or_default();

@@ -19,7 +19,8 @@
 //! lines 37..69  queue pairs: 32 lines {qpn | state, cells taken, long lines taken, 0 ...}
 //! ```
 //!
-//! Circular import with `ring`: the place of a ring has its shape, and a ring's control word has room for the
+//! Circular import with `ring` and the front page (`lib`): the sizes of messages are there;
+//! the place of a ring has its shape, and a ring's control word has room for the
 //! number of every sender.
 
 use std::ops::Range;

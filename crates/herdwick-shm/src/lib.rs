@@ -17,6 +17,9 @@
 //! A WRITE is stores of words, an atomic is the CPU's own; a SEND is copied into the message ring of
 //! the receiving queue pair, and is complete when it is there. A READ is loads of words by the poll
 //! that completes it; its post only prefetches, so that a window of READs overlaps its cache misses.
+//!
+//! Circular import with `ring` and `layout`: they take the sizes of the largest message and datagram from this
+//! page, which exports what others use of them.
 #![forbid(unsafe_code)]
 
 mod area;

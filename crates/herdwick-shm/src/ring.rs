@@ -11,7 +11,8 @@
 //!
 //! Neither side trusts the other: a consumer bounds every length, a producer bounds the positions.
 //!
-//! Circular import with `layout`: the place of a ring has its shape, and a ring's control word has room for
+//! Circular import with `layout` and the front page (`lib`): the sizes of messages are there;
+//! the place of a ring has its shape, and a ring's control word has room for
 //! the number of every sender.
 
 use herdwick_mem::{LINE, WORD, Words};

@@ -1,5 +1,7 @@
 //! Direct access to the fabric under a session, for benchmarks and callers with their own keys'
 //! hashes.
+//!
+//! Circular import with `lease` and the session `herd`, of which this lends the fabric.
 
 use std::time::Duration;
 

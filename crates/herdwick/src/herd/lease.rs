@@ -1,5 +1,8 @@
 //! Leases: claiming one, testing it, and keeping it alive. Everything received from the server is
 //! parsed as untrusted; a failure leaves the caller with the text protocol.
+//!
+//! Circular import with `direct` and the session `herd`, which holds the lease: the socket's type and the
+//! sleep are of the session.
 
 use std::{
     io::{self, Write},

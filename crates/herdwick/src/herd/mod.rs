@@ -1,5 +1,8 @@
 //! The HERD transport, over any provider. Requests that do not fit its lines are sent as text, on
 //! the connection of the hello; order per key holds across both.
+//!
+//! Circular import with `lease` and `direct`: the session holds its lease and lends the fabric under it; the
+//! type of the lease's socket, and its sleep, are of the session.
 
 mod direct;
 mod lease;
