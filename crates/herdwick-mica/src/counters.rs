@@ -1,12 +1,34 @@
-//! The store's counters, as memcached's `stats` reports them.
+//! The store's counters, each declared once: its kind, its name, and what it counts. A server's statistics take
+//! kind and text from here.
 
-/// Declares the counters of a store, each an event or a gauge, with their sum and their reset.
+/// What a counter of a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterDescription {
+    /// It grows and shrinks, and [`Store::reset_counters`](crate::Store::reset_counters) leaves it. Others
+    /// count events.
+    pub is_gauge: bool,
+    /// What it counts.
+    pub help: &'static str,
+}
+
+/// Declares the counters of a store, each an event or a gauge, with their sum, their reset, and a struct of
+/// the same fields that describes them.
 macro_rules! counters {
-    ($(#[$doc:meta])* $Counters:ident { $($(#[$field_doc:meta])* $kind:ident $field:ident,)+ }) => {
+    (
+        $(#[$doc:meta])* $Counters:ident, described by
+        $(#[$described_doc:meta])* $Described:ident
+        { $($(#[doc = $help:literal])+ $kind:ident $field:ident,)+ }
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $Counters {
-            $($(#[$field_doc])* pub $field: u64,)+
+            $($(#[doc = $help])+ pub $field: u64,)+
+        }
+
+        $(#[$described_doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $Described {
+            $($(#[doc = $help])+ pub $field: CounterDescription,)+
         }
 
         impl std::ops::AddAssign for $Counters {
@@ -16,6 +38,14 @@ macro_rules! counters {
         }
 
         impl $Counters {
+            /// What each counter is.
+            pub const DESCRIBED: $Described = $Described {
+                $($field: CounterDescription {
+                    is_gauge: counters!(@is_gauge $kind),
+                    help: concat!($($help),+).trim_ascii(),
+                },)+
+            };
+
             /// Resets the events but not the gauges, as memcached's `stats reset` does.
             pub(crate) fn reset(&mut self) {
                 $(counters!(@reset $kind self.$field);)+
@@ -24,41 +54,42 @@ macro_rules! counters {
     };
     (@reset event $counter:expr) => { $counter = 0 };
     (@reset gauge $counter:expr) => {};
+    (@is_gauge event) => { false };
+    (@is_gauge gauge) => { true };
 }
 
 counters! {
-    /// Counters of a store. The name of memcached's own counter follows in parentheses where there
-    /// is one.
-    Counters {
-        /// Items in the index, expired or flushed ones that have not been removed yet included
-        /// (`curr_items`).
+    /// Counters of a store.
+    Counters, described by
+    /// What each of the [`Counters`] is.
+    CounterDescriptions {
+        /// Items stored now, those included that are expired or flushed and not removed yet.
         gauge items,
-        /// Bytes of those items: header, key, value, padding to 8 (`bytes`).
+        /// Bytes of the items that are stored now: header, key, value, padding to 8.
         gauge bytes,
-        /// Items stored since the start, each update counted (`total_items`).
+        /// Items ever stored, each update counted.
         event total_items,
-        /// Valid items evicted for want of room or of a slot of the index (`evictions`).
+        /// Valid items that made room for others, or for which the index had no slot.
         event evictions,
-        /// The part of `evictions` for which the index had no slot.
+        /// Items evicted because both their buckets of the index were full.
         event index_evictions,
-        /// Evicted items that had a deadline (`evicted_nonzero`).
+        /// Items evicted that had an expiry time.
         event evicted_nonzero,
-        /// Evicted items never read (`evicted_unfetched`).
+        /// Items evicted that were never read.
         event evicted_unfetched,
-        /// Expired or flushed items with their room reused (`reclaimed`).
+        /// Expired or flushed items whose room was used again.
         event reclaimed,
-        /// The part of `reclaimed` and `crawler_reclaimed` that was never read
-        /// (`expired_unfetched`).
+        /// Expired or flushed items that were never read, among those whose room was used again or that a
+        /// crawl removed.
         event expired_unfetched,
-        /// Expired or flushed items that [`Store::remove_expired`](crate::Store::remove_expired)
-        /// removed (`crawler_reclaimed`).
+        /// Expired or flushed items that a crawl removed.
         event crawler_reclaimed,
-        /// Items that it has checked (`crawler_items_checked`).
+        /// Items that crawls checked.
         event crawler_items_checked,
-        /// Items copied out of a segment that was cleaned because of their uses.
+        /// Items copied out of a segment that was cleaned, because they were in use.
         event refreshed,
-        /// Items copied out of a segment that was cleaned because the store was sparse, or because it
-        /// evicts nothing.
+        /// Items copied out of a segment that was cleaned, in use or not, because none had to be evicted, or
+        /// none may be.
         event kept,
         /// Requests with a hash that does not belong to the key, or with a key of invalid length.
         event bad_keys,

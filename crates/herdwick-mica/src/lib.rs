@@ -107,7 +107,7 @@ mod superblock;
 mod test_file;
 
 pub use config::{StoreConfig, StoreError};
-pub use counters::Counters;
+pub use counters::{CounterDescription, CounterDescriptions, Counters};
 pub use evicted::Evicted;
 pub use recover::{LAYOUT, Recovered};
 pub use store::{Hashes, Store};

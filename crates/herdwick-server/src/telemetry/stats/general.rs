@@ -191,48 +191,34 @@ counted! {
         v.tls().map(|tls| v.clock.second.0.saturating_sub(tls.read_at.load(Relaxed)))
     };
 
-    /// Bytes of the items that are stored now.
-    Gauge(Bytes) bytes = { v.sum.store.bytes } => "memcached_current_bytes";
-    /// Items stored now.
-    Gauge curr_items = { v.sum.store.items } => "memcached_current_items";
-    /// Items ever stored.
-    Counter total_items = { v.sum.store.total_items } => "memcached_items_total";
+    Stored(Bytes) bytes = store.bytes => "memcached_current_bytes";
+    Stored curr_items = store.items => "memcached_current_items";
+    Stored total_items = store.total_items => "memcached_items_total";
     Gauge slab_global_page_pool = { ZERO };
-    /// Items expired that were never read.
-    Counter expired_unfetched = { v.sum.store.expired_unfetched };
-    /// Items evicted that were never read.
-    Counter evicted_unfetched = { v.sum.store.evicted_unfetched };
+    Stored expired_unfetched = store.expired_unfetched;
+    Stored evicted_unfetched = store.evicted_unfetched;
     Counter evicted_active = { ZERO };
-    /// Valid items that made room for others.
-    Counter evictions = { v.sum.store.evictions } => "memcached_items_evicted_total";
-    /// Expired items whose room was used again.
-    Counter reclaimed = { v.sum.store.reclaimed } => "memcached_items_reclaimed_total";
-    /// Expired items that `lru_crawler crawl` removed.
-    Counter crawler_reclaimed = { v.sum.store.crawler_reclaimed }
+    Stored evictions = store.evictions => "memcached_items_evicted_total";
+    Stored reclaimed = store.reclaimed => "memcached_items_reclaimed_total";
+    Stored crawler_reclaimed = store.crawler_reclaimed
         => "memcached_lru_crawler_reclaimed_total";
-    /// Items that `lru_crawler crawl` checked.
-    Counter crawler_items_checked = { v.sum.store.crawler_items_checked }
+    Stored crawler_items_checked = store.crawler_items_checked
         => "memcached_lru_crawler_items_checked_total";
     Counter lrutail_reflocked = { ZERO };
     /// Of memcached's LRU; 0 here.
     Counter moves_to_cold = { ZERO } => "memcached_lru_crawler_moves_to_cold_total";
     /// Of memcached's LRU; 0 here.
     Counter moves_to_warm = { ZERO } => "memcached_lru_crawler_moves_to_warm_total";
-    /// Items written again because they were in use when their place was reclaimed.
-    Counter moves_within_lru = { v.sum.store.refreshed }
+    Stored moves_within_lru = store.refreshed
         => "memcached_lru_crawler_moves_within_lru_total";
     /// Of memcached's LRU; 0 here.
     Counter direct_reclaims = { ZERO } => "memcached_direct_reclaims_total";
     Counter lru_bumps_dropped = { ZERO };
 
-    /// Items evicted because both their buckets of the index were full.
-    Counter index_evictions = { v.sum.store.index_evictions } => "herdwick_index_evictions_total";
-    /// Items written again, in use or not, since none had to be evicted, or none may be (-M).
-    Counter items_kept = { v.sum.store.kept } => "herdwick_items_kept_total";
-    /// Requests with a hash that does not belong to the key, or with a key of invalid length.
-    Counter bad_keys = { v.sum.store.bad_keys };
-    /// Times that the system did not take back memory under a limit.
-    Counter memory_limit_failures = { v.sum.store.returns_failed };
+    Stored index_evictions = store.index_evictions => "herdwick_index_evictions_total";
+    Stored items_kept = store.kept => "herdwick_items_kept_total";
+    Stored bad_keys = store.bad_keys;
+    Stored memory_limit_failures = store.returns_failed;
     /// Lines and packets answered with an error message.
     Counter refused_lines = fields.refused_lines in DROPS(fabric = "tcp", reason = "refused_lines");
     /// Data blocks discarded unread because they exceed the largest item.

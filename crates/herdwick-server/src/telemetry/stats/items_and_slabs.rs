@@ -22,14 +22,12 @@ table! {
     /// `stats items`, each name after `items:1:`. It is empty while the store is.
     static ITEMS;
 
-    /// Items in the class.
-    Gauge number = { v.sum.store.items } => "memcached_slab_current_items" slab "1";
+    Stored number = store.items => "memcached_slab_current_items" slab "1";
     /// Of memcached's LRU; 0 here.
     Gauge number_hot = { ZERO } => "memcached_slab_hot_items" slab "1";
     /// Of memcached's LRU; 0 here.
     Gauge number_warm = { ZERO } => "memcached_slab_warm_items" slab "1";
-    /// Items in the class.
-    Gauge number_cold = { v.sum.store.items } => "memcached_slab_cold_items" slab "1";
+    Stored number_cold = store.items => "memcached_slab_cold_items" slab "1";
     /// Of memcached's LRU; 0 here.
     Gauge(Seconds) age_hot = { ZERO } => "memcached_slab_hot_age_seconds" slab "1";
     /// Of memcached's LRU; 0 here.
@@ -39,10 +37,8 @@ table! {
     /// Bytes of the items that are stored now; a counter in name only, because memcached_exporter has one.
     Counter(Bytes) mem_requested = { v.sum.store.bytes }
         => "memcached_slab_mem_requested_bytes" slab "1";
-    /// Valid items that made room for others.
-    Counter evicted = { v.sum.store.evictions } => "memcached_slab_items_evicted_total" slab "1";
-    /// Those among them that had an expiry time.
-    Counter evicted_nonzero = { v.sum.store.evicted_nonzero }
+    Stored evicted = store.evictions => "memcached_slab_items_evicted_total" slab "1";
+    Stored evicted_nonzero = store.evicted_nonzero
         => "memcached_slab_items_evicted_nonzero_total" slab "1";
     /// Of memcached's LRU; 0 here.
     Counter(Seconds) evicted_time = { ZERO }
@@ -52,28 +48,22 @@ table! {
         => "memcached_slab_items_outofmemory_total" slab "1";
     /// Of memcached's LRU; 0 here.
     Counter tailrepairs = { ZERO } => "memcached_slab_items_tailrepairs_total" slab "1";
-    /// Expired items whose room was used again.
-    Counter reclaimed = { v.sum.store.reclaimed }
+    Stored reclaimed = store.reclaimed
         => "memcached_slab_items_reclaimed_total" slab "1";
-    /// Items expired that were never read.
-    Counter expired_unfetched = { v.sum.store.expired_unfetched }
+    Stored expired_unfetched = store.expired_unfetched
         => "memcached_slab_items_expired_unfetched_total" slab "1";
-    /// Items evicted that were never read.
-    Counter evicted_unfetched = { v.sum.store.evicted_unfetched }
+    Stored evicted_unfetched = store.evicted_unfetched
         => "memcached_slab_items_evicted_unfetched_total" slab "1";
     Counter evicted_active = { ZERO };
-    /// Expired items that `lru_crawler crawl` removed.
-    Counter crawler_reclaimed = { v.sum.store.crawler_reclaimed }
+    Stored crawler_reclaimed = store.crawler_reclaimed
         => "memcached_slab_items_crawler_reclaimed_total" slab "1";
-    /// Items that `lru_crawler crawl` checked.
-    Counter crawler_items_checked = { v.sum.store.crawler_items_checked };
+    Stored crawler_items_checked = store.crawler_items_checked;
     Counter lrutail_reflocked = { ZERO };
     /// Of memcached's LRU; 0 here.
     Counter moves_to_cold = { ZERO } => "memcached_slab_items_moves_to_cold" slab "1";
     /// Of memcached's LRU; 0 here.
     Counter moves_to_warm = { ZERO } => "memcached_slab_items_moves_to_warm" slab "1";
-    /// Items written again because they were in use when their place was reclaimed.
-    Counter moves_within_lru = { v.sum.store.refreshed }
+    Stored moves_within_lru = store.refreshed
         => "memcached_slab_items_moves_within_lru" slab "1";
     Counter direct_reclaims = { ZERO };
     /// Of memcached's LRU; 0 here.

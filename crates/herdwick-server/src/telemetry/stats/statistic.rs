@@ -140,9 +140,11 @@ impl<T: Into<Self>> From<Option<T>> for Value {
 /// KIND(UNIT) NAME = SOURCE => "FAMILY" in FAMILY(LABEL = "VALUE", ...);
 /// ```
 ///
-/// `view` names what the rows read, and its type. SOURCE is `fields.FIELD`, a field of the struct that [`counted`] declares, or an expression in
-/// braces. `(UNIT)` is absent for counts. A series is `=> "FAMILY"`, with a family of its own, or
-/// `in FAMILY(...)`, with one that several statistics share, or absent.
+/// `view` names what the rows read, and its type. SOURCE is `fields.FIELD`, a field of the struct that
+/// [`counted`] declares; `store.FIELD`, a counter of the stores, which declare its kind and meaning (KIND is
+/// `Stored`, and the row has no comment); or an expression in braces. `(UNIT)` is absent for counts. A series
+/// is `=> "FAMILY"`, with a family of its own, or `in FAMILY(...)`, with one that several statistics share,
+/// or absent.
 macro_rules! table {
     (
         view $view:ident: $StatsView:ty;
@@ -152,7 +154,8 @@ macro_rules! table {
         $(
             $(#[doc = $help:literal])*
             $kind:ident $(($unit:ident))? $name:ident =
-                $(fields . $field:ident $(if { $present:expr })?)? $({ $($read:tt)+ })?
+                $(fields . $field:ident $(if { $present:expr })?)? $(store . $stored:ident)?
+                $({ $($read:tt)+ })?
                 $(=> $own:literal $(slab $slab:literal)?)?
                 $(in $family:ident ($($label:ident = $value:literal),+))?;
         )+
@@ -162,15 +165,17 @@ macro_rules! table {
             fn(&$StatsView) -> $crate::telemetry::stats::Value,
         >] = &[$($crate::telemetry::stats::Statistic {
             name: stringify!($name),
-            kind: $crate::telemetry::stats::StatisticKind::$kind,
+            kind: $crate::telemetry::stats::statistic::table!(@kind $kind $($stored)?),
             unit: $crate::telemetry::stats::statistic::table!(@unit $($unit)?),
-            help: concat!($($help),*).trim_ascii(),
+            help: $crate::telemetry::stats::statistic::table!(@help ($($help)*) $($stored)?),
             series: $crate::telemetry::stats::statistic::table!(
-                @series ($kind) (concat!($($help),*).trim_ascii())
+                @series ($crate::telemetry::stats::statistic::table!(@kind $kind $($stored)?))
+                ($crate::telemetry::stats::statistic::table!(@help ($($help)*) $($stored)?))
                 $(($own $($slab)?))? $($family ($($label $value)+))?
             ),
             read: |$view| $crate::telemetry::stats::statistic::table!(
-                @read $view $((&$fields.$field) $(if ($present))?)? $(({ $($read)+ }))?
+                @read $view $((&$fields.$field) $(if ($present))?)? $((&$view.sum.store.$stored))?
+                $(({ $($read)+ }))?
             ),
         }),+];
     };
@@ -182,20 +187,29 @@ macro_rules! table {
     (@read $view:ident ($value:expr) if ($present:expr)) => {
         ($present).then_some($value).into()
     };
+    (@kind Stored $stored:ident) => {
+        match herdwick_mica::Counters::DESCRIBED.$stored.is_gauge {
+            true => $crate::telemetry::stats::StatisticKind::Gauge,
+            false => $crate::telemetry::stats::StatisticKind::Counter,
+        }
+    };
+    (@kind $kind:ident) => { $crate::telemetry::stats::StatisticKind::$kind };
+    (@help () $stored:ident) => { herdwick_mica::Counters::DESCRIBED.$stored.help };
+    (@help ($($help:literal)*)) => { concat!($($help),*).trim_ascii() };
     (@unit) => { $crate::telemetry::stats::Unit::One };
     (@unit $unit:ident) => { $crate::telemetry::stats::Unit::$unit };
-    (@series ($kind:ident) ($help:expr)) => { None };
-    (@series ($kind:ident) ($help:expr) ($own:literal $($slab:literal)?)) => {
+    (@series ($kind:expr) ($help:expr)) => { None };
+    (@series ($kind:expr) ($help:expr) ($own:literal $($slab:literal)?)) => {
         Some($crate::telemetry::stats::Series {
             family: &$crate::telemetry::stats::Family {
                 name: $own,
-                kind: $crate::telemetry::stats::StatisticKind::$kind,
+                kind: $kind,
                 help: $help,
             },
             labels: &[$(("slab", $slab))?],
         })
     };
-    (@series ($kind:ident) ($help:expr) $family:ident ($($label:ident $value:literal)+)) => {
+    (@series ($kind:expr) ($help:expr) $family:ident ($($label:ident $value:literal)+)) => {
         Some($crate::telemetry::stats::Series {
             family: &$crate::telemetry::stats::families::$family,
             labels: &[$((stringify!($label), $value)),+],
@@ -220,7 +234,8 @@ macro_rules! counted {
         $(
             $(#[doc = $help:literal])*
             $kind:ident $(($unit:ident))? $name:ident =
-                $(fields . $field:ident $(if { $present:expr })?)? $({ $($read:tt)+ })?
+                $(fields . $field:ident $(if { $present:expr })?)? $(store . $stored:ident)?
+                $({ $($read:tt)+ })?
                 $(=> $own:literal)?
                 $(in $family:ident ($($label:ident = $value:literal),+))?;
         )+
@@ -253,7 +268,7 @@ macro_rules! counted {
             $(
                 $(#[doc = $help])*
                 $kind $(($unit))? $name =
-                    $(fields . $field $(if { $present })?)? $({ $($read)+ })?
+                    $(fields . $field $(if { $present })?)? $(store . $stored)? $({ $($read)+ })?
                     $(=> $own)?
                     $(in $family ($($label = $value),+))?;
             )+

@@ -30,10 +30,8 @@ counted! {
     /// each worker.
     static WORKER;
 
-    /// Items stored now.
-    Gauge items = { v.sum.store.items } => "herdwick_worker_items";
-    /// Bytes of these items.
-    Gauge(Bytes) bytes = { v.sum.store.bytes } => "herdwick_worker_bytes";
+    Stored items = store.items => "herdwick_worker_items";
+    Stored(Bytes) bytes = store.bytes => "herdwick_worker_bytes";
     /// Open connections.
     Gauge connections = { v.sum.counters.connections } => "herdwick_worker_connections";
     /// Reads that found an item.
@@ -42,8 +40,7 @@ counted! {
     Counter get_misses = { v.sum.counters.get_misses } => "herdwick_worker_get_misses_total";
     /// Items stored.
     Counter cmd_set = { v.sum.counters.cmd_set } => "herdwick_worker_sets_total";
-    /// Valid items that made room for others.
-    Counter evictions = { v.sum.store.evictions } => "herdwick_worker_evictions_total";
+    Stored evictions = store.evictions => "herdwick_worker_evictions_total";
     /// Requests executed for the connections of other workers.
     Counter forwarded = { v.sum.counters.forwarded } => "herdwick_worker_forwarded_total";
     /// Requests that this worker executed in the partitions of others.
