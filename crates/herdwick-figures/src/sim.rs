@@ -23,7 +23,7 @@ use crate::{
 
 const SEED: u64 = 1;
 const SPAN: Span = Span {
-    warm_up: Duration::from_micros(300),
+    warm_up: Duration::from_millis(1),
     measured: Duration::from_micros(300),
 };
 /// The client machines of section 5.1, and as many as section 5.6 has.

@@ -80,6 +80,7 @@ impl Run {
     fn measure(&self, network: &SeededNetwork, mut ends: Ends) -> Report {
         let servers = ends.servers.len();
         let start = network.now();
+        network.rest_cores();
         run(network, &mut ends, start + self.span.warm_up);
         for client in &mut ends.clients {
             client.forget();

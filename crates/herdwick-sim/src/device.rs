@@ -433,6 +433,7 @@ impl Qp {
             send: SendSide::new(spec.send_cq, spec.send_depth),
             receive: ReceiveSide::new(spec.recv_cq, spec.recv_depth),
             last_arrival: Duration::ZERO,
+            latest_arrival: Duration::ZERO,
             last_delivery: Duration::ZERO,
             last_completion: Duration::ZERO,
             unit: 0,

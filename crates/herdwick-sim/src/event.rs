@@ -45,6 +45,8 @@ pub(super) struct Loading {
     pub(super) words: Vec<(usize, usize)>,
     /// How likely a pause between two words is, per thousand.
     pub(super) pause_per_mille: u16,
+    /// Whether there was one.
+    pub(super) paused: bool,
 }
 
 #[derive(Clone)]
@@ -137,9 +139,49 @@ impl Landing {
     }
 }
 
+impl Packet {
+    /// A hash of what it does.
+    pub(super) fn digest(&self) -> u64 {
+        let kind = match &self.kind {
+            Kind::Request(request) => {
+                let imm = request.imm.map_or(0, |imm| u64::from(imm) + 1);
+                fold(request.verb.digest(), &[imm, digest(&request.body)])
+            }
+            Kind::Reply(Reply::Ack(data)) => fold(7, &[digest(data)]),
+            Kind::Reply(Reply::NotReady) => 1,
+            Kind::Reply(Reply::Refused(status)) => fold(8, &[*status as u64]),
+        };
+        kind ^ u64::from(self.corrupt)
+    }
+}
+
+impl Verb {
+    fn digest(self) -> u64 {
+        let at = |at: Remote| [u64::from(at.rkey.0), at.addr];
+        let [kind, rkey, addr, a, b] = match self {
+            Self::Send => [2, 0, 0, 0, 0],
+            Self::Write(to) => [3, at(to)[0], at(to)[1], 0, 0],
+            Self::Read(from, len) => [4, at(from)[0], at(from)[1], len as u64, 0],
+            Self::FetchAdd(to, add) => [5, at(to)[0], at(to)[1], add, 0],
+            Self::CompareSwap(to, expected, new) => [6, at(to)[0], at(to)[1], expected, new],
+        };
+        fold(kind, &[rkey, addr, a, b])
+    }
+}
+
+/// Adds words to a hash.
+pub(super) fn fold(hash: u64, words: &[u64]) -> u64 {
+    let add = |hash: u64, word: &u64| mix(hash ^ word).wrapping_add(*word);
+    words.iter().fold(hash, add)
+}
+
+/// A hash of bytes, word by word.
 pub(super) fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(
-        bytes.len() as u64,
-        |hash, byte| mix(hash ^ u64::from(*byte)),
-    )
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().fold(bytes.len() as u64, |hash, word| {
+        mix(hash ^ u64::from_le_bytes(*word))
+    });
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mix(hash ^ u64::from_le_bytes(last))
 }

@@ -58,9 +58,9 @@ impl Faults {
 pub struct FaultCounts {
     /// Packets lost at random.
     pub dropped: u64,
-    /// Packets that were sent twice.
+    /// Packets that arrived twice.
     pub duplicated: u64,
-    /// Packets that others could overtake.
+    /// Packets that overtook earlier ones.
     pub reordered: u64,
     /// Packets that travelled longer than the link takes.
     pub delayed: u64,

@@ -25,7 +25,6 @@ impl World {
             place.span.read_bytes(place.offset, &mut data);
             return Executed::Done(data);
         }
-        self.counts.torn += 1;
         let words = self.load_order(place.offset, len);
         let pauses = 1000 * PAUSES / words.len().max(1);
         let loading = Loading {
@@ -34,6 +33,7 @@ impl World {
             offset: place.offset,
             data,
             pause_per_mille: u16::try_from(pauses.min(1000)).unwrap_or(1000),
+            paused: false,
             words,
             packet,
         };
@@ -65,6 +65,7 @@ impl World {
                 let pause = self
                     .rng
                     .between(Duration::from_nanos(1), self.faults.tear_reads);
+                self.counts.torn += u64::from(!std::mem::replace(&mut loading.paused, true));
                 self.schedule(self.now + pause, Event::Load(loading));
                 return;
             }

@@ -112,6 +112,16 @@ impl SeededNetwork {
         self.world().faults = faults;
     }
 
+    /// Has every core done what it was charged for: setting up a run takes no time of it.
+    pub fn rest_cores(&self) {
+        self.world().rest_cores();
+    }
+
+    /// Has the core of `party` take so many times as long for everything; 1: as its profile says.
+    pub fn slow(&self, party: PartyId, times: u32) {
+        self.world().parties[party.0].slowness = times.max(1);
+    }
+
     /// Lets no port be armed: for a test with virtual time, which does not pass while the test sleeps.
     pub fn set_polled_only(&self) {
         self.world().polled_only = true;

@@ -32,6 +32,8 @@ pub(super) struct PartyState {
     pub(super) host: Option<usize>,
     /// When its core has done what it was charged for.
     pub(super) core: Picos,
+    /// How many times as long its core takes for everything.
+    pub(super) slowness: u32,
     /// Whether it is among the parties that something has happened to.
     pub(super) woken: bool,
     pub(super) limits: PortLimits,
@@ -55,6 +57,7 @@ impl PartyState {
             failures: 0,
             host: None,
             core: 0,
+            slowness: 1,
             woken: false,
             limits,
             pds: BTreeSet::new(),
@@ -67,6 +70,16 @@ impl PartyState {
             wake: None,
             next_id: 0,
         }
+    }
+
+    /// Its port is dropped: its objects are gone. One that was stopped stays so, and what it sent before
+    /// does not arrive.
+    pub(super) fn clear(&mut self) {
+        *self = Self {
+            stopped: self.stopped,
+            lost: self.lost,
+            ..Self::new(PortLimits::default())
+        };
     }
 
     /// Whether packets leave and reach it.
@@ -146,6 +159,8 @@ pub(super) struct Qp {
     pub(super) receive: ReceiveSide,
     /// When the preceding packet arrives, so that packets do not overtake without a fault.
     pub(super) last_arrival: Duration,
+    /// When the last of all packets so far arrives.
+    pub(super) latest_arrival: Duration,
     /// When the preceding packet to it has its effect.
     pub(super) last_delivery: Duration,
     /// When its preceding completion is polled at the earliest.

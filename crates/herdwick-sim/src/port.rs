@@ -67,7 +67,7 @@ impl Drop for SeededPort {
             world.cancel_timer(*qpn);
             world.qps.remove(qpn);
         }
-        world.parties[self.party.0] = PartyState::new(herdwick_fabric::PortLimits::default());
+        world.parties[self.party.0].clear();
     }
 }
 

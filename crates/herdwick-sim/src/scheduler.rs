@@ -53,14 +53,17 @@ struct Slot<'a> {
     /// Where idle passes began, and how long one takes; `None`: not idle.
     idle: Option<(Picos, Picos)>,
     busy: Picos,
+    /// When its core has done what it is busy with.
+    busy_until: Picos,
 }
 
 impl<'a> Scheduler<'a> {
-    /// Makes a scheduler of `processes`, all of which are ready at once.
+    /// Makes a scheduler of `processes`, each of which is ready as soon as its core is free.
     #[must_use]
     pub fn new(network: &SeededNetwork, processes: Vec<&'a mut dyn Process>) -> Self {
         let start = picos(network.now());
-        network.world().watched = true;
+        let mut world = network.world();
+        world.watched = true;
         let mut of_party = Vec::new();
         for (index, process) in processes.iter().enumerate() {
             for PartyId(party) in std::iter::once(process.party()).chain(process.other_party()) {
@@ -70,18 +73,25 @@ impl<'a> Scheduler<'a> {
                 of_party[party] = Some(index);
             }
         }
+        let slots = processes.into_iter().map(|process| {
+            let parties = std::iter::once(process.party()).chain(process.other_party());
+            let free = parties.map(|party| world.core(party)).max();
+            let free = free.unwrap_or(0).max(start);
+            Slot {
+                process,
+                due: Some(free),
+                idle: None,
+                busy: free - start,
+                busy_until: free,
+            }
+        });
+        let processes: Vec<_> = slots.collect();
+        drop(world);
+        let due = processes.iter().zip(0..);
         Self {
             network: network.clone(),
-            ready: (0..processes.len()).map(|index| (start, index)).collect(),
-            processes: processes
-                .into_iter()
-                .map(|process| Slot {
-                    process,
-                    due: Some(start),
-                    idle: None,
-                    busy: 0,
-                })
-                .collect(),
+            ready: due.filter_map(|(slot, i)| Some((slot.due?, i))).collect(),
+            processes,
             of_party,
             passes: 0,
         }
@@ -119,16 +129,19 @@ impl<'a> Scheduler<'a> {
         self.passes
     }
 
-    /// Virtual time for which process `index` did something, so far.
+    /// Virtual time for which process `index` did something, from the start of this scheduler until now.
     #[must_use]
     pub fn busy(&self, index: usize) -> Duration {
-        duration(self.processes[index].busy)
+        let slot = &self.processes[index];
+        let ahead = slot.busy_until.saturating_sub(picos(self.network.now()));
+        duration(slot.busy.saturating_sub(ahead))
     }
 
     fn pass(&mut self, at: Picos, index: usize) {
         self.passes += 1;
         let slot = &mut self.processes[index];
         slot.due = None;
+        slot.idle = None;
         let (party, other) = (slot.process.party(), slot.process.other_party());
         let now = duration(at);
         for party in std::iter::once(party).chain(other) {
@@ -142,12 +155,13 @@ impl<'a> Scheduler<'a> {
         drop(world);
         if step.moved {
             slot.busy += end - at;
+            slot.busy_until = end;
             self.schedule(index, end);
-            return;
-        }
-        slot.idle = Some((end, end - at));
-        if let Some(deadline) = step.deadline {
-            self.schedule(index, picos(deadline).max(end));
+        } else {
+            slot.idle = Some((end, end - at));
+            if let Some(deadline) = step.deadline {
+                self.schedule(index, picos(deadline).max(end));
+            }
         }
         self.wake();
     }

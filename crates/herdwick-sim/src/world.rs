@@ -11,7 +11,7 @@ use herdwick_fabric::{Capabilities, CqId, QpState, Qpn, Received, RecvWr, Rkey, 
 use super::{
     FaultCounts, Faults, PartyId,
     completing::{Completing, Entry},
-    event::{Event, EventKey, Kind, Packet, Reply, digest},
+    event::{Event, EventKey, Packet},
     host::{Host, Picos, duration, of_ns, picos},
     party::{PartyState, Qp},
     rng::Rng,
@@ -60,7 +60,7 @@ impl World {
             capabilities,
             now: Duration::ZERO,
             steps: 0,
-            trace: seed,
+            trace: 0,
             lost: 0,
             counts: FaultCounts::default(),
             executed: 0,
@@ -128,18 +128,17 @@ impl World {
     /// Sends a packet of `packet.from` that is on the link at `departs`, subject to the faults.
     pub(super) fn launch(&mut self, packet: Packet, departs: Duration) {
         let twice = self.rng.chance(self.faults.duplicate_per_mille);
-        if twice {
-            self.counts.duplicated += 1;
-            self.launch_once(packet.clone(), departs);
-        }
-        self.launch_once(packet, departs);
+        let first = twice && self.launch_once(packet.clone(), departs);
+        let second = self.launch_once(packet, departs);
+        self.counts.duplicated += u64::from(first && second);
     }
 
-    fn launch_once(&mut self, mut packet: Packet, departs: Duration) {
+    /// Returns whether the packet arrives.
+    fn launch_once(&mut self, mut packet: Packet, departs: Duration) -> bool {
         if self.rng.chance(self.faults.drop_per_mille) {
             self.lost += 1;
             self.counts.dropped += 1;
-            return;
+            return false;
         }
         packet.corrupt = self.rng.chance(self.faults.corrupt_per_mille);
         let travel = self
@@ -149,14 +148,20 @@ impl World {
         let host = self.parties[packet.origin].host;
         let link = host.map_or(0, |host| of_ns(self.hosts[host].profile.link.latency_ns));
         let mut at = departs + travel + duration(link);
-        if self.rng.chance(self.faults.reorder_per_mille) {
-            self.counts.reordered += 1;
+        let strays = self.rng.chance(self.faults.reorder_per_mille);
+        if strays {
             at += self.rng.between(Duration::ZERO, self.faults.reorder_window);
-        } else if let Some(qp) = self.qps.get_mut(&packet.from) {
-            at = at.max(qp.last_arrival);
-            qp.last_arrival = at;
+        }
+        if let Some(qp) = self.qps.get_mut(&packet.from) {
+            if !strays {
+                at = at.max(qp.last_arrival);
+                qp.last_arrival = at;
+            }
+            self.counts.reordered += u64::from(at < qp.latest_arrival);
+            qp.latest_arrival = qp.latest_arrival.max(at);
         }
         self.schedule(at, Event::Arrive(packet));
+        true
     }
 
     /// Whether a packet from one party may reach the other now.
@@ -217,9 +222,12 @@ impl World {
         state.failures += 1;
         let qpns: Vec<Qpn> = state.qps.values().copied().collect();
         for qpn in qpns {
+            let qp = self.qps.get(&qpn);
+            if qp.is_none_or(|qp| qp.send.cq != cq && qp.receive.cq != cq) {
+                continue;
+            }
             self.cancel_timer(qpn);
-            let qp = self.qps.get_mut(&qpn);
-            let Some(qp) = qp.filter(|qp| qp.send.cq == cq || qp.receive.cq == cq) else {
+            let Some(qp) = self.qps.get_mut(&qpn) else {
                 continue;
             };
             qp.state = QpState::Error;
@@ -277,6 +285,18 @@ impl World {
         }
     }
 
+    pub(super) fn rest_cores(&mut self) {
+        let now = picos(self.now);
+        for party in &mut self.parties {
+            party.core = party.core.min(now);
+        }
+    }
+
+    /// When a party's core has done what it was charged for.
+    pub(super) fn core(&self, party: PartyId) -> Picos {
+        self.parties[party.0].core
+    }
+
     /// A party's core begins a pass: what happened to the party until now, the pass finds.
     pub(super) fn begin_pass(&mut self, party: PartyId, now: Duration) {
         self.run(now);
@@ -292,7 +312,7 @@ impl World {
         if party.host.is_none() {
             return now;
         }
-        party.core = party.core.max(now) + cost;
+        party.core = party.core.max(now) + cost * Picos::from(party.slowness);
         party.core
     }
 
@@ -317,10 +337,16 @@ impl World {
             Event::Transmit(qpn) => [1, qpn.0.into(), 0, 0],
             Event::Arrive(packet) => {
                 let route = u64::from(packet.from.0) << 32 | u64::from(packet.to.0);
-                [2, route, packet.psn, packet.kind.digest()]
+                [2, route, packet.psn, packet.digest()]
             }
             Event::Deliver(packet) => [6, packet.to.0.into(), packet.psn, 0],
-            Event::Complete(completing) => [7, completing.entry.completion.wr_id, 0, 0],
+            Event::Complete(completing) => {
+                let Entry {
+                    completion, qpn, ..
+                } = &completing.entry;
+                let status = completion.status as u64;
+                [7, completion.wr_id, qpn.0.into(), status]
+            }
             Event::Land(landing) => [3, landing.digest(), 0, 0],
             Event::Load(loading) => [5, loading.words.len() as u64, 0, 0],
             Event::Timer(qpn) => [4, qpn.0.into(), 0, 0],
@@ -328,20 +354,6 @@ impl World {
         let at = u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX);
         for value in [at, kind, a, b, c] {
             self.trace = mix(self.trace ^ value).wrapping_add(value);
-        }
-    }
-}
-
-impl Kind {
-    fn digest(&self) -> u64 {
-        match self {
-            Self::Request(request) => {
-                let imm = request.imm.map_or(0, |imm| u64::from(imm) + 1);
-                digest(&request.body) ^ imm
-            }
-            Self::Reply(Reply::Ack(data)) => digest(data).rotate_left(1),
-            Self::Reply(Reply::NotReady) => 1,
-            Self::Reply(Reply::Refused(status)) => 2 + *status as u64,
         }
     }
 }

@@ -108,6 +108,7 @@ fn measure(
     per_operation: f64,
 ) -> Result<Outcome, VerbsError> {
     let start = network.now();
+    network.rest_cores();
     run(network, &mut workers, start + span.warm_up);
     let before = network.executed();
     workers.iter_mut().for_each(|worker| worker.forget());
