@@ -202,16 +202,23 @@ impl<S: Servers> Bench<S> {
             .into_iter()
             .zip(&self.conditions)
             .filter(|(_, condition)| !condition.paused && self.down_until.is_none())
-            .map(|(process, condition)| Governed {
-                process,
-                slowness: condition.slowness,
-                slow_passes: &self.slow_passes,
+            .map(|(process, condition)| {
+                for party in std::iter::once(process.party()).chain(process.other_party()) {
+                    self.network.slow(party, condition.slowness);
+                }
+                Governed {
+                    process,
+                    is_slow: condition.slowness > 1,
+                    slow_passes: &self.slow_passes,
+                }
             })
             .collect();
         let mut processes: Vec<&mut dyn Process> = Vec::new();
         processes.extend(workers.iter_mut().map(|worker| worker as &mut dyn Process));
         for place in &mut self.places {
             if !place.paused && !place.dead && place.caller.has_machine() {
+                self.network
+                    .slow(place.caller.party(), place.caller.slowness);
                 processes.push(&mut place.caller);
             }
         }
@@ -354,7 +361,7 @@ impl<S: Servers> Bench<S> {
 /// A worker whose passes may be slow.
 struct Governed<'a> {
     process: &'a mut dyn Process,
-    slowness: u32,
+    is_slow: bool,
     slow_passes: &'a Cell<u64>,
 }
 
@@ -368,13 +375,9 @@ impl Process for Governed<'_> {
     }
 
     fn step(&mut self, now: Duration) -> Step {
-        let step = self.process.step(now);
-        if self.slowness > 1 {
+        if self.is_slow {
             self.slow_passes.set(self.slow_passes.get() + 1);
         }
-        Step {
-            cost_ns: step.cost_ns * f64::from(self.slowness),
-            ..step
-        }
+        self.process.step(now)
     }
 }

@@ -167,10 +167,9 @@ impl Process for Caller {
         let due = machine.and_then(|machine| machine.deadline());
         let due = due.map(|due| due.saturating_sub(self.ahead));
         let rests = (self.allowance > 0 && self.rests_until > now).then_some(self.rests_until);
-        let cost = self.cpu.pass_ns + moved as f64 * self.cpu.request_ns;
         Step {
             moved: self.spins <= SPINS && machine.is_some(),
-            cost_ns: cost * f64::from(self.slowness),
+            cost_ns: self.cpu.pass_ns + moved as f64 * self.cpu.request_ns,
             deadline: due.into_iter().chain(rests).min(),
         }
     }
