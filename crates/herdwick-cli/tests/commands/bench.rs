@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use crate::common::{Clock, Folder, Server};
+use crate::common::{Clock, Folder, Server, memcached_is_installed};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open},
@@ -140,6 +140,9 @@ fn idle_benchmark_reports_cpu_time_and_wakeup_latency() {
 
 #[test]
 fn cache_benchmark_sends_the_same_requests_to_both_servers() {
+    if !memcached_is_installed() {
+        return;
+    }
     let (table, report) = tiny("cache", "cache");
     let results = report["results"].as_array().unwrap();
     let cells: Vec<_> = results
@@ -167,6 +170,9 @@ fn cache_benchmark_sends_the_same_requests_to_both_servers() {
 
 #[test]
 fn trace_file_is_replayed_on_every_cache() {
+    if !memcached_is_installed() {
+        return;
+    }
     let folder = Folder::new();
     let [oracle, csv] = ["t.oracleGeneral.bin", "t.csv"].map(|name| folder.0.join(name));
     // 1,000 keys, read four times in a cycle: there is room for all of them, so the second half
@@ -727,6 +733,15 @@ fn killed_benchmark_leaves_no_server() {
     for hangs_up in [false, true] {
         let herd = "herd --fabric tcp --keys 1000 --seconds 600";
         kill_with_its_server(hangs_up, herd, |command| command.contains("serve\0"));
+    }
+}
+
+#[test]
+fn killed_benchmark_leaves_no_memcached() {
+    if !memcached_is_installed() {
+        return;
+    }
+    for hangs_up in [false, true] {
         kill_with_its_server(hangs_up, "cache --keys 2M", |command| {
             command.starts_with("memcached\0")
         });

@@ -9,6 +9,8 @@ use std::{
     thread,
 };
 
+use crate::common::memcached_is_installed;
+
 /// A process that is killed on drop.
 struct Killed(Child);
 
@@ -34,10 +36,11 @@ impl Memcached {
         let name = format!("herdwick-cli-{}-{number}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
         let mut command = Command::new("memcached");
-        let Ok(child) = command.args(["-u", "root", "-s"]).arg(&path).spawn() else {
-            eprintln!("skipped: there is no memcached here (apt-get install memcached)");
+        if !memcached_is_installed() {
             return None;
-        };
+        }
+        let child = command.args(["-u", "root", "-s"]).arg(&path).spawn();
+        let child = child.unwrap();
         let server = Self {
             _process: Killed(child),
             path,

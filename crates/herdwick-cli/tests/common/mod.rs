@@ -23,6 +23,16 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// MiB; a sixteenth of it is for leases.
 const MEMORY_MB: &str = "512";
 
+/// Returns whether there is a memcached in PATH; prints a note if there is none.
+pub(crate) fn memcached_is_installed() -> bool {
+    let version = Command::new("memcached").arg("-V").output();
+    let installed = version.is_ok_and(|output| output.status.success());
+    if !installed {
+        eprintln!("skipped: there is no memcached here (apt-get install memcached)");
+    }
+    installed
+}
+
 /// Returns how many processes the tests kill: a hundred, or what `HERDWICK_KILLS` says.
 pub(crate) fn kills() -> usize {
     herdwick_check::count("HERDWICK_KILLS", 100) as usize
