@@ -104,6 +104,7 @@ behaviours! { $
     queues:
         unsignaled_success_has_no_completion
         unsignaled_failure_has_a_completion
+        requests_behind_a_failed_one_are_flushed
         a_postlist_completes_in_order
         a_full_send_queue_refuses_the_whole_batch
         a_full_recv_queue_refuses_the_whole_batch

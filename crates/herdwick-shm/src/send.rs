@@ -213,11 +213,14 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
         drops,
         listens,
     };
+    let mut plain = listens;
     for wr in batch {
-        if !wr.signaled && !wr.fence && listens && wire.write_words(qp, &wr.op) {
+        if !wr.signaled && !wr.fence && plain && wire.write_words(qp, &wr.op) {
             continue;
         }
         let status = wire.perform(qp, wr);
+        // Behind a request that failed everything is flushed.
+        plain &= qp.state != QpState::Error;
         if wr.signaled || status != Some(Status::Success) {
             complete(qp, cqs, wr, status);
         }

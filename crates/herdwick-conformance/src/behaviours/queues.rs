@@ -44,6 +44,35 @@ pub(crate) fn unsignaled_failure_has_a_completion(mut stage: Stage) -> Result<()
     Ok(())
 }
 
+/// In one batch, and whether they are signaled or not.
+pub(crate) fn requests_behind_a_failed_one_are_flushed(mut stage: Stage) -> Result<(), Skip> {
+    need(stage.capabilities().rc, "only RC learns of failure")?;
+    let region = stage.sides[B].region(Access::WRITE);
+    let to = stage.sides[B].remote(region);
+    let nowhere = Remote {
+        rkey: Rkey(to.rkey.0 ^ 1),
+        ..to
+    };
+    let link = stage.link(Rc);
+    let batch = [
+        unsignaled(7, write(Payload::Words(&[1]), nowhere)),
+        unsignaled(8, write(Payload::Words(&[2]), to)),
+        signaled(9, write(Payload::Words(&[3]), to.offset(8))),
+    ];
+    stage.sides[A].post(link.qp[A], &batch);
+    for (wr_id, status) in [
+        (7, Status::RemoteAccess),
+        (8, Status::Flushed),
+        (9, Status::Flushed),
+    ] {
+        let completion = stage.next(A);
+        assert_eq!((completion.wr_id, completion.status), (wr_id, status));
+    }
+    stage.silence();
+    assert_eq!(stage.sides[B].party.read(region, 0, 16), [0; 16]);
+    Ok(())
+}
+
 pub(crate) fn a_postlist_completes_in_order(mut stage: Stage) -> Result<(), Skip> {
     for transport in stage.dependable(&TRANSPORTS)? {
         let link = stage.link(transport);
