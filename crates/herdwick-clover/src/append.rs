@@ -95,6 +95,7 @@ impl Append {
             decided: false,
             stage: AppendStage::Deciding,
         };
+        // From node 1 on: the link was found on the first node.
         let act = append.copy(link, 1);
         Some((append, act))
     }
@@ -164,11 +165,14 @@ impl Append {
                 }
             }
             AppendStage::Deciding if found.committed => self.committed(found),
+            // Uncommitted, of another appender, which may have died: it is finished here first.
             AppendStage::Deciding => self.copy(found, 1),
             // The other nodes' links are changed only to what the first node's link names.
             AppendStage::Copying(link, node) if word == free || found.next == link.next => {
                 self.copy(link, node + 1)
             }
+            // The CAS succeeded, or another appender has committed the same link: either way it counts
+            // now.
             AppendStage::Committing(link) if found.next == link.next => {
                 self.committed(link.settled())
             }

@@ -237,6 +237,7 @@ impl Client {
             now,
         };
         mutations.equip(port, delays.entry_wait, &mut shared);
+        // Before the calls, which carry the epoch that may be published.
         if self.epochs.advance() {
             self.lookups.counters.flushes += 1;
             self.cursors.clear();

@@ -64,6 +64,7 @@ impl FreeList {
     pub(crate) fn wanting(&self, now: Duration, waits: impl Fn(usize) -> bool) -> Option<usize> {
         let wanting = |index: &usize| {
             let class = &self.classes[*index];
+            // From 1 on: a class without any may be one that this client never uses.
             let low = !class.scarce && (1..LOW).contains(&class.places.len());
             let used = now.saturating_sub(class.used) <= self.idle;
             !class.asked && now >= class.again && (low && used || waits(*index))

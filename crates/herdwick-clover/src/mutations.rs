@@ -150,6 +150,8 @@ impl Mutations {
             key_len: key.len(),
             value_len: value.len(),
             delete,
+            // Without such entries none will be found in the last class either, and the request ends
+            // as full.
             class: class.unwrap_or(CLASSES - 1),
             entry: Place::default(),
             written: false,
@@ -241,6 +243,7 @@ impl Mutations {
         let Some(mutation) = &mut self.all[index] else {
             return;
         };
+        // What was written does not depend on the chain's end, so another round writes nothing.
         if mutation.written {
             return self.link(port, index);
         }
@@ -408,6 +411,8 @@ impl Mutations {
         let Some(mutation) = self.all[index].take() else {
             return;
         };
+        // A CAS that was posted may have taken effect, whatever the answer, unless every round is
+        // known to be lost.
         let linked = matches!(mutation.stage, MutationStage::Linking(_))
             && answer != Answer::Contended
             || answer == Answer::Done;

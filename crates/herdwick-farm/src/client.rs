@@ -328,12 +328,15 @@ impl ClientSide {
     ) -> Result<(), CallError> {
         let window = self.requests.window;
         let unknown = self.sent - self.completed;
+        // The send queue has room for two windows: replies come before the completions of the
+        // requests.
         if self.waiting.len() == window || unknown >= 2 * window as u64 {
             return Err(CallError::Window);
         }
         let lap = self.requests.lap(self.sent);
         encode(&mut self.words, lap, operation as u8, key, value);
         let messages = &self.messages;
+        // A message ends with its cell, where the server polls the control word.
         let first = self.requests.end(self.sent) - self.words.len();
         let payload = if self.words.len() * WORD <= messages.inline_bytes_max {
             Payload::Words(&self.words)
@@ -354,6 +357,7 @@ impl ClientSide {
                 to,
                 imm: None,
             },
+            // Half a window without a completion leaves room for the other half.
             signaled: (self.sent + 1).is_multiple_of(window.div_ceil(2) as u64),
             solicited: false,
             fence: false,
@@ -391,6 +395,7 @@ impl ClientSide {
         let mut ended = 0;
         while let Some(waiting) = self.waiting.front().copied() {
             let replies = &self.messages.replies;
+            // Pairs with the store of a reply's last word, its control word, behind the others.
             let load = |word| replies.load_acquire(word);
             let arrived = arrival(&self.replies, self.answered, &load, &mut self.words);
             let (code, len) = match arrived {
@@ -480,6 +485,7 @@ impl Judge for TableJudge<'_> {
             Verdict::Hit => herdwick_read::Verdict::Found(read.whole(0)),
             Verdict::Miss => herdwick_read::Verdict::Missing,
             Verdict::More => herdwick_read::Verdict::Follow(step(probe, self.view, self.table)),
+            // Not the same READs: after a torn value the probe begins with the neighbourhood again.
             Verdict::Torn => herdwick_read::Verdict::Stale(step(probe, self.view, self.table)),
         }
     }

@@ -365,6 +365,7 @@ impl Geometry {
     /// Returns the bucket of a key: the first slot of its neighbourhood.
     #[inline]
     pub(crate) fn bucket(&self, hash: KeyHash) -> SlotId {
+        // The high half of the product is uniform below `buckets`, without a division.
         let scaled = u128::from(hash.0) * self.terms.buckets as u128;
         SlotId((scaled >> 64) as usize)
     }

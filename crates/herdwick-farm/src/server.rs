@@ -178,11 +178,14 @@ impl ServerSide {
         };
         let number = client.next;
         let requests = &client.attached.requests;
+        // Pairs with the store of a request's last word, its control word; where a device promises no
+        // order, the checksum decides.
         let load = |word| requests.load_acquire(word);
         let arrived = arrival(&self.requests, number, &load, &mut self.body);
         if arrived == Arrival::Nothing {
             return false;
         }
+        // Before it is executed: a message that has no room for its reply stays where it is.
         if number - client.completed >= send_depth(self.requests.window) as u64 {
             self.counters.held += 1;
             return false;
@@ -214,6 +217,7 @@ impl ServerSide {
         let (Some(operation), true, 1..) = (operation, fits, control.key_len) else {
             return self.refuse(lap);
         };
+        // A copy, since the client can change its cell at any time; `body` is one too.
         let key = &mut key[..control.key_len];
         bytes_at(&self.body, 0, key);
         let (mut code, mut len) = (ReplyCode::Done, 0);

@@ -45,6 +45,8 @@ impl ForkMark {
     #[must_use]
     pub fn is_here(&self) -> bool {
         match self.0 {
+            // Relaxed: the word is set once in a process, and cleared in a child before the child
+            // runs.
             Kind::Page(word, number) => word.load(Ordering::Relaxed) == number,
             Kind::Pid(pid) => getpid() == pid,
         }
@@ -87,6 +89,7 @@ fn page() -> io::Result<&'static AtomicU64> {
                     std::mem::forget(mapping);
                     made
                 }
+                // Another thread was first; dropping the mapping unmaps it.
                 Err(theirs) => theirs,
             };
     }

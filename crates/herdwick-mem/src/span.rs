@@ -197,6 +197,8 @@ impl Span {
     #[must_use]
     pub fn read_words<const N: usize>(&self, first: usize) -> [u64; N] {
         let run = self.run(first, N);
+        // Relaxed: what must come before is loaded by `load_acquire`; the copy is checked, whatever it
+        // holds.
         std::array::from_fn(|i| run[i].load(Ordering::Relaxed))
     }
 
@@ -211,6 +213,7 @@ impl Span {
         for (to, from) in run.iter().zip(rest) {
             to.store(*from, Ordering::Relaxed);
         }
+        // Release on the last word alone: who loads it with acquire sees the words before it.
         run[rest.len()].store(*last, Ordering::Release);
     }
 

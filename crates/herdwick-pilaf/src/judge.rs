@@ -216,6 +216,8 @@ impl Lookups {
             return Verdict::Unsure;
         };
         let bytes = read.part(0);
+        // From the first place again: the extent has another use, so the entry that led here is gone
+        // too.
         if bytes.len() != entry.extent_len() || crc64(0, bytes) != entry.extent_crc {
             self.counters.stale_extents += 1;
             return Verdict::Stale(self.gets[slot].probe(0));
@@ -242,6 +244,7 @@ impl Lookups {
                 continue;
             }
             match self.says(slot, words) {
+                // The key may have come here since the first look.
                 Says::ItsExtent(entry) => return self.follow(slot, (place, words), entry, true),
                 Says::Otherwise => self.gets[slot].seen[place] = words,
                 Says::Stop(verdict) => return verdict,

@@ -43,6 +43,7 @@ impl Store {
     /// Makes an empty store in two memories: of buckets and of extents.
     #[must_use]
     pub fn new(table: Span, extents: Span, hash_key: HashKey) -> Self {
+        // What an entry's offset can name.
         let usable = usize::try_from(EXTENT_BYTES_MAX).unwrap_or(usize::MAX);
         Self {
             table: Table::new(table),
@@ -146,6 +147,8 @@ impl Store {
             if let Some(growth) = &mut self.growth {
                 growth.replaced(&hash, &old, &entry);
             }
+            // At once, although a client may be reading it: the checksum in its entry shows what came
+            // after.
             self.arena.give(old.offset, old.extent_len());
         } else if !self.insert(&hash, &entry) {
             self.arena.give(offset, len);

@@ -91,6 +91,7 @@ impl Table {
 
     /// Stores an entry; its version is the bucket's next.
     fn store(&mut self, bucket: u64, entry: &Entry, hash: CuckooHash) {
+        // By the version a second look notices a bucket that changed and changed back.
         let version = self.entry(bucket).version.wrapping_add(1);
         let words = Entry { version, ..*entry }.words();
         self.span.write_words(bucket as usize * ENTRY_WORDS, &words);
@@ -152,6 +153,7 @@ impl Table {
             if self.entry(node.bucket).state != State::Used {
                 return self.displace(next, moved);
             }
+            // Beyond the bound the nodes that were found are still looked at: one of them may be free.
             if self.search.len() < SEARCHED_MAX {
                 self.extend(next);
             }

@@ -361,6 +361,7 @@ impl SendHalf {
                 };
                 match self.sockets[socket].send(&[alone]) {
                     Sent::All(_) => {}
+                    // Nothing keeps single packets for later; the network may have lost them as well.
                     Sent::Full => self.losses.refused += 1,
                     Sent::Refused(error) => self.losses.count(&error, 1),
                 }

@@ -215,6 +215,7 @@ impl Port for RocePort {
         self.outbox.now = now;
         self.transmit();
         let moved = self.receive_some();
+        // After receiving, so that an acknowledgement that has arrived still stops its timer.
         self.engine.handle_timeout(now);
         self.transmit();
         Progress {

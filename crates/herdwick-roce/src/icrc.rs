@@ -112,6 +112,7 @@ impl Masked {
         let udp_len = (UDP + packet.len()) as u16;
         let ip = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                // Version 4, a header of five words: without options.
                 bytes[0] = 0x45;
                 let total = udp_len.wrapping_add(IPV4 as u16);
                 bytes[2..4].copy_from_slice(&total.to_be_bytes());

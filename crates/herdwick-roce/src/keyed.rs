@@ -41,6 +41,7 @@ impl fmt::Debug for Secret {
 /// It is as secret as the channel over which the secrets were exchanged.
 #[must_use]
 pub fn agree(one: &Secret, other: &Secret) -> Secret {
+    // Ordered, so that both ends hash the same bytes without a role.
     let (low, high) = (one.0.min(other.0), one.0.max(other.0));
     let mut key = [0; 16];
     for (domain, half) in (0..).zip(key.chunks_exact_mut(8)) {
@@ -131,6 +132,7 @@ impl Window {
     /// Returns whether a counter is new and within the window, and marks it used.
     fn accept(&mut self, counter: u64) -> bool {
         if counter > self.highest {
+            // A jump beyond the window clears every place once.
             let steps = (counter - self.highest).min(WINDOW);
             for passed in counter - steps + 1..=counter {
                 self.set(passed, false);

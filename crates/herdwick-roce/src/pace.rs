@@ -111,6 +111,8 @@ impl Pace {
             slowed.credited = now;
             return;
         }
+        // A burst in the flow's first tick is not measured yet; it counts as if it had taken the whole
+        // tick.
         let peak = self.measured.max(rate(self.sent, TICK));
         // A flow whose half rate is below the minimum is not paced.
         if peak / 2 > FLOOR {
@@ -170,6 +172,7 @@ fn bytes(rate: u64, elapsed: Duration) -> u64 {
 }
 
 fn time(bytes: u64, rate: u64) -> Duration {
+    // Rounded up: at the time returned the credit is there.
     let nanos = u128::from(bytes) * SECOND / u128::from(rate.max(1)) + 1;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

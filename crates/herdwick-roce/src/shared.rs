@@ -90,6 +90,8 @@ impl Shared {
             self.pause = Some(self.pause.map_or(when, |pause| pause.min(when)));
             return None;
         }
+        // Data of a connection keeps its order; on UC a packet that overtakes another loses its
+        // message.
         let room = wire.packet(flow, len, true);
         if room.is_some() {
             pace.spend(self.now, len);

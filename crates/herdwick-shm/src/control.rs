@@ -44,6 +44,7 @@ pub(crate) fn short(shortage: Shortage) -> ControlError {
 /// a host must give back.
 pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<Option<Files>, ControlError> {
     let gone = port.pds.get(pd.0).ok_or(ControlError::Unknown(PD))?;
+    // Closing it would not: the client holds the same eventfd, so epoll would keep it (epoll(7)).
     port.wakeup_set.take_down(&gone.wakeup);
     let ids = |of: Vec<u32>| of.into_iter();
     let qps = port.qps.iter().filter(|(_, qp)| qp.pd == pd.0);
@@ -138,6 +139,7 @@ pub(crate) fn random() -> Result<u32, ControlError> {
 #[expect(clippy::cast_possible_truncation, reason = "entry < REGIONS = 64")]
 pub(crate) fn rkey(random: u32, entry: usize) -> Rkey {
     let mask = REGIONS as u32 - 1;
+    // An rkey of 0 would match the word of a closed entry.
     let drawn = match random & !mask {
         0 => REGIONS as u32,
         drawn => drawn,
@@ -196,6 +198,7 @@ pub(crate) fn create_qp(port: &mut ShmPort, spec: &QpSpec) -> Result<QpId, Contr
         }
     };
     if let Some(cq) = port.cqs.get_mut(spec.send_cq.0) {
+        // Now, so that a post never allocates.
         cq.sent.reserve(cq.reserved);
     }
     if let (Some(cq), true) = (port.cqs.get_mut(spec.recv_cq.0), spec.recv_depth > 0) {
@@ -282,6 +285,7 @@ fn make_qp(port: &mut ShmPort, id: QpId, spec: &QpSpec) -> Result<Qp, ControlErr
 pub(crate) fn destroy_qp(port: &mut ShmPort, id: QpId) -> Result<(), ControlError> {
     let qp = port.qps.remove(id.0).ok_or(ControlError::Unknown(QP))?;
     for (_, pd) in port.pds.iter_mut() {
+        // In every domain: a host's UD queue pair sends into those of other clients as well.
         pd.strike_sender(qp.qpn, &mut port.outbounds);
     }
     if let Some(pd) = port.pds.get_mut(qp.pd) {
@@ -327,6 +331,8 @@ pub(crate) fn connect(port: &mut ShmPort, id: QpId, peer: &Endpoint) -> Result<(
     }
     let pd = port.pds.get_mut(qp.pd).ok_or(ControlError::Unknown(PD))?;
     let peer = read(peer, qp.transport, pd.side)?;
+    // A connected queue pair uses the rkeys of its own domain's control area; those of another domain
+    // are other memory.
     if peer.token != pd.layout.token {
         return Err(ConnectError::Endpoint("it is of another protection domain"));
     }

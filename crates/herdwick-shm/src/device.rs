@@ -168,6 +168,8 @@ impl ShmDevice {
             what: "drawing a random number",
             source: io::Error::other(error),
         })?;
+        // 64 lines make up the page that `area_bytes` adds. Relaxed: any number will do, it orders
+        // nothing.
         let colour = self.made.fetch_add(1, Ordering::Relaxed) % 64;
         Ok(PdLayout {
             token: random & !63 | colour,

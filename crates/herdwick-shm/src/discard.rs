@@ -77,6 +77,7 @@ fn work() {
     loop {
         if let Some((files, done)) = queue.waiting.pop_front() {
             queue.taken += 1;
+            // The hole punch may wait for ever; a thread that queues a domain must not wait with it.
             drop(queue);
             let discarded = files.discard();
             drop(files);

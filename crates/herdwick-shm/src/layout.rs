@@ -150,6 +150,7 @@ impl PdLayout {
         };
         let part = |split: usize, len: usize| {
             let whole = split.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
+            // Each part has at least the page of its colour, so that no range of an area is reversed.
             whole && split >= CONTROL_BYTES + PAGE && len >= split + PAGE && len <= FILE_BYTES_MAX
         };
         let sound = word_of(blob, 0) == TICKET_MAGIC
@@ -206,6 +207,7 @@ impl QpAddress {
         blob[..3].copy_from_slice(&ENDPOINT_MAGIC);
         blob[3] = self.side as u8;
         blob[4] = self.transport as u8;
+        // A line is below `QPS`; the other value would be refused by `decode`.
         blob[5] = u8::try_from(self.line).unwrap_or(u8::MAX);
         blob[6] = shape.cells_log2;
         blob[7] = shape.long_log2;
@@ -228,6 +230,7 @@ impl QpAddress {
             long_log2: blob[7],
         };
         let ring = match usize::try_from(word_of(blob, 3)).ok()? {
+            // No ring begins at 0, where the control area is.
             0 => None,
             offset => Some(RingPlace { offset, shape }),
         };

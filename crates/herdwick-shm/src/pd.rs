@@ -208,8 +208,11 @@ impl Pd {
         };
         let bytes = self.take(file, len)?;
         let span = self.slice(file, bytes.clone())?;
+        // An earlier region may have been here: its bytes are not for this one's peer.
         clear(&span);
         let rkey = rkey(entry);
+        // The top bit names the file (docs/wire.md); a file has at most 2^32 bytes, so an offset never
+        // reaches it.
         let place = bytes.start as u64 | (file as u64) << 63;
         let shown = [place, span.len() as u64, scope.into()];
         self.show_region(entry, rkey, access, shown);
@@ -240,6 +243,8 @@ impl Pd {
     /// Opens an entry, whose second to fourth word are `shown`.
     fn show_region(&mut self, entry: usize, rkey: Rkey, access: Access, shown: [u64; 3]) {
         self.regions_taken |= 1 << entry;
+        // 24 bits, what an entry's first word has room for: a region that is opened again under the
+        // same number has another word, so the peer checks it anew.
         self.serial = (self.serial + 1) & 0xff_ffff;
         let at = region_word(entry);
         self.mine.copy_in(at + 1, &shown);

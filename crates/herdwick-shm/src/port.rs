@@ -52,6 +52,7 @@ impl Doorbell {
     pub(crate) fn new(rings: usize) -> Self {
         Self {
             batch: 0,
+            // One more for the domain of a connected queue pair, so that a post never allocates.
             touched: Vec::with_capacity(rings + 1),
         }
     }
@@ -80,6 +81,7 @@ impl Doorbell {
         if self.touched.is_empty() {
             return;
         }
+        // Once for the batch, however many peers it reached.
         settle();
         for id in &self.touched {
             if let Some(pd) = pds.get_mut(*id)

@@ -64,6 +64,7 @@ pub(crate) fn finish(qp: &mut Qp, pd: &Pd, regions: &Slab<Region>) {
     for index in 0..qp.reads.len() {
         let mut read = qp.reads[index];
         if read.status.is_none() {
+            // Without a budget: the request behind it is executed by this same post.
             read.status = read.advance(qp, pd, regions, &mut usize::MAX.clone());
             qp.reads[index] = read;
         }
@@ -109,6 +110,8 @@ impl Read {
         };
         let to_at = self.into.offset + self.done;
         to.copy_from(to_at, from, offset + self.done, step);
+        // Checked after the copy: the region may have been closed, and its memory used for something
+        // else, meanwhile.
         if !qp.is_open(pd, key) {
             Status::RemoteAccess
         } else if !peer.listens(pd) {

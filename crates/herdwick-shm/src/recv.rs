@@ -54,12 +54,15 @@ impl Cq {
         (pds, regions): (&Slab<Pd>, &Slab<Region>),
         out: &mut [Completion],
     ) -> usize {
+        // The budget bounds a poll: a worker must not copy megabytes before it serves others.
         let (mut count, mut budget) = (0, read::POLL_BYTES);
         while let (Some(to), Some(sent)) = (out.get_mut(count), self.sent.front().copied()) {
             let mut status = sent.status;
             if let Some(qp) = qps.get_mut(sent.qp.0) {
                 if let (None, Some(pd)) = (status, pds.get(qp.pd)) {
                     status = read::poll(qp, pd, regions, &mut budget);
+                    // A completion queue is in the order of the posts: what is behind an unfinished
+                    // READ waits for it.
                     if status.is_none() {
                         break;
                     }
@@ -67,6 +70,7 @@ impl Cq {
                 qp.send_pending -= 1;
             }
             self.sent.pop_front();
+            // Without its queue pair or domain there is nothing left to READ from.
             let status = status.unwrap_or(Status::Flushed);
             if sent.signaled || status != Status::Success {
                 *to = sent.completed(status);
@@ -226,6 +230,7 @@ fn take(
 }
 
 fn source(pd: &Pd, control: Control) -> Source {
+    // The peer may have written any word there; a qpn has 24 bits.
     let qpn = pd.theirs.load(sender_word(control.sender())) & 0xff_ffff;
     let qpn = Qpn(qpn as u32);
     Source { qpn }
@@ -248,6 +253,8 @@ fn place(
     for (n, at) in (0..len).step_by(LINE).enumerate() {
         let line = inbox.long_line(n);
         let (offset, rest) = (wr.into.offset + at, len - at);
+        // The last line is stored by bytes: what is behind the message in the buffer is not the peer's
+        // to change.
         if rest >= LINE && offset.is_multiple_of(8) {
             span.write_words(offset / 8, &line);
         } else {

@@ -52,6 +52,7 @@ impl PeerRegion {
             *self = Self::check(pd, entry, word)?;
         }
         #[expect(clippy::cast_possible_truncation, reason = "the low half is the rkey")]
+        // 0 is a closed entry's word, so no rkey may match it.
         let opens = word as u32 == rkey.0 && rkey.0 != 0 && word & right.0 != 0;
         let inside = addr
             .checked_add(len as u64)
@@ -87,6 +88,7 @@ impl PeerRegion {
         let scope = u32::try_from(scope).ok()?;
         if place == SHARED {
             #[expect(clippy::cast_possible_truncation, reason = "the low half is the rkey")]
+            // Only what this side has imported under the same rkey: the entry names no file.
             let span = pd.shared.get(Rkey(word as u32))?;
             return (len <= span.len() as u64).then(|| Self {
                 word,
@@ -103,6 +105,7 @@ impl PeerRegion {
         };
         let area = match (pd.side, file) {
             (DomainSide::Host, File::Up) => pd.layout.up_client(),
+            // A client cannot write `down`, so it has no region there.
             (DomainSide::Host, File::Down) => return None,
             (DomainSide::Client, File::Up) => pd.layout.up_host(),
             (DomainSide::Client, File::Down) => pd.layout.down_host(),

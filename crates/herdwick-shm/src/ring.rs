@@ -123,6 +123,7 @@ impl Control {
     #[inline]
     pub(crate) fn new(len: usize, imm: Option<u32>) -> Self {
         let imm = imm.map_or(0, |imm| u64::from(imm) | HAS_IMM);
+        // The mask keeps a length that is too long out of the flags.
         Self((len as u64) << LEN_SHIFT & (WRITTEN - 1) | imm)
     }
 
@@ -332,6 +333,7 @@ impl<W: Words> RingProducer<W> {
             self.granted = head + cells;
             self.long_seen = long;
         } else {
+            // Nothing is granted: the ring stays full until the counter is possible again.
             self.liar = true;
         }
     }
@@ -385,6 +387,8 @@ impl<W: Words> RingConsumer<W> {
     pub(crate) fn peek(&self) -> Option<Control> {
         // Pairs with the release in `RingProducer::publish`.
         let control = self.ring.load_acquire(self.next.word + CONTROL);
+        // Seven bits are enough: an honest producer is never a lap ahead, since it waits for `taken`.
+        // What a dishonest one stores is checked like any other message.
         ((control ^ self.next.lap) >> LAP_SHIFT == 0).then_some(Control(control))
     }
 
@@ -396,6 +400,8 @@ impl<W: Words> RingConsumer<W> {
 
     /// Returns 64 bytes of the next message's long payload.
     pub(crate) fn long_line(&self, n: usize) -> [u64; CELL_WORDS] {
+        // The producer's lengths decide where this is; `long_word` takes it modulo the ring, so it is
+        // never outside.
         let at = self.long_head.wrapping_add(n as u64);
         self.ring.copy_out(long_word(at, self.shape))
     }

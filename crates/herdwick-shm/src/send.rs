@@ -136,10 +136,12 @@ fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
                     lost_for_room(ring, drops);
                 }
             } else {
+                // UD reports no loss to the sender; the counter does.
                 drops.count(DropReason::NoPeer);
             }
         }
         if wr.signaled {
+            // Sent, which is not received: a datagram that was dropped above completes, too.
             complete(qp, cqs, wr, Some(Status::Success));
         }
     }
@@ -199,12 +201,16 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
     let (Some(pd), Some(peer)) = (pds.get(qp.pd), qp.peer) else {
         return Err(PostError::UnknownQp);
     };
+    // Once for the batch: a peer that fails during it may still get the rest, as packets on their way
+    // would.
     let listens = peer.listens(pd);
     let outbound = peer.outbound.and_then(|ring| outbounds.get_mut(ring));
     let mut ring = outbound.map(|outbound| &mut outbound.ring);
     if let (Transport::Rc, true, Some(ring)) = (qp.transport, listens, &mut ring) {
         reserve(ring, drops, batch)?;
     }
+    // Also for a batch of WRITEs: a host sleeps until something arrives in its memory, not only
+    // messages.
     doorbell.touch_pd(qp.pd);
     let mut wire = ConnectedBatch {
         pd,
@@ -281,6 +287,7 @@ impl ConnectedBatch<'_> {
         };
         let at = (to.addr, words.len() * 8);
         let reached = qp.reach(self.pd, to.rkey, at, AccessRight::WRITE);
+        // An address between words is left to `write`, which merges into the words at both ends.
         let Some((span, offset)) = reached.filter(|(_, offset)| offset.is_multiple_of(8)) else {
             return false;
         };
@@ -297,6 +304,8 @@ impl ConnectedBatch<'_> {
     #[inline(never)]
     fn perform(&mut self, qp: &mut Qp, wr: &SendWr<'_>) -> Option<Status> {
         let atomic = matches!(wr.op, SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. });
+        // A READ is copied when it is polled, an atomic is executed here: without this it would
+        // overtake the READ, which would then show its effect.
         if (wr.fence || atomic) && !qp.reads.is_empty() {
             read::finish(qp, self.pd, self.regions);
         }
@@ -309,6 +318,8 @@ impl ConnectedBatch<'_> {
         }
         let status = self.execute(qp, wr);
         if status != Status::Success {
+            // The READs before a request that fails are still executed; only what is behind it is
+            // flushed.
             read::finish(qp, self.pd, self.regions);
             fail(qp, self.pd);
         }
@@ -430,6 +441,7 @@ fn complete(qp: &mut Qp, cqs: &mut Slab<Cq>, wr: &SendWr<'_>, status: Option<Sta
         SendOp::CompareSwap { .. } => Opcode::CompareSwap,
     };
     if let Some(cq) = cqs.get_mut(qp.send_cq.0) {
+        // Unsignaled READs and failed requests, too, take a place until a poll.
         qp.send_pending += 1;
         cq.sent.push_back(Sent {
             wr_id: wr.wr_id,

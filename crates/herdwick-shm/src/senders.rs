@@ -69,6 +69,7 @@ impl Senders {
             let Some(outbound) = outbounds.get_mut(ring) else {
                 continue;
             };
+            // The ring does not tell senders apart, so every message up to here counts as this one's.
             let sent = outbound.ring.sent();
             if outbound.ring.received() < sent {
                 self.unread.push(UnreadRings { index, ring, sent });

@@ -55,6 +55,7 @@ impl Wakeup {
     pub(crate) fn pair() -> io::Result<(Self, ClientWakeup)> {
         let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        // Before the client has the other end, so that nothing was ever queued here.
         shutdown(&socket, Shutdown::Read)?;
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ends = ClientWakeup {
@@ -70,6 +71,7 @@ impl Wakeup {
         let domain = sockopt::socket_domain(&socket);
         let kind = sockopt::socket_type(&socket);
         let waits_for_nobody = OFlags::RDWR | OFlags::NONBLOCK;
+        // Another kind of descriptor, or one without O_NONBLOCK, could make the client wait in `ring`.
         let right = domain == Ok(AddressFamily::UNIX)
             && kind == Ok(SocketType::STREAM)
             && fcntl_getfl(&event).is_ok_and(|flags| flags.contains(waits_for_nobody));
@@ -119,9 +121,11 @@ impl Wakeup {
         let Self::Client { socket, .. } = self else {
             return true;
         };
+        // A host may have sent many bytes; what a page does not hold wakes the port once more.
         let mut rings = [MaybeUninit::<u8>::uninit(); 4096];
         match recv(socket, &mut rings[..], RecvFlags::DONTWAIT) {
             Ok((_, len)) => len != 0,
+            // Neither says that the host is gone.
             Err(error) => error == Errno::AGAIN || error == Errno::INTR,
         }
     }

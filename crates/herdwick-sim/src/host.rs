@@ -48,6 +48,7 @@ struct Stage {
 impl Stage {
     /// Returns when `service` is over.
     fn serve(&mut self, now: Picos, service: Picos) -> Picos {
+        // A stage that costs nothing must not order messages: `free` may be ahead of `now`.
         if service == 0 {
             return now;
         }
@@ -219,6 +220,7 @@ impl Host {
         let behind = behind.iter().map(|stage| stage.free).max().unwrap_or(0);
         let begins = self.credits.free.max(behind).max(now);
         self.credits.free = begins + service;
+        // The sender may be ahead by what the receiver's buffers hold.
         begins.saturating_sub(of_ns(self.profile.link.buffer_ns))
     }
 

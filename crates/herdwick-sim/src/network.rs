@@ -58,6 +58,7 @@ impl SeededNetwork {
             wakes_on_write: false,
             inline_bytes_max: profile.rnic.inline_bytes_max,
             inline_receive_bytes: 0,
+            // The GRH, which RNICs store in front of a datagram.
             datagram_header_bytes: 40,
             datagram_bytes_max: usize::try_from(profile.link.mtu).unwrap_or(usize::MAX),
             postlist_max: profile.rnic.postlist_max,

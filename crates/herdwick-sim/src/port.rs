@@ -96,6 +96,7 @@ impl Port for SeededPort {
         qp.send.held += entries.len();
         for mut entry in entries {
             entry.psn = qp.send.next_psn;
+            // The first WQE of a postlist, too: the doorbell of a chain only makes the RNIC read it.
             entry.fetched = batch.len() > 1;
             qp.send.next_psn += 1;
             qp.send.entries.push_back(entry);
@@ -206,6 +207,7 @@ impl World {
         let more = of_ns(cpu.post_more_ns) * count.saturating_sub(1) as Picos;
         let cost = of_ns(cpu.post_ns) + more;
         let posted = duration(self.charge(party, cost));
+        // Oldest first: events of one time happen in the order of scheduling.
         for back in (1..=count).rev() {
             let wqe = self.qps.get(&qpn).and_then(|qp| {
                 let entries = &qp.send.entries;

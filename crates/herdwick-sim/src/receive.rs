@@ -52,6 +52,8 @@ impl World {
             Kind::Reply(Reply::Ack(data)) => host.complete(now, data.len() as u64),
             Kind::Reply(_) => host.complete(now, 0),
         };
+        // Packets to a queue pair take effect in the order of their arrival, also when a later one
+        // costs less.
         let at = duration(at).max(qp.last_delivery);
         qp.last_delivery = at;
         self.schedule(at, Event::Deliver(packet));
@@ -62,6 +64,7 @@ impl World {
             self.lost += 1;
             return;
         };
+        // Here and not when it was sent: a cut or a stop loses what is under way.
         if !self.road(packet.origin, party) {
             self.lost += 1;
             return;
@@ -107,13 +110,17 @@ impl World {
             return;
         };
         if let Kind::Request(Request { oldest, .. }) = packet.kind {
+            // The requester will not repeat what it has the answers to, so their replies need not be
+            // kept.
             qp.receive.replies = qp.receive.replies.split_off(&oldest);
         }
         let expected = qp.receive.expected_psn;
         if psn < expected {
+            // A duplicate is answered as before and not executed again.
             let saved = qp.receive.replies.get(&psn).cloned();
             return self.answer(to, from, psn, saved.unwrap_or(Reply::Ack(Vec::new())));
         }
+        // A gap is not answered: the requester's timer closes it.
         if psn > expected || qp.state != QpState::ReadyToSend {
             return;
         }
@@ -239,6 +246,7 @@ impl World {
         let Some(qp) = self.qps.get_mut(&packet.to) else {
             return Executed::NotReady;
         };
+        // The RECV is taken before the first word: a WRITE that is not ready leaves no trace.
         let mut recv = None;
         if request.imm.is_some() {
             recv = qp.receive.entries.pop_front();
@@ -269,6 +277,7 @@ impl World {
         }
         words.reverse();
         let torn = self.faults.tear > Duration::ZERO;
+        // The words are popped from the end, so the first here is the one that becomes visible last.
         let shuffled = match (self.capabilities.ordered_write, torn) {
             (true, false) => &mut [],
             (true, true) => words.get_mut(1..).unwrap_or_default(),
@@ -313,6 +322,7 @@ impl World {
             (Some(recv), Some(QpState::Error)) => {
                 self.complete_receive(to, recv, Received::failed(Status::Flushed));
             }
+            // At the front: it was the oldest, and the next message takes it.
             (Some(recv), _) => {
                 if let Some(qp) = self.qps.get_mut(&to) {
                     qp.receive.entries.push_front(recv);

@@ -103,6 +103,7 @@ impl<'a> Scheduler<'a> {
             let event = self.network.world().next_due();
             let pass = self.ready.first().copied();
             let event_first = match (event, pass) {
+                // At the same time the event is first: a pass finds what has happened by then.
                 (Some(event), Some((at, _))) => event <= duration(at),
                 (event, _) => event.is_some(),
             };
@@ -151,6 +152,7 @@ impl<'a> Scheduler<'a> {
         let mut world = self.network.world();
         let other = other.map_or(0, |other| world.charge(other, 0));
         let end = world.charge(party, of_ns(step.cost_ns));
+        // At least a nanosecond, so that a process whose passes cost nothing does not stop the time.
         let end = end.max(other).max(at + 1000);
         drop(world);
         if step.moved {
@@ -197,6 +199,8 @@ impl<'a> Scheduler<'a> {
             else {
                 continue;
             };
+            // Rounded up: an idle pass that was under way finds nothing, and the next one begins
+            // behind it.
             let passes = now.saturating_sub(since).div_ceil(pass);
             self.processes[index].idle = None;
             self.schedule(index, since + passes * pass);

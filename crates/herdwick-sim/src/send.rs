@@ -177,6 +177,7 @@ impl World {
             self.fail(qpn, status);
             return;
         }
+        // Go-back-N: all that was sent and is not retired is sent again.
         let again: Vec<Packet> = (0..qp.send.sent).filter_map(|i| qp.packet(i)).collect();
         for packet in again {
             self.launch(packet, self.now);
@@ -203,6 +204,8 @@ impl World {
             }
         };
         for earlier in qp.send.entries.iter_mut().take(index) {
+            // An answer to a later request implies the ACKs of SENDs and WRITEs; a READ still needs
+            // its own.
             if earlier.implied() && earlier.outcome.is_none() {
                 earlier.outcome = Some(Ok(Vec::new()));
             }
@@ -222,6 +225,7 @@ impl World {
                 None => break,
                 Some(Err(status)) => return self.fail(qpn, status),
                 Some(Ok(data)) => {
+                    // In the order of the posts, as the data of READs on one queue pair arrives.
                     if let Some((span, offset)) = &front.into {
                         span.write_bytes(*offset, &data);
                     }

@@ -127,6 +127,7 @@ impl World {
 
     /// Sends a packet of `packet.from` that is on the link at `departs`, subject to the faults.
     pub(super) fn launch(&mut self, packet: Packet, departs: Duration) {
+        // Each copy is subject to the other faults by itself.
         let twice = self.rng.chance(self.faults.duplicate_per_mille);
         let first = twice && self.launch_once(packet.clone(), departs);
         let second = self.launch_once(packet, departs);
@@ -153,6 +154,7 @@ impl World {
             at += self.rng.between(Duration::ZERO, self.faults.reorder_window);
         }
         if let Some(qp) = self.qps.get_mut(&packet.from) {
+            // One that strays may be overtaken, but does not hold up those behind it.
             if !strays {
                 at = at.max(qp.last_arrival);
                 qp.last_arrival = at;
@@ -218,6 +220,7 @@ impl World {
         let Some((&cq, queue)) = state.cqs.iter_mut().nth(turn) else {
             return;
         };
+        // Slots stay in use: what would have freed them is lost, as on a queue that was overrun.
         queue.entries.clear();
         state.failures += 1;
         let qpns: Vec<Qpn> = state.qps.values().copied().collect();
@@ -250,6 +253,7 @@ impl World {
             "depths were summed at creation"
         );
         queue.entries.push_back(entry);
+        // One event for each arming, as on an RNIC.
         if std::mem::take(&mut queue.armed) {
             party.ring();
         }
@@ -272,6 +276,7 @@ impl World {
 
     fn complete(&mut self, completing: Completing) {
         let Completing { party, cq, entry } = completing;
+        // A queue pair destroyed meanwhile takes its completions along.
         if self.qps.contains_key(&entry.qpn) {
             self.push_completion(party, cq, entry);
         }
@@ -353,6 +358,7 @@ impl World {
         };
         let at = u64::try_from(self.now.as_nanos()).unwrap_or(u64::MAX);
         for value in [at, kind, a, b, c] {
+            // The sum keeps a zero from leaving the hash as it is.
             self.trace = mix(self.trace ^ value).wrapping_add(value);
         }
     }

@@ -121,6 +121,7 @@ pub(crate) fn create_cq(port: &mut VerbsPort, spec: &CqSpec) -> Result<CqId, Con
     if !port.cqs.has_room() {
         return Err(limit("completion queues", port.cqs.capacity()));
     }
+    // Drivers refuse a queue of no entries.
     let depth = i32::try_from(spec.depth.max(1)).unwrap_or(i32::MAX);
     let raw = raw::Cq::new(&port.channel, depth);
     let cq = PortCq {
@@ -200,6 +201,7 @@ fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<PortQp, ControlError> {
     let (psn, qkey) = (random as u32 & 0xff_ffff, (random >> 32) as u32 >> 1);
     let mut qp = PortQp {
         raw: raw.map_err(system("making a queue pair"))?,
+        // The id that `insert` will return: tokens of its work requests contain it.
         id: QpId(port.qps.next_id().unwrap_or(0)),
         pd: spec.pd.0,
         transport: spec.transport,
@@ -257,6 +259,7 @@ pub(crate) fn destroy_qp(port: &mut VerbsPort, id: QpId) -> Result<(), ControlEr
     for address in of_it.map(|(id, _)| id).collect::<Vec<_>>() {
         port.addresses.remove(address);
     }
+    // Destroyed before its completions are looked for: afterwards none is added.
     drop(port.qps.remove(id.0));
     for (cq, count) in claims {
         let VerbsPort {
@@ -346,6 +349,7 @@ fn way_to(port: &VerbsPort, qpn: u32, peer: &Peer) -> sys::AhAttr {
         },
         dlid: peer.lid,
         sl: state.selector.sl.unwrap_or(theirs.sl),
+        // RoCE always has a GRH; within one InfiniBand subnet the LID is enough.
         is_global: u8::from(place.port.link == LinkLayer::Ethernet),
         port_num: place.port.number,
         ..sys::AhAttr::default()
@@ -355,6 +359,8 @@ fn way_to(port: &VerbsPort, qpn: u32, peer: &Peer) -> sys::AhAttr {
 /// Returns a 20-bit flow label, different for each pair of queue pairs, so that switches spread
 /// flows over equal-cost paths. On RoCEv2 the UDP source port is derived from it.
 fn flow_label(from: u32, to: u32) -> u32 {
+    // Fibonacci hashing (2^64 divided by the golden ratio): numbers that count up spread over the high
+    // bits.
     let mixed = (u64::from(from) << 32 | u64::from(to)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 44) as u32
 }
@@ -395,6 +401,7 @@ fn ready_to_receive(
 ) -> (sys::QpAttr, i32) {
     let attributes = sys::QpAttr {
         qp_state: sys::IBV_QPS_RTR,
+        // The smaller of the two: each end computes the same.
         path_mtu: peer.mtu.min(mtu_number(port.place.port.mtu)).into(),
         dest_qp_num: peer.qpn.0,
         rq_psn: peer.psn.0,

@@ -105,6 +105,8 @@ impl Outstanding {
         if before >= self.taken.wrapping_sub(self.freed) {
             return None;
         }
+        // Unsignaled requests before it have no completion: a send queue completes in order, so they
+        // are done.
         self.freed = self.freed.wrapping_add(before + 1);
         let mask = self.ring.len() - 1;
         Some(self.ring[position as usize & mask])

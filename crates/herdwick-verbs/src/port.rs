@@ -128,6 +128,8 @@ impl WakeupFds {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64;
         epoll::add(&epoll, context.async_fd(), data(0), epoll::EventFlags::IN)?;
+        // Without IN for now: while the port polls, completion events must not make the descriptor
+        // readable.
         epoll::add(&epoll, channel.as_fd(), data(1), epoll::EventFlags::empty())?;
         Ok(Self {
             epoll,

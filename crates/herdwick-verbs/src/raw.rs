@@ -120,6 +120,7 @@ impl Context {
             raw,
             stuck: Mutex::default(),
         });
+        // libibverbs reads events with a blocking read(2).
         never_block(context.async_fd())?;
         Ok(context)
     }

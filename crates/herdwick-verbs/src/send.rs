@@ -255,6 +255,7 @@ fn taken<W: Link>(posted: Result<(), *mut W>, chain: &Chain<W>, count: usize) ->
     let Err(bad) = posted else {
         return count as u32;
     };
+    // What a driver returns is not trusted: an address outside the chain counts as all or none.
     let gone = bad.addr().wrapping_sub(chain.wr(0).addr()) / size_of::<Entry<W>>();
     if bad.is_null() {
         0

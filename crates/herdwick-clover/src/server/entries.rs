@@ -232,6 +232,8 @@ impl Entries {
             self.epoch += 1;
         }
         while let Some(first) = self.waiting.front().copied() {
+            // Requests of a client that has published `epoch` may still use what was retired in
+            // `epoch`.
             if first.epoch >= published.min(self.epoch) {
                 return;
             }

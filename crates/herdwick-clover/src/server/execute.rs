@@ -87,6 +87,7 @@ impl Server {
                     BadMessage::Length => &mut self.counters.bad_length,
                     BadMessage::Unknown => &mut self.counters.bad_unknown,
                 } += 1;
+                // By its token the client finds the call, if the message has one.
                 let [_, token] = words_of(message).unwrap_or_default();
                 (
                     token,
@@ -173,6 +174,7 @@ impl Server {
         // Of few entries each client gets its part.
         let clients = self.peers.iter();
         let part = self.entries.free(class) / clients.count().max(1);
+        // At least one, however many clients there are: the one that asks has a request that waits.
         for _ in 0..part.clamp(1, BATCH) {
             let Some(place) = self.entries.take(class, id.index()) else {
                 break;

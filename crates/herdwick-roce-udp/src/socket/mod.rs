@@ -171,6 +171,7 @@ impl Socket {
     /// whose queue pair byte makes the filter steer it there.
     pub(crate) fn wake(&self, address: SocketAddr, shard: usize) {
         let mut wake = WAKE;
+        // The byte that the filter of `steer` reads.
         wake[7] = u8::try_from(shard).expect("256 sockets at most");
         let local = match address.ip() {
             ip if !ip.is_unspecified() => ip,

@@ -24,6 +24,8 @@ pub(super) fn prepare(fd: BorrowedFd<'_>, address: &SocketAddr) -> io::Result<()
         fd,
         libc::IPPROTO_IP,
         libc::IP_MTU_DISCOVER,
+        // Never fragment: an ICRC covers the whole packet, and only the first fragment would have the
+        // ports.
         &libc::IP_PMTUDISC_DO,
     )?;
     set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, &ON)?;
@@ -128,6 +130,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, batches: &[Outgoing<'_>]) -> io::Result<u
     let slots = controls.iter_mut().zip(&mut parts).zip(&mut messages);
     for (batch, ((control, part), message)) in batches.iter().zip(slots) {
         let control = control.write(batch.to.control);
+        // A single datagram goes without the option: a path that cannot segment would refuse it.
         if batch.bytes.len() > batch.segment {
             control.segment(u16::try_from(batch.segment).map_err(|_| io::ErrorKind::InvalidInput)?);
         }
@@ -163,6 +166,8 @@ pub(super) fn send(fd: BorrowedFd<'_>, batches: &[Outgoing<'_>]) -> io::Result<u
             libc::MSG_DONTWAIT,
         )
     };
+    // sendmmsg returns an error only if the first message failed; another one that failed is the first
+    // of the next call.
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
@@ -215,6 +220,7 @@ fn take(arrival: &mut Arrival, message: &libc::mmsghdr) {
     let header = &message.msg_hdr;
     arrival.len = message.msg_len as usize;
     arrival.control_len = header.msg_controllen;
+    // Without its control messages a batch has no segment length, so it cannot be cut into packets.
     let cut = libc::MSG_TRUNC | libc::MSG_CTRUNC;
     arrival.truncated = header.msg_flags & cut != 0;
 }

@@ -33,6 +33,7 @@ impl Engine {
         memory: &mut M,
         wire: &mut W,
     ) {
+        // The greater: the engine's time never goes back, whatever its caller's clock does.
         self.shared.now = self.shared.now.max(now);
         self.sums.follow(&route(arrival));
         self.take(arrival, None, memory, wire);
@@ -124,6 +125,7 @@ impl Engine {
         if qp.state != QpState::ReadyToSend {
             return Err(Drop::NotReady);
         }
+        // A socket bound to `::` reports IPv4 peers as mapped addresses.
         let source = arrival.from.ip().to_canonical();
         if qp.link.as_ref().is_some_and(|link| link.ip != source) {
             return Err(Drop::Source);
@@ -158,6 +160,7 @@ impl Engine {
             if !self.shared.config.ecn {
                 return Err(Drop::UnexpectedCnp);
             }
+            // After `open`: on a keyed connection a forged CNP must not slow the sender down.
             self.shared.counters.connections.cnps += 1;
             qp.slow_down(&mut self.shared);
             return Ok(());
@@ -263,6 +266,7 @@ fn route(arrival: &Arrival<'_>) -> Route {
     Route {
         source: arrival.from,
         destination: arrival.to,
+        // A socket does not show the bit, and RoCE senders set it: a fragment has no BTH of its own.
         dont_fragment: true,
     }
 }

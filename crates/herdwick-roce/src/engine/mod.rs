@@ -187,6 +187,8 @@ impl Engine {
         self.shared.read_answers = READ_ANSWERS;
         self.shared.rationed = false;
         self.shared.turn += 1;
+        // As many as are listed now: a queue pair that is put back waits for the next round, so the
+        // loop ends.
         for _ in 0..self.ready.begin() {
             let Some(qp) = self.ready.take().and_then(|id| self.qps.get_mut(id.0)) else {
                 continue;

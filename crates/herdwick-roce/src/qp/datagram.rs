@@ -44,6 +44,8 @@ impl Qp {
             }),
             inline: None,
         };
+        // Inlined first: the completion carries it, and the buffer, whatever its state, is not
+        // touched.
         if len <= INLINE_RECEIVE {
             received.inline = Some(inline_data(packet.payload));
         } else if shared.regions.get(recv.into.region).is_none() {
@@ -73,12 +75,14 @@ fn global_header(arrival: &Arrival<'_>) -> [u8; DATAGRAM_HEADER_BYTES] {
     ) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let ip = &mut header[20..];
+            // Version 4, a header of five words, as the socket's packets are: without options.
             ip[0] = 0x45;
             ip[1] = arrival.tos;
             ip[2..4].copy_from_slice(&udp_len.saturating_add(20).to_be_bytes());
             if let IpId::Known(id) = arrival.ip_id {
                 ip[4..6].copy_from_slice(&id.to_be_bytes());
             }
+            // The don't-fragment bit.
             ip[6] = 0x40;
             ip[9] = UDP_PROTOCOL;
             ip[12..16].copy_from_slice(&from.octets());

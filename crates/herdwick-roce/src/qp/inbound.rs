@@ -49,6 +49,7 @@ impl Qp {
             _ => return Err(Refusal::Invalid(Drop::Opcode)),
         };
         let mtu = self.mtu(shared);
+        // IBTA: first and middle packets are full, and a last one has at least a byte.
         let sized = match place {
             Place::First | Place::Middle => len == mtu,
             Place::Last => 0 < len && len <= mtu,
@@ -129,6 +130,8 @@ impl Qp {
         if place.ends() != (rest == len) || len > rest {
             return Err(Refusal::Invalid(Drop::Length));
         }
+        // Before the bytes are stored: a packet that is refused for lack of a RECV has no effect, and
+        // is sent again.
         if place.ends() && packet.imm().is_some() && self.recvs.ring.is_empty() {
             return Err(Refusal::NoRecv);
         }
@@ -167,6 +170,7 @@ impl Qp {
             total,
         } = self.inbound.message
         {
+            // The rkey was checked by the first packet; only the region's end is left to notice.
             let there = shared.regions.get(region).is_some();
             let gone = Refusal::Access(Drop::Gone);
             return there.then_some((region, offset, rest, total)).ok_or(gone);

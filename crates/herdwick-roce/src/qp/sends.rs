@@ -111,6 +111,7 @@ impl Sends {
     /// Copies an inline payload to a slot until its packets are sent (RC: until they are
     /// acknowledged).
     pub(super) fn keep(&mut self, payload: Payload<'_>) -> Body {
+        // The slot is free: at most `depth` requests are unfinished, and they end in order.
         let slot = self.posted % self.depth;
         self.posted = self.posted.wrapping_add(1);
         let at = slot * self.slot_bytes;

@@ -86,6 +86,8 @@ impl Qp {
             }
             self.sends.next = self.sends.next.plus(1);
             if status != Status::Success || index + 1 == entry.packets {
+                // Also of a request that failed at an earlier packet: the PSNs of the others are
+                // passed over.
                 self.sends.next = entry.psn.plus(entry.packets);
                 self.sends.ring.pop_front();
                 self.finish_send(&mut shared.cqs, &entry.ended(status));
@@ -112,6 +114,8 @@ impl Qp {
             self.inbound.abandon();
             shared.counters.drop(Drop::Partial);
         }
+        // A gap before the first packet of a message is no fault on UC: what was lost is gone, and
+        // this message is received.
         self.inbound.expected = psn.plus(1);
         self.execute(shared, packet, memory).map_err(|refusal| {
             self.inbound.abandon();

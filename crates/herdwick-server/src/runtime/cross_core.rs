@@ -154,6 +154,7 @@ impl CrossCore {
     /// All forwarded batches to one of them are in flight; nothing was sent.
     pub(crate) fn broadcast(&mut self, order: Order, ticket: ReplyTo) -> Result<usize, Exhausted> {
         let workers = &mut self.links[..self.workers];
+        // All or none: a flush that some workers have executed could not be taken back.
         if workers.iter().any(|link| link.free.is_empty()) {
             return Err(Exhausted);
         }

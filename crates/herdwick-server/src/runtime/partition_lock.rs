@@ -93,6 +93,8 @@ impl<T> Lock<T> {
 
     #[cold]
     fn wait(&self) -> MutexGuard<'_, CachePadded<T>> {
+        // Relaxed, here and below: the flag only keeps others from trying; the mutex orders what the
+        // partition holds.
         self.reserved.store(true, Ordering::Relaxed);
         let partition = whatever(self.partition.lock());
         self.reserved.store(false, Ordering::Relaxed);

@@ -106,6 +106,7 @@ impl Worker {
             }
             let now = start.now;
             if worked {
+                // The pass before this one found the work; `now` is the first time read after it.
                 last_in_memory = Some(now);
             }
             let own = Own::new(kept.as_mut(), lock);

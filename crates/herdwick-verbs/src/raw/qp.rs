@@ -42,6 +42,7 @@ impl Qp {
             recv_cq: recv.raw.as_ptr(),
             srq: ptr::null_mut(),
             cap: sys::QpCap {
+                // Drivers refuse a queue without entries.
                 max_send_wr: shape.sends.max(1),
                 max_recv_wr: shape.recvs.max(1),
                 max_send_sge: 1,
@@ -49,6 +50,7 @@ impl Qp {
                 max_inline_data: shape.inline_bytes,
             },
             qp_type: shape.kind,
+            // Each work request says whether it is signaled.
             sq_sig_all: 0,
         };
         let create = pd.context.functions().ibv_create_qp;

@@ -193,6 +193,7 @@ impl Qp {
     fn start_timer(&mut self, shared: &mut Shared) {
         let retry = &shared.config.retry;
         let spent = retry.count.saturating_sub(self.requester.retries);
+        // The bound keeps the shift within its type.
         let doubled = retry.ack_timeout.saturating_mul(1 << spent.min(16));
         let pause = doubled.min(retry.ack_timeout_max);
         self.set_timer(shared, shared.now.saturating_add(pause));
@@ -241,6 +242,7 @@ impl Qp {
         self.requester.recovering = false;
         self.requester.resting = false;
         self.requester.probing = false;
+        // A late ACK covers packets that were about to be sent again.
         if self.sends.next.ahead_of(self.requester.oldest) < 0 {
             self.sends.next = self.requester.oldest;
         }

@@ -35,6 +35,7 @@ impl Qp {
                 *last = said;
             }
         } else if waiting.len() < WAITING_MAX {
+            // If there is no room, nothing is queued: the requester's timeout asks again.
             waiting.push_back(said);
         }
     }
@@ -158,6 +159,7 @@ impl Response {
                 .and(&AtomicAckEth {
                     original: original.into(),
                 }),
+            // IBTA: the middle packets of a READ response have no AETH.
             Self::Read { .. } if op.operation == Operation::ReadResponse(Place::Middle) => head,
             Self::Read { completed, .. } => head.and(&Aeth::new(Syndrome::ACK, completed)),
         }

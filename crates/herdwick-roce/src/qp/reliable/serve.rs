@@ -177,6 +177,7 @@ impl Qp {
         if !offset.is_multiple_of(WORD) {
             return Err(Refusal::Invalid(Drop::Misaligned));
         }
+        // Before the word changes: an atomic that is executed has to be answered.
         self.has_room_for_answer()?;
         let (operand, compare) = (header.swap_or_add.get(), header.compare.get());
         let original = if packet.op.operation == Operation::FetchAdd {
@@ -241,6 +242,8 @@ impl Qp {
             Operation::ReadRequest => self.repeat_read(shared, psn, packet),
             Operation::CompareSwap | Operation::FetchAdd => {
                 let original = self.responder.kept_original(psn);
+                // What is no longer kept cannot be executed again, so it stays unanswered until the
+                // requester gives up.
                 let original = original.ok_or(Drop::TooManyReads)?;
                 if self.responder.has_room() && !self.responder.is_answering(psn) {
                     self.answer_atomic(psn, original, true);
