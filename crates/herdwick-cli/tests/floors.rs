@@ -32,7 +32,7 @@ const FLOORS: &[&[&str]] = &[
     &["herdwick-pilaf", "herdwick-farm", "herdwick-clover"],
     &["herdwick-providers"],
     &["herdwick-server", "herdwick"],
-    &["herdwick-bench", "herdwick-sim-bench"],
+    &["herdwick-c", "herdwick-bench", "herdwick-sim-bench"],
     &["herdwick-figures"],
     &["herdwick-cli"],
 ];
@@ -43,6 +43,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "herdwick-roce-udp",
     "herdwick-verbs",
     "herdwick-verbs-fake",
+    "herdwick-c",
 ];
 
 fn floor(name: &str) -> usize {
@@ -117,7 +118,12 @@ fn clients_do_not_link_the_store() {
             }
         }
     }
-    for client in ["herdwick", "herdwick-herd", "herdwick-memcache"] {
+    for client in [
+        "herdwick",
+        "herdwick-c",
+        "herdwick-herd",
+        "herdwick-memcache",
+    ] {
         let mut linked = vec![client.to_owned()];
         let mut next = 0;
         while let Some(name) = linked.get(next).cloned() {
@@ -180,7 +186,7 @@ const SYNONYMS: [&str; 6] = [
 ];
 
 /// The crates that take providers from the table in `herdwick-providers` only.
-const SYSTEMS: [&str; 10] = [
+const SYSTEMS: [&str; 11] = [
     "herdwick-read",
     "herdwick-farm",
     "herdwick-pilaf",
@@ -188,6 +194,7 @@ const SYSTEMS: [&str; 10] = [
     "herdwick-herd",
     "herdwick-server",
     "herdwick",
+    "herdwick-c",
     "herdwick-bench",
     "herdwick-sim-bench",
     "herdwick-figures",

@@ -6,6 +6,15 @@ use crate::Cause;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(crate) u64);
 
+impl Ticket {
+    /// Its number: a session numbers what it accepts in the order of submission, without gaps, and begins
+    /// anywhere.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// How a request ended. Borrowed data is valid until the sink returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {

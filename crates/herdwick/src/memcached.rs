@@ -2,7 +2,7 @@
 
 use std::{os::fd::AsFd, time::Duration};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 
 use crate::{
     Answer, Cause, Key, Op, Ticket,
@@ -102,7 +102,7 @@ impl Memcached {
         } else {
             PollFlags::OUT
         };
-        let socket = PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::IN | writes);
+        let socket = (self.stream.as_fd(), PollFlags::IN | writes);
         Some(Sleep::on_one(socket, limit))
     }
 

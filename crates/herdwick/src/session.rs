@@ -6,7 +6,7 @@ use herdwick_fabric::Port;
 use herdwick_mem::ForkMark;
 
 use crate::{
-    Address, Answer, Cause, DialError, Direct, Fallback, Key, Op, Options, Ticket,
+    Address, Answer, Cause, DialError, Direct, Fallback, Key, Op, Options, PollDescriptor, Ticket,
     sleep::Sleep,
     text::{Command, When},
     transports::OpenTransport,
@@ -145,8 +145,9 @@ impl Session {
         }
     }
 
-    /// Sees to it that it has ended if its server is gone. Nothing may be in flight.
-    pub(crate) fn check(&mut self, now: Duration) {
+    /// Sees to it that it has ended if its server is gone, so that nothing is sent in vain after a pause. Nothing
+    /// may be in flight.
+    pub fn check(&mut self, now: Duration) {
         if self.process.is_here() {
             self.transport.check(now);
         }
@@ -160,6 +161,25 @@ impl Session {
         if let Some(sleep) = self.sleep(now) {
             sleep.run();
         }
+        self.disarm();
+    }
+
+    /// Prepares a wait for `descriptor` by other means than [`Session::wait`]: returns the longest time
+    /// until the session has to be polled, which is zero where [`Session::wait`] would return at once, and
+    /// [`Duration::MAX`] if nothing is in flight. [`Session::end_wait`] must follow, and a poll.
+    pub fn arm(&mut self, now: Duration, descriptor: &mut PollDescriptor) -> Duration {
+        if self.transport.due().is_none() {
+            return Duration::MAX;
+        }
+        match self.sleep(now) {
+            Some(sleep) => descriptor.watch(&sleep),
+            None => Duration::ZERO,
+        }
+    }
+
+    /// Ends what [`Session::arm`] has begun, whether `descriptor` became readable or not.
+    pub fn end_wait(&mut self, descriptor: &mut PollDescriptor) {
+        descriptor.clear();
         self.disarm();
     }
 

@@ -1,8 +1,8 @@
 //! What a session sleeps on: one or two descriptors, and a limit. Several sessions can sleep together.
 
-use std::time::Duration;
+use std::{os::fd::BorrowedFd, time::Duration};
 
-use rustix::event::{PollFd, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Most descriptors of one session: the fabric's and the lease socket's.
 const FDS_MAX: usize = 2;
@@ -10,21 +10,24 @@ const FDS_MAX: usize = 2;
 /// Descriptors to wait for, and how long at most.
 #[derive(Debug)]
 pub(crate) struct Sleep<'a> {
-    fds: [PollFd<'a>; FDS_MAX],
+    fds: [Wanted<'a>; FDS_MAX],
     count: usize,
     limit: Duration,
 }
 
+/// A descriptor, and what is waited for there.
+pub(crate) type Wanted<'a> = (BorrowedFd<'a>, PollFlags);
+
 impl<'a> Sleep<'a> {
-    pub(crate) fn on_one(fd: PollFd<'a>, limit: Duration) -> Self {
+    pub(crate) fn on_one(fd: Wanted<'a>, limit: Duration) -> Self {
         Self {
-            fds: [fd.clone(), fd],
+            fds: [fd, fd],
             count: 1,
             limit,
         }
     }
 
-    pub(crate) fn on_two(fds: [PollFd<'a>; FDS_MAX], limit: Duration) -> Self {
+    pub(crate) fn on_two(fds: [Wanted<'a>; FDS_MAX], limit: Duration) -> Self {
         Self {
             fds,
             count: FDS_MAX,
@@ -32,15 +35,30 @@ impl<'a> Sleep<'a> {
         }
     }
 
+    /// The descriptors.
+    pub(crate) fn fds(&self) -> &[Wanted<'a>] {
+        &self.fds[..self.count]
+    }
+
+    /// The longest time.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Sleeps until a descriptor is ready, or the limit has passed.
-    pub(crate) fn run(mut self) {
-        sleep(&mut self.fds[..self.count], self.limit);
+    pub(crate) fn run(self) {
+        let mut fds = self
+            .fds
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
+        sleep(&mut fds[..self.count], self.limit);
     }
 
     /// Sleeps until a descriptor of one of `all` is ready, or the shortest limit has passed.
     pub(crate) fn run_all(all: &[Self]) {
-        let fds = all.iter().flat_map(|one| &one.fds[..one.count]);
-        let mut fds: Vec<_> = fds.cloned().collect();
+        let fds = all.iter().flat_map(Self::fds);
+        let mut fds: Vec<_> = fds
+            .map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags))
+            .collect();
         let limit = all.iter().map(|one| one.limit).min();
         sleep(&mut fds, limit.unwrap_or_default());
     }

@@ -9,7 +9,7 @@ use herdwick_clover::{Answer as Found, Client, Failure, Refused};
 use herdwick_fabric::Port;
 use herdwick_mem::OwnProcess;
 use herdwick_request::HashKey;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 
 pub(crate) use self::take::{AskedClover, TakenClover, take};
 use crate::{
@@ -290,7 +290,7 @@ impl<P: Port> Clover<P> {
             std::hint::spin_loop();
             return None;
         }
-        let lease = PollFd::from_borrowed_fd(self.lease.as_fd(), PollFlags::RDHUP);
+        let lease = (self.lease.as_fd(), PollFlags::RDHUP);
         Some(Sleep::on_one(lease, limit.min(NAP)))
     }
 

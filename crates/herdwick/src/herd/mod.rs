@@ -18,7 +18,7 @@ use herdwick_fabric::{Armed, CqId, Port};
 use herdwick_herd::{ClientEnd, ClientSide, Outcome, Refused, wire::ReplyStatus};
 use herdwick_mem::OwnProcess;
 use herdwick_request::{HashKey, Request};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFlags;
 
 pub use self::direct::Direct;
 use self::translate::{answer, lost, store_op};
@@ -386,8 +386,8 @@ impl<P: Port> Herd<P> {
         if self.port.arm(self.reply_cq) != Armed::Yes {
             return None;
         }
-        let fabric = PollFd::from_borrowed_fd(self.port.wait_fd()?, PollFlags::IN);
-        let lease = PollFd::from_borrowed_fd(self.lease.as_fd(), PollFlags::RDHUP);
+        let fabric = (self.port.wait_fd()?, PollFlags::IN);
+        let lease = (self.lease.as_fd(), PollFlags::RDHUP);
         Some(Sleep::on_two([fabric, lease], limit))
     }
 
@@ -426,7 +426,7 @@ fn doze(port: &mut impl Port, cq: CqId, limit: Duration) {
     if port.arm(cq) == Armed::Yes
         && let Some(fd) = port.wait_fd()
     {
-        Sleep::on_one(PollFd::from_borrowed_fd(fd, PollFlags::IN), limit).run();
+        Sleep::on_one((fd, PollFlags::IN), limit).run();
     }
     port.disarm(cq);
 }
