@@ -88,7 +88,6 @@ mod eviction_log;
 mod index;
 mod items;
 mod lossless;
-mod number;
 mod ops;
 mod prefetch;
 mod published;

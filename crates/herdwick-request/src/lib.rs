@@ -37,6 +37,7 @@
 
 mod clock;
 mod hash;
+pub mod number;
 mod request;
 mod staged;
 

@@ -1,11 +1,13 @@
 //! `incr` and `decr` (the meta command `ma`), with memcached's rules for width and expiry.
 
 use herdwick_layout::bucket::Offset;
-use herdwick_request::{Arith, Clock, Item, Reply, Request, Status};
+use herdwick_request::{
+    Arith, Clock, Item, Reply, Request, Status,
+    number::{self, Decimal},
+};
 
 use super::differs;
 use crate::{
-    number::{self, Decimal},
     room::Fresh,
     store::{Absent, Hit, Store},
 };

@@ -1,4 +1,4 @@
-//! Decimal numbers as `incr` and `decr` read and write them in values.
+//! Decimal numbers as `incr` and `decr` read and write them in values, for every store.
 
 /// Digits of `u64::MAX`.
 const DIGITS_MAX: usize = 20;
@@ -6,7 +6,8 @@ const DIGITS_MAX: usize = 20;
 /// Parses a decimal number as memcached does (`strtoull`): optional white space and sign, digits,
 /// then the end, or white space or a zero byte followed by anything. A negative number is valid if
 /// it wraps to less than 2^63.
-pub(crate) fn parse(value: &[u8]) -> Option<u64> {
+#[must_use]
+pub fn parse(value: &[u8]) -> Option<u64> {
     let blanks = value.iter().take_while(|byte| is_space(byte)).count();
     let value = &value[blanks..];
     if let Some(magnitude) = value.strip_prefix(b"-") {
@@ -35,13 +36,15 @@ fn is_space(byte: &u8) -> bool {
 }
 
 /// A number in decimal.
-pub(crate) struct Decimal {
+pub struct Decimal {
     digits: [u8; DIGITS_MAX],
     from: usize,
 }
 
 impl Decimal {
-    pub(crate) fn new(mut number: u64) -> Self {
+    /// Formats a number.
+    #[must_use]
+    pub fn new(mut number: u64) -> Self {
         let mut digits = [0; DIGITS_MAX];
         let mut from = DIGITS_MAX;
         loop {
@@ -54,7 +57,9 @@ impl Decimal {
         }
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// Returns its digits.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
         &self.digits[self.from..]
     }
 }
