@@ -49,6 +49,7 @@ mod threads;
 pub use herd::{fabrics::FabricStatus, lease::check_lease_directory};
 pub use herdwick_herd::RequestPath;
 pub use herdwick_providers::ListenOptions;
+pub use herdwick_slab::Growth;
 pub use memory::{
     fit_config::Reduced,
     recovery::{Cold, Restart},

@@ -14,7 +14,6 @@ use std::{
 
 use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc;
-use herdwick_mica::Store;
 use herdwick_providers::Fabric;
 use herdwick_request::HashKey;
 use mio::{Events, Poll, Waker};
@@ -44,6 +43,7 @@ use crate::{
         readiness::WAKE,
         shutdown::Shutdown,
         spin::AdaptiveSpin,
+        store::Store,
         time::ServerClock,
         upload_permits::Permits,
         worker::{EVENTS, Worker, WorkerState},

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
 use herdwick_providers::{DeviceSelector, ROCE_PORT, Verbs, VerbsOptions};
-use herdwick_server::{Engine, PORT, Pin, Protocol, RequestPath};
+use herdwick_server::{Engine, Growth, PORT, Pin, Protocol, RequestPath};
 
 use crate::units;
 
@@ -152,11 +152,30 @@ pub(crate) struct ServeArgs {
     /// as 0-3,8
     #[arg(long = "pin", value_name = "auto|off|CPUS", default_value = "off")]
     pub(super) pin: Pin,
-    /// What stores the data: herd, a cache for memcached's clients and Herdwick's; or clover, for
-    /// Herdwick clients alone, which read and write its memory themselves, over the fabric that --roce or
+    /// What stores the data: herd, a cache for memcached's clients and Herdwick's; slab, the same with a
+    /// store in slabs as memcached's (without -e); or clover, for Herdwick clients alone, which read and write its memory themselves, over the fabric that --roce or
     /// --verbs names, else over shared memory
-    #[arg(long = "engine", value_name = "herd|clover", default_value = "herd", value_parser = engine)]
+    #[arg(long = "engine", value_name = "herd|slab|clover", default_value = "herd", value_parser = engine)]
     pub(super) engine: Engine,
+    /// With --engine slab: the chunks of a class are so many times as large as those of the one before it
+    /// [default: 1.25]
+    #[arg(
+        short = 'f',
+        long = "slab-growth-factor",
+        value_name = "NUM",
+        allow_negative_numbers = true,
+        value_parser = growth
+    )]
+    growth: Option<f64>,
+    /// With --engine slab: bytes for key and value in the smallest chunks [default: 48]
+    #[arg(
+        short = 'n',
+        long = "slab-min-size",
+        value_name = "BYTES",
+        allow_negative_numbers = true,
+        value_parser = chunk
+    )]
+    chunk: Option<u32>,
     /// Offer shared memory to clients on this host
     #[arg(long = "shm", value_name = "auto|off", default_value = "auto", action = ArgAction::Set, value_parser = on_or_off)]
     pub(super) shm: bool,
@@ -236,28 +255,39 @@ pub(crate) struct Missing {
     napi_ids: Option<String>,
     #[arg(short = 'D', value_name = "CHAR", hide = true)]
     delimiter: Option<String>,
-    #[arg(
-        short = 'f',
-        long = "slab-growth-factor",
-        value_name = "NUM",
-        allow_negative_numbers = true,
-        value_parser = growth,
-        hide = true
-    )]
-    growth: Option<f64>,
-    #[arg(
-        short = 'n',
-        long = "slab-min-size",
-        value_name = "BYTES",
-        allow_negative_numbers = true,
-        value_parser = chunk,
-        hide = true
-    )]
-    chunk: Option<u32>,
     #[arg(short = 'L', long = "enable-largepages", hide = true)]
     large_pages: bool,
     #[arg(short = 'C', long = "disable-cas", hide = true)]
     no_cas: bool,
+}
+
+impl ServeArgs {
+    /// Returns how the chunks of slabs grow.
+    pub(super) fn growth(&self) -> Growth {
+        let usual = Growth::default();
+        Growth {
+            factor: self.growth.unwrap_or(usual.factor),
+            smallest: self.chunk.map_or(usual.smallest, |bytes| bytes as usize),
+        }
+    }
+
+    /// Returns the flags of slab classes that were given for an engine without slabs, with the reason why
+    /// they have no effect.
+    pub(super) fn without_slabs(&self) -> impl Iterator<Item = &'static str> {
+        let has_slabs = self.engine == Engine::Slab;
+        [
+            (
+                self.growth.is_some(),
+                "-f: there are no slab classes, but with --engine slab",
+            ),
+            (
+                self.chunk.is_some(),
+                "-n: there are no slab classes, but with --engine slab",
+            ),
+        ]
+        .into_iter()
+        .filter_map(move |(given, reason)| (given && !has_slabs).then_some(reason))
+    }
 }
 
 impl Missing {
@@ -281,8 +311,6 @@ impl Missing {
     /// reason.
     pub(super) fn passed_over(&self) -> impl Iterator<Item = &'static str> {
         [
-            (self.growth.is_some(), "-f: there are no slab classes"),
-            (self.chunk.is_some(), "-n: there are no slab classes"),
             (
                 self.large_pages,
                 "-L: large pages are asked for in any case",
@@ -334,8 +362,9 @@ fn verbs(text: &str) -> Result<Verbs, String> {
 fn engine(text: &str) -> Result<Engine, String> {
     match text {
         "herd" => Ok(Engine::Herd),
+        "slab" => Ok(Engine::Slab),
         "clover" => Ok(Engine::Clover),
-        _ => Err("give herd or clover".into()),
+        _ => Err("give herd, slab or clover".into()),
     }
 }
 
@@ -379,19 +408,19 @@ fn backlog(text: &str) -> Result<i32, String> {
         .map_err(|_| "not a number: give 1024, for example, or -1 for the kernel's limit".into())
 }
 
-/// Parses `-f`, which has no function here, but is refused where memcached refuses it.
+/// Parses `-f`, which is refused where memcached refuses it, with an engine without slabs too.
 fn growth(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok();
     factor
         .filter(|factor| *factor > 1.0)
-        .ok_or_else(|| "give a factor above 1, or leave -f out: there are no slab classes".into())
+        .ok_or_else(|| "give a factor above 1, such as memcached's 1.25".into())
 }
 
 /// Parses `-n`, as [`growth`] does `-f`.
 fn chunk(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(bytes @ 1..) => Ok(bytes),
-        _ => Err("give at least 1 byte, or leave -n out: there are no slab classes".into()),
+        _ => Err("give at least 1 byte, such as memcached's 48".into()),
     }
 }
 

@@ -183,7 +183,7 @@ fn warn_of_flags(args: &ServeArgs) {
     for reason in without_effect(args) {
         warn!("ignored {reason}");
     }
-    for reason in args.missing.passed_over() {
+    for reason in args.without_slabs().chain(args.missing.passed_over()) {
         warn!("ignored {reason}");
     }
     for (name, reason) in extended::passed_over(&args.extended) {
@@ -302,6 +302,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
     };
     let mut config = Config {
         engine: args.engine,
+        growth: args.growth(),
         listen,
         memory_bytes: args.memory.saturating_mul(1 << 20),
         connections_max: args.connections,

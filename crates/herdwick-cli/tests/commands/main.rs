@@ -16,6 +16,7 @@ mod restart;
 mod sasl;
 mod secure;
 mod serve;
+mod slab;
 mod top;
 mod transports;
 mod unanswered;

@@ -14,10 +14,7 @@ use crate::{
         lease::{LeaseKind, Offered},
     },
     runtime::{front::Front, time::unix_time},
-    settings::{
-        config::{Config, Engine},
-        error::StartError,
-    },
+    settings::{config::Config, error::StartError},
 };
 
 /// Largest reply over a fabric, in bytes. Clients read larger values over their memcached
@@ -58,7 +55,7 @@ impl OpenFabrics {
         let mut transports = Self {
             devices: Vec::new(),
             statuses: Vec::new(),
-            one: config.engine != Engine::Herd,
+            one: !config.engine.has_partitions(),
             needed: config.fabrics.all(Wanted::Needed).collect(),
         };
         for fabric in Fabric::ALL {

@@ -96,11 +96,11 @@ pub(super) fn lock<'a>(
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use herdwick_mica::{Store, StoreConfig};
+    use herdwick_mica::StoreConfig;
     use herdwick_request::{Clock, HashKey, Second};
 
     use super::*;
-    use crate::telemetry::watch::Journal;
+    use crate::{runtime::store::Store, telemetry::watch::Journal};
 
     fn partitions(count: usize) -> Partitions {
         let store = |_| {

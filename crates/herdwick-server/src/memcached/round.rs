@@ -25,7 +25,6 @@ use crate::{
         front::Pass,
         partition_lock::Guard,
     },
-    settings::config::Engine,
     telemetry::snapshot::WorkerCounters,
 };
 
@@ -129,7 +128,7 @@ impl Service {
         let stop = run.collect(input, &mut cursor, decoder, room, &self.owners);
         let after = Progress::after(cursor, &stop);
         let has_data = !run.requests.is_empty() || matches!(stop, Stop::Upload { .. });
-        if has_data && self.context.settings.engine != Engine::Herd {
+        if has_data && !self.context.settings.engine.has_partitions() {
             let out = connection.output.buffer(&mut self.pool);
             return (
                 RunOutcome::Command(server_commands::refuse_data(out, pass)),

@@ -27,7 +27,7 @@ use crate::{
         front::Pass,
         reply_encoding::Encoder,
     },
-    settings::{config::Engine, crawler::NotStarted},
+    settings::crawler::NotStarted,
 };
 
 /// The effect of a command, or of what stands in its place in the input.
@@ -81,7 +81,7 @@ pub(super) fn begin(
         }
     };
     match command {
-        Command::FlushAll(_) if service.context.settings.engine != Engine::Herd => {
+        Command::FlushAll(_) if !service.context.settings.engine.has_partitions() => {
             refuse_data(output.buffer(&mut service.pool), pass)
         }
         Command::Quit => Begun::HangUp { faulty: false },

@@ -8,7 +8,7 @@ use std::{
 
 use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc::{self, Producer};
-use herdwick_mica::{Store, StoreConfig};
+use herdwick_mica::StoreConfig;
 use herdwick_request::{Clock, HashKey};
 use mio::{Events, Poll, Token, Waker};
 
@@ -21,6 +21,7 @@ use crate::{
         parking::WakeupFd,
         partition::PassStart,
         partition_lock::{Own, Partitions},
+        store::Store,
         time::ServerClock,
     },
     settings::{config::Config, tuning::MemoryLimit},

@@ -7,12 +7,13 @@ use std::fmt;
 
 use herdwick_clover::layout::VALUE_BYTES_MAX;
 use herdwick_herd::hello::WORKERS_MAX as LEASE_WORKERS_MAX;
-use herdwick_mica::{Store, StoreConfig, StoreError};
+use herdwick_mica::{StoreConfig, StoreError};
 use herdwick_providers::{Fabric, Wanted};
 use herdwick_request::HashKey;
 
 use crate::{
     memory::split::partition_bytes,
+    runtime::store::Store,
     settings::{
         config::{Config, Engine, Protocol},
         error::StartError,
@@ -196,7 +197,11 @@ fn lacks(config: &Config, workers: usize) -> Option<usize> {
         item_bytes_max: config.item_bytes_max,
         hash_key: HashKey([0; 2]),
     };
-    match Store::file_bytes(&shape) {
+    let checked = match config.engine {
+        Engine::Herd | Engine::Clover => herdwick_mica::Store::file_bytes(&shape).map(drop),
+        Engine::Slab => Store::check_slabs(&shape, config.growth),
+    };
+    match checked {
         Err(StoreError::TooSmall { needed, .. }) => Some(needed),
         _ => None,
     }

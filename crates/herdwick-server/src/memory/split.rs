@@ -101,7 +101,7 @@ impl LeaseBounds {
                 .into(),
             bytes_max: self.bytes_max,
             lease_bytes: match self.engine {
-                Engine::Herd => fabrics::lease_bytes,
+                Engine::Herd | Engine::Slab => fabrics::lease_bytes,
                 Engine::Clover => clover::lease_bytes,
             },
             is_local: Fabric::is_local,
@@ -192,7 +192,7 @@ pub(super) fn random_bytes() -> Result<[u8; 16], StartError> {
 pub(crate) fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
     let left = LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers);
     match config.engine {
-        Engine::Herd => left / workers,
+        Engine::Herd | Engine::Slab => left / workers,
         Engine::Clover => left.min(clover::STORE_BYTES),
     }
 }

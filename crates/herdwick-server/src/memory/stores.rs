@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use herdwick_mica::{Store, StoreConfig};
+use herdwick_mica::StoreConfig;
 use herdwick_request::{HashKey, Second};
 
 use crate::{
@@ -11,9 +11,12 @@ use crate::{
         recovery::Restart,
         split::{partition_bytes, random_bytes},
     },
-    runtime::time::ServerClock,
+    runtime::{store::Store, time::ServerClock},
     settings::{
-        config::Config, error::StartError, file_error::MemoryFileError, tuning::MemoryLimit,
+        config::{Config, Engine},
+        error::StartError,
+        file_error::MemoryFileError,
+        tuning::MemoryLimit,
     },
 };
 
@@ -53,8 +56,12 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
     if let Some(path) = &config.memory_file {
         return lasting_stores(workers, store, path);
     }
+    let make = || match config.engine {
+        Engine::Herd | Engine::Clover => Store::new(&store),
+        Engine::Slab => Store::in_slabs(&store, config.growth),
+    };
     let stores = (0..workers)
-        .map(|_| Store::new(&store))
+        .map(|_| make())
         .collect::<Result<_, _>>()
         .map_err(StartError::Store)?;
     Ok(Stores {
@@ -71,7 +78,7 @@ fn lasting_stores(
     mut store: StoreConfig,
     path: &Path,
 ) -> Result<Stores, StartError> {
-    let bytes = Store::file_bytes(&store).map_err(StartError::Store)?;
+    let bytes = herdwick_mica::Store::file_bytes(&store).map_err(StartError::Store)?;
     let parts = Parts { workers, bytes };
     let (file, cold) = MemoryFile::open(path, parts)?;
     let keep = file.left.is_some();
@@ -79,13 +86,13 @@ fn lasting_stores(
         store.hash_key = left.hash_key;
     }
     let opened = open_all(workers, |worker| {
-        Store::in_file(&store, &file.file, parts.offset(worker), keep)
+        herdwick_mica::Store::in_file(&store, &file.file, parts.offset(worker), keep)
     });
     let mut restart = Restart::new(path, cold);
     let (mut stores, mut second) = (Vec::new(), Second(0));
     for opened in opened {
         let (store, recovered) = opened.map_err(StartError::Store)?;
-        stores.push(store);
+        stores.push(Store::Segments(store));
         if keep {
             restart.add(recovered);
             second = second.max(recovered.map_or(second, |recovered| recovered.second));

@@ -4,10 +4,9 @@
 
 use std::time::Duration;
 
-use herdwick_mica::Store;
 use herdwick_request::Second;
 
-use crate::settings::crawler::Crawler;
+use crate::{runtime::store::Store, settings::crawler::Crawler};
 
 /// Buckets checked in one step: about 50 us of a worker's time, as each item is a cache miss.
 const BUCKETS_PER_STEP: usize = 64;

@@ -4,10 +4,9 @@
 use std::io::Write;
 
 use herdwick_memcache::{meta::base64, text};
-use herdwick_mica::Store;
 use herdwick_request::{Clock, Deadline, Item};
 
-use crate::telemetry::uri::Uri;
+use crate::{runtime::store::Store, telemetry::uri::Uri};
 
 /// Buckets scanned in one step: about 50 us of a worker's time.
 const BUCKETS_PER_STEP: usize = 256;

@@ -15,6 +15,7 @@ pub(crate) mod readiness;
 pub(crate) mod reply_encoding;
 pub(crate) mod shutdown;
 pub(crate) mod spin;
+pub(crate) mod store;
 pub(crate) mod time;
 pub(crate) mod upload_permits;
 pub(crate) mod upload_steps;

@@ -3,13 +3,16 @@
 
 use std::{collections::BTreeMap, os::fd::RawFd, time::Duration};
 
-use herdwick_mica::{Hashes, Store};
+use herdwick_mica::Hashes;
 use herdwick_request::{Clock, Execute, Get, Op, Reply, Request, Second, Sink, Staged, Status};
 
-use crate::telemetry::{
-    hot::HotKeys,
-    prefixes::Prefixes,
-    watch::{Journal, LookupOutcome, What, topic},
+use crate::{
+    runtime::store::Store,
+    telemetry::{
+        hot::HotKeys,
+        prefixes::Prefixes,
+        watch::{Journal, LookupOutcome, What, topic},
+    },
 };
 
 /// Identifies an upload for the worker that owns the key.
@@ -273,7 +276,7 @@ impl Partition {
                 idle: clock.second.0.saturating_sub(evicted.last_access.0),
                 size: evicted.value_len,
             };
-            journal.note(what, evicted.key());
+            journal.note(what, evicted.key);
         });
         journal.dropped += missed;
     }

@@ -15,10 +15,11 @@ use std::{
     sync::{LockResult, PoisonError, TryLockError},
 };
 
-use herdwick_mica::Store;
-
 use crate::{
-    runtime::partition::{Partition, PassStart},
+    runtime::{
+        partition::{Partition, PassStart},
+        store::Store,
+    },
     telemetry::{hot::HotKeys, watch::Journal},
 };
 

@@ -150,11 +150,14 @@ impl Partition {
 mod tests {
     use std::sync::Arc;
 
-    use herdwick_mica::{Store, StoreConfig};
+    use herdwick_mica::StoreConfig;
     use herdwick_request::{HashKey, Second};
 
     use super::*;
-    use crate::telemetry::{hot::HotKeys, watch::Journal};
+    use crate::{
+        runtime::store::Store,
+        telemetry::{hot::HotKeys, watch::Journal},
+    };
 
     const WHO: Uploader = Uploader {
         worker: 1,

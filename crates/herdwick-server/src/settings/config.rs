@@ -14,6 +14,7 @@ use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
 use herdwick_memcache::binary::REQUEST;
 use herdwick_providers::{ListenOptions, Wanted};
 use herdwick_request::ITEM_BYTES_MAX;
+use herdwick_slab::Growth;
 
 /// memcached's port.
 pub const PORT: u16 = 11211;
@@ -25,6 +26,8 @@ const WORKERS_DEFAULT_MAX: usize = 4;
 pub struct Config {
     /// What stores the data.
     pub engine: Engine,
+    /// How the chunks of [`Engine::Slab`] grow from class to class.
+    pub growth: Growth,
     /// Where to listen.
     pub listen: Listen,
     /// Memory for items, their index and leases; that for items is split evenly over the workers.
@@ -227,16 +230,26 @@ pub enum Engine {
     /// A cache in partitions, each with a worker: over memcached's protocols, and by HERD.
     #[default]
     Herd,
+    /// The same, with a store in slabs, as in memcached.
+    Slab,
     /// Clover's data node and metadata server, for Herdwick clients over one fabric.
     Clover,
 }
 
 impl Engine {
-    /// Returns the name in hellos; `None`: HERD, which they do not name.
+    /// Returns the name in hellos; `None`: clients use HERD, which they do not name.
     pub(crate) fn word(self) -> Option<&'static str> {
         match self {
-            Self::Herd => None,
+            Self::Herd | Self::Slab => None,
             Self::Clover => Some("clover"),
+        }
+    }
+
+    /// Returns whether each worker has a partition, which memcached's protocols and HERD reach.
+    pub(crate) fn has_partitions(self) -> bool {
+        match self {
+            Self::Herd | Self::Slab => true,
+            Self::Clover => false,
         }
     }
 }
@@ -271,6 +284,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             engine: Engine::default(),
+            growth: Growth::default(),
             listen: Listen::Tcp(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into()]),
             memory_bytes: 64 << 20,
             connections_max: 1024,
@@ -325,7 +339,7 @@ impl Config {
     /// Returns how many ports are opened on each device by `workers` workers.
     pub(crate) fn ports(&self, workers: usize) -> usize {
         match self.engine {
-            Engine::Herd => workers,
+            Engine::Herd | Engine::Slab => workers,
             // The data node's, and the metadata server's.
             Engine::Clover => 2,
         }
@@ -353,9 +367,17 @@ impl Config {
 
     /// Checks that the engine has what is configured. Returns the number of workers.
     fn settle_engine(&self, workers: usize) -> Result<usize, StartError> {
-        if self.engine == Engine::Herd {
-            return Ok(workers);
-        }
+        let engine = match self.engine {
+            Engine::Herd => return Ok(workers),
+            Engine::Slab if self.memory_file.is_none() => return Ok(workers),
+            Engine::Slab => {
+                return Err(StartError::EngineWithout {
+                    engine: "slab",
+                    what: "a memory file (-e)",
+                });
+            }
+            Engine::Clover => "clover",
+        };
         let has_not = [
             (
                 self.workers.is_some_and(|asked| asked > 1),
@@ -369,7 +391,7 @@ impl Config {
             (self.udp.is_some(), "memcached's protocol over UDP (-U)"),
         ];
         match has_not.into_iter().find(|(asked, _)| *asked) {
-            Some((_, what)) => Err(StartError::EngineWithout { what }),
+            Some((_, what)) => Err(StartError::EngineWithout { engine, what }),
             None => Ok(1),
         }
     }

@@ -51,9 +51,11 @@ pub enum StartError {
     /// No connections are allowed.
     #[error("a server needs at least one connection (-c)")]
     NoConnections,
-    /// The engine Clover does not have what is configured.
-    #[error("the engine clover (--engine) has not {what}: leave one of them out")]
+    /// The engine does not have what is configured.
+    #[error("the engine {engine} (--engine) has not {what}: leave one of them out")]
     EngineWithout {
+        /// The engine.
+        engine: &'static str,
         /// What it does not have.
         what: &'static str,
     },

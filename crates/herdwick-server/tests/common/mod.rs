@@ -17,7 +17,7 @@ use std::{
 };
 
 use herdwick::{Client, Options};
-use herdwick_server::{Address, Config, Server, spawn};
+use herdwick_server::{Address, Config, Engine, Server, spawn};
 
 /// A bound for failures, which no passing test reaches.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -30,7 +30,26 @@ pub(crate) fn ours(workers: usize) -> Server {
     })
 }
 
-pub(crate) fn with(config: Config) -> Server {
+/// Returns this server with `workers` workers, and a store in slabs.
+pub(crate) fn in_slabs(workers: usize) -> Server {
+    with(Config {
+        workers: Some(workers),
+        engine: Engine::Slab,
+        ..Config::local()
+    })
+}
+
+/// Returns whether the environment says `HERDWICK_ENGINE=slab`: then [`with`] starts servers with a store in
+/// slabs. The tests of memcached's port have to pass with it, too.
+pub(crate) fn is_slab() -> bool {
+    std::env::var_os("HERDWICK_ENGINE").is_some_and(|engine| engine == "slab")
+}
+
+/// Starts a server.
+pub(crate) fn with(mut config: Config) -> Server {
+    if is_slab() && config.engine == Engine::Herd && config.memory_file.is_none() {
+        config.engine = Engine::Slab;
+    }
     spawn(config).expect("a free port is free")
 }
 

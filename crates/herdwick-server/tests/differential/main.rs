@@ -15,7 +15,7 @@ mod meta;
 mod newer;
 
 use binary::packet;
-use common::{Memcached, Peer, normalised, oracle_is_old, ours, shown, unique};
+use common::{Memcached, Peer, in_slabs, normalised, oracle_is_old, ours, shown, unique};
 use herdwick_memcache::binary::opcode;
 use herdwick_server::Server;
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -153,7 +153,7 @@ fn compare(cases: u32, steps: std::ops::Range<usize>, bytewise: bool) {
     let Some(oracle) = Memcached::start() else {
         return;
     };
-    let servers: Vec<Server> = [1, 3].map(ours).into();
+    let servers: Vec<Server> = vec![ours(1), ours(3), in_slabs(2)];
     for server in &servers {
         // Two stores, so that the older unique of a comparison is never 0, which means no
         // comparison.

@@ -1,7 +1,7 @@
 //! Hostile and odd text, one row of the fault table each, against this server and, where both must
 //! agree, a stock memcached.
 
-use crate::common::{Memcached, Peer, normalised, oracle_is_old, ours, shown};
+use crate::common::{Memcached, Peer, in_slabs, normalised, oracle_is_old, ours, shown};
 use herdwick_server::Server;
 
 const FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
@@ -28,7 +28,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         Self {
-            servers: [1, 3].map(ours).into(),
+            servers: vec![ours(1), ours(3), in_slabs(2)],
             oracle: Memcached::start(),
         }
     }
