@@ -114,35 +114,28 @@ pub mod bit {
     pub const STALE: u8 = 2;
     /// A reader has won the right to recache it (the reply flag `W`).
     pub const WIN_SENT: u8 = 4;
-    /// The count of uses, 0 to [`COUNT_MAX`], in units of 8.
-    pub const COUNT: u8 = COUNT_MAX * USE;
-    const USE: u8 = 8;
-    /// The greatest count of uses.
-    pub const COUNT_MAX: u8 = 15;
-    /// What a use adds to the count. A new item has a count of 1.
-    pub const COUNTED: u8 = 2;
+    /// Used since it was stored or copied.
+    pub const USED: u8 = 8;
+    /// How often it was used: 0 for never, `n` for about `2^(n-1)` times.
+    pub const LEVEL: u8 = LEVEL_MAX << LEVEL_AT;
+    const LEVEL_AT: u32 = 4;
+    /// The highest level of use.
+    pub const LEVEL_MAX: u8 = 7;
     /// A reservation: its version names it, and the checksum covers the lengths and the key only.
     pub const STAGED: u8 = 128;
 
-    /// Returns the count of uses.
+    /// Returns the level of use.
     #[inline]
     #[must_use]
-    pub fn count(bits: u8) -> u8 {
-        (bits & COUNT) / USE
+    pub fn level(bits: u8) -> u8 {
+        (bits & LEVEL) >> LEVEL_AT
     }
 
-    /// Returns the bits with another count of uses, at most [`COUNT_MAX`].
+    /// Returns the bits with another level of use, at most [`LEVEL_MAX`].
     #[inline]
     #[must_use]
-    pub fn with_count(bits: u8, count: u8) -> u8 {
-        (bits & !COUNT) | (count * USE)
-    }
-
-    /// Returns the bits after one more use; the count saturates.
-    #[inline]
-    #[must_use]
-    pub fn counted(bits: u8) -> u8 {
-        with_count(bits, (count(bits) + COUNTED).min(COUNT_MAX))
+    pub fn with_level(bits: u8, level: u8) -> u8 {
+        (bits & !LEVEL) | level << LEVEL_AT
     }
 }
 

@@ -17,7 +17,7 @@ const VALUE: &[u8] = b"a value, which has thirty-two ..";
 fn header(form: Form) -> Header {
     let header = Header {
         key_len: KEY.len() as u8,
-        bits: bit::with_count(bit::FETCHED | bit::STALE, 9),
+        bits: bit::with_level(bit::FETCHED | bit::STALE | bit::USED, 5),
         form,
         value_len: VALUE.len() as u32,
         version: 0x12_3456_789a,
@@ -93,7 +93,8 @@ fn bits_are_those_of_the_page() {
         ("FETCHED", bit::FETCHED),
         ("STALE", bit::STALE),
         ("WIN_SENT", bit::WIN_SENT),
-        ("COUNT", bit::COUNT),
+        ("USED", bit::USED),
+        ("LEVEL", bit::LEVEL),
         ("STAGED", bit::STAGED),
     ];
     let bits = bits.map(|(name, code)| (name.to_owned(), code));

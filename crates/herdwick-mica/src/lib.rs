@@ -53,9 +53,14 @@
 //! - While live items fill less than 17 twentieths of the segments, none is evicted, unless
 //!   cleaning gains no room: the segment with the fewest live bytes is cleaned, and all its items
 //!   are copied.
-//! - Above that the segment with the fewest uses, for each byte and for each byte stored since, is
-//!   cleaned. Of its items those with more uses than is usual are copied, at most three bytes for each
-//!   byte stored. So a large value has to be used as often as the small ones whose room it takes.
+//! - Above that the segment is cleaned of which most is dead, or has few uses, for each byte and for
+//!   each byte stored since. Of its items those with more uses than is usual are copied: three fifths of
+//!   the bytes, at most three bytes for each byte stored. So a large value has to be used as often as the
+//!   small ones whose room it takes.
+//! - An item records its uses as a power of two, and whether there was one since it was stored or copied.
+//!   A copy has half of them, or none if it was not used since the last one. An item that replaces another
+//!   keeps its uses, as a copy does. One that was never used counts as much as items of its kind (of the
+//!   same time to live) are read at all.
 //! - A segment whose items have all expired or were flushed comes first.
 //! - An item of many segments lies in adjacent ones. Where enough are free but apart, the runs between
 //!   them are moved, or a window of segments is cleared.
@@ -100,6 +105,7 @@ mod shape;
 mod staged;
 mod store;
 mod superblock;
+mod uses;
 
 #[cfg(test)]
 #[path = "../tests/common/file.rs"]

@@ -9,7 +9,9 @@ use herdwick_request::{Deadline, KeyHash, Request};
 
 use crate::{
     index::Place,
+    segments::Past,
     store::{Hit, Store},
+    uses,
 };
 
 /// The attributes of an item about to be stored, besides key and value.
@@ -41,8 +43,8 @@ impl Store {
             let form = header.form.max(old.form);
             if footprint(form, request.key.len(), value.len()) == old.footprint() {
                 header.form = form;
-                let uses = self.count_use(hit.at, old.bits) & bit::COUNT;
-                header.bits = (header.bits & !bit::COUNT) | uses;
+                let uses = self.count_use(hit.at, old.bits);
+                header.bits |= uses & (bit::USED | bit::LEVEL);
                 if header.form == old.form {
                     self.items.overwrite(hit.at, &header, value);
                 } else {
@@ -61,24 +63,37 @@ impl Store {
         request: &Request<'_>,
         old: Option<Hit>,
         value: &[u8],
-        header: Header,
+        mut header: Header,
     ) -> Offset {
         let len = header.footprint();
+        let past = self.inherit(old, &mut header);
         if let Some(old) = old
             && self.writes_beside()
         {
-            self.make_way(header.deadline, len);
-            let at = self.take(&header);
+            self.make_way(header.deadline, len, past);
+            let at = self.take(&header, past);
             self.items.write(at, &header, request.key, value);
             return self.replace(request.hash, old, at);
         }
         let place = old.map(|hit| self.unlink(hit));
-        self.make_way(header.deadline, len);
-        let at = self.take(&header);
+        self.make_way(header.deadline, len, past);
+        let at = self.take(&header, past);
         self.items.write(at, &header, request.key, value);
         self.link(request.hash, place, at, len);
         self.segments.commit(at);
         at
+    }
+
+    /// Gives the header of an item the uses of the one that it replaces, the store included, and returns
+    /// since when they were counted.
+    fn inherit(&mut self, old: Option<Hit>, header: &mut Header) -> Past {
+        let Some(hit) = old else {
+            return Past::NONE;
+        };
+        let bits = self.items.header(hit.at).bits;
+        let bits = uses::after_copy(uses::after_use(bits, || self.draw()));
+        header.bits = bit::with_level(header.bits, bit::level(bits)) & !bit::USED;
+        self.segments.past(hit.at)
     }
 
     /// Replaces `old` by an item with the value `front`, the value of `old`, `back`. Room is made
@@ -163,7 +178,8 @@ impl Store {
         len: usize,
     ) -> Option<Hit> {
         self.protected = Some(at);
-        self.make_way(deadline, len);
+        let past = self.segments.past(at);
+        self.make_way(deadline, len, past);
         self.protected = None;
         self.seek(request).ok()
     }
@@ -177,18 +193,20 @@ impl Store {
         header: &Header,
     ) -> Offset {
         let run = self.items.value_run(old.at);
+        let mut header = *header;
+        let past = self.inherit(Some(old), &mut header);
         // In a file the new item is complete before the old one goes, in a cache, too.
         if self.items.sums {
-            let at = self.take(header);
+            let at = self.take(&header, past);
             self.items
-                .write_around(at, header, request.key, (front, run, back));
+                .write_around(at, &header, request.key, (front, run, back));
             return self.replace(request.hash, old, at);
         }
         // Its segment may be free from here on: the new item may lie over the old one.
         let place = self.unlink(old);
-        let at = self.take(header);
+        let at = self.take(&header, past);
         self.items
-            .write_around(at, header, request.key, (front, run, back));
+            .write_around(at, &header, request.key, (front, run, back));
         self.link(request.hash, Some(place), at, header.footprint());
         self.segments.commit(at);
         at
@@ -203,12 +221,12 @@ impl Store {
         header: &Header,
         edit: impl FnOnce(&mut [u8]),
     ) -> Option<Offset> {
-        if !self.make_way(header.deadline, header.footprint()) {
+        if !self.make_way(header.deadline, header.footprint(), Past::NONE) {
             return None;
         }
         let old = self.seek(request).ok()?;
         let run = self.items.value_run(old.at);
-        let at = self.take(header);
+        let at = self.take(header, Past::NONE);
         self.items
             .write_around(at, header, request.key, (&[], run, &[]));
         edit(self.items.value_mut(at));
@@ -245,20 +263,31 @@ impl Store {
 
     /// Marks an item of `len` bytes dead where it lies.
     pub(crate) fn bury(&mut self, at: Offset, len: usize) {
+        let bits = self.items.header(at).bits;
         if self.items.sums {
             self.items.bury(at);
         }
-        self.segments.release(at, len);
+        self.segments.bury(at, len, bits);
     }
 
     /// Counts a use of an item. Returns its new bits.
     #[inline]
     pub(crate) fn count_use(&mut self, at: Offset, bits: u8) -> u8 {
-        let counted = bit::counted(bits);
+        let counted = uses::after_use(bits, || self.draw());
         if counted != bits {
-            self.segments.used(at);
+            self.segments.used(at, bits, counted);
         }
         counted
+    }
+
+    /// Returns 32 bits of a sequence that is random enough to sample uses (Numerical Recipes' LCG).
+    #[inline]
+    fn draw(&mut self) -> u32 {
+        self.drawn = self
+            .drawn
+            .wrapping_mul(1_664_525)
+            .wrapping_add(1_013_904_223);
+        self.drawn
     }
 
     /// Returns the form of a new item. A store that evicts nothing writes all in the longest: so what it
@@ -282,7 +311,7 @@ impl Store {
         self.counters.total_items += 1;
         Header {
             key_len: key.len() as u8,
-            bits: bit::with_count(fresh.bits, 1),
+            bits: fresh.bits,
             form,
             value_len: value_len as u32,
             flags: fresh.flags,

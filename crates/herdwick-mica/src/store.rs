@@ -56,6 +56,8 @@ pub struct Store {
     /// The second of the pending flush.
     pub(crate) flush_at: Option<Second>,
     pub(crate) now: Second,
+    /// The last random number.
+    pub(crate) drawn: u32,
     /// The probable places of the items of the current chunk.
     guesses: [Hit; CHUNK],
 }
@@ -196,6 +198,7 @@ impl Store {
             promised: 0,
             flush_at: None,
             now: Second(1),
+            drawn: 1,
             guesses: [Hit::default(); CHUNK],
         }
     }

@@ -8,12 +8,12 @@ use super::{
     copies::Walk,
     table::{Kind, SPARE, State},
 };
-use crate::{index::Place, store::Store};
+use crate::{index::Place, store::Store, uses};
 
 /// While live items take at most this part of the segments, none is evicted.
 const SPARSE: (usize, usize) = (17, 20);
 /// While fewer segments than this are free beside the spare ones, requests clean ahead of need ...
-const AHEAD: usize = 2;
+const AHEAD: usize = 1;
 /// ... by so many times the bytes that they store ...
 const RATE: usize = 8;
 /// ... and so many bytes more.
@@ -128,11 +128,11 @@ impl Store {
             return true;
         }
         let kept = self.survivors() == Survivors::All;
-        let mut chosen = self.segments.choose(self.now, kept);
+        let mut chosen = self.segments.choose(self.now, kept, self.copies.usual());
         if chosen.is_none() && kept && !self.lossless && !self.segments.has_spare() {
             // No segment has dead bytes to speak of: live items give way.
             self.futile = FUTILE_MAX;
-            chosen = self.segments.choose(self.now, false);
+            chosen = self.segments.choose(self.now, false, self.copies.usual());
         }
         if let Some(number) = chosen {
             self.walk(number, false);
@@ -217,7 +217,7 @@ impl Store {
         let header = self.items.header(at);
         if !self.gone(at) {
             let usable = self.segments.usable();
-            let uses = bit::count(header.bits);
+            let uses = self.segments.uses(at, header.bits);
             let worth = self.copies.weigh(uses, header.footprint(), age, usable);
             let kept = match keep {
                 _ if self.protected == Some(at) => true,
@@ -258,9 +258,9 @@ impl Store {
         self.segments.commit(to);
         self.index.point(place, hash, to);
         let sparse = self.survivors() == Survivors::All;
-        let uses = bit::count(header.bits) / 2;
-        self.items.set_bits(to, bit::with_count(header.bits, uses));
-        self.segments.note(to, deadline, uses.into(), age / 2);
+        let bits = uses::after_copy(header.bits);
+        self.items.set_bits(to, bits);
+        self.segments.note(to, deadline, bits, age / 2);
         // After the copy, so that a kill leaves two of the item rather than none.
         self.bury(at, len);
         self.copies.allowed -= len as isize;

@@ -5,6 +5,17 @@ pub(super) const COPY_RATE: usize = 3;
 /// ... of which unused ones accumulate up to so many segments.
 const COPIES_MAX: isize = 4;
 
+/// The part of the bytes walked over that is kept: the more, the better the choice of what goes, and the
+/// more copies.
+const KEPT: f64 = 0.6;
+/// What an item has to be worth is doubled or so while one part in so many of the store is walked over and
+/// all of it is kept, ...
+const STEPS: usize = 64;
+/// ... but not by one item, ...
+const STEP_MAX: f64 = 0.5;
+/// ... nor is it less or more than the mean by more than this, as a logarithm.
+const EXCESS_MAX: f64 = 4.0;
+
 /// The segment that is being walked.
 #[derive(Clone, Copy)]
 pub(crate) struct Walk {
@@ -26,6 +37,8 @@ pub(crate) struct Copies {
     uses: f64,
     volume: f64,
     bytes: usize,
+    /// What an item has to be worth beyond the mean, as a natural logarithm.
+    excess: f64,
     /// Bytes that were moved since the start for adjacent segments to be free.
     pub(super) gathered: usize,
 }
@@ -36,9 +49,19 @@ impl Copies {
         self.allowed = (self.allowed + (len * COPY_RATE) as isize).min(most);
     }
 
-    /// Records an item that was walked over. Returns whether it is worth a copy.
-    pub(super) fn weigh(&mut self, uses: u8, len: usize, age: u64, usable: usize) -> bool {
-        let (uses, volume) = (f64::from(uses), len as f64 * age as f64);
+    /// Returns the uses a byte and byte stored above which an item is worth a copy.
+    pub(super) fn usual(&self) -> f64 {
+        if self.volume > 0.0 {
+            self.excess.exp() * self.uses / self.volume
+        } else {
+            f64::MIN_POSITIVE
+        }
+    }
+
+    /// Records an item that was walked over. Returns whether it is worth a copy: so many are that
+    /// [`KEPT`] of the bytes are kept.
+    pub(super) fn weigh(&mut self, uses: f64, len: usize, age: u64, usable: usize) -> bool {
+        let volume = len as f64 * age as f64;
         self.uses += uses;
         self.volume += volume;
         self.bytes += len;
@@ -47,6 +70,15 @@ impl Copies {
             self.uses /= 2.0;
             self.volume /= 2.0;
         }
-        self.allowed > 0 && uses * self.volume > self.uses * volume
+        let worth = uses > self.usual() * volume;
+        let step = (len * STEPS) as f64 / usable as f64;
+        let step = step.min(STEP_MAX);
+        self.excess += if worth {
+            step * (1.0 - KEPT)
+        } else {
+            -step * KEPT
+        };
+        self.excess = self.excess.clamp(-EXCESS_MAX, EXCESS_MAX);
+        self.allowed > 0 && worth
     }
 }

@@ -9,6 +9,7 @@ mod limit;
 mod place;
 mod readers;
 mod recover;
+mod reuse;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -16,4 +17,4 @@ mod tests;
 pub(crate) use book::Book;
 pub(crate) use copies::{Copies, Walk};
 pub(crate) use readers::Readers;
-pub(crate) use table::{HEAD, Segments};
+pub(crate) use table::{HEAD, Past, Segments};

@@ -5,7 +5,7 @@ use herdwick_request::Deadline;
 
 use super::{
     clean::Survivors,
-    table::{Kind, SPARE},
+    table::{Kind, Past, SPARE},
 };
 use crate::store::Store;
 
@@ -19,8 +19,8 @@ const LOSSLESS: (usize, usize) = (17, 20);
 impl Store {
     /// Makes room for a new item of `len` bytes. Returns whether [`Self::take`] succeeds, as it does
     /// in a cache, and where [`Self::make_room`] has made room before.
-    pub(crate) fn make_way(&mut self, deadline: Deadline, len: usize) -> bool {
-        let kind = self.segments.kind(deadline, self.now, len, Kind::YOUNG);
+    pub(crate) fn make_way(&mut self, deadline: Deadline, len: usize, past: Past) -> bool {
+        let kind = self.segments.kind(deadline, self.now, len, past.kind);
         self.make_way_for(kind, len);
         self.segments.has_room(kind, len)
     }
@@ -51,13 +51,13 @@ impl Store {
     }
 
     /// Reserves room that [`Self::make_way`] has made.
-    pub(crate) fn take(&mut self, header: &Header) -> Offset {
+    pub(crate) fn take(&mut self, header: &Header, past: Past) -> Offset {
         let deadline = header.deadline;
         let len = header.footprint();
-        let kind = self.segments.kind(deadline, self.now, len, Kind::YOUNG);
+        let kind = self.segments.kind(deadline, self.now, len, past.kind);
         let at = self.append_item(kind, len);
         let at = at.expect("room was made");
-        self.segments.note(at, deadline, 1, 0);
+        self.segments.note(at, deadline, header.bits, past.age);
         at
     }
 
@@ -83,9 +83,9 @@ impl Store {
 
     /// Records that a reservation is an item now.
     pub(crate) fn settle_staged(&mut self, at: Offset) {
-        let deadline = self.items.header(at).deadline;
+        let header = self.items.header(at);
         self.segments.reserved(at, false);
-        self.segments.note(at, deadline, 1, 0);
+        self.segments.note(at, header.deadline, header.bits, 0);
     }
 
     /// Opens adjacent segments that [`Self::make_room`] has left free.

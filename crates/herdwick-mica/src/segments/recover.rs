@@ -3,7 +3,7 @@
 
 use herdwick_layout::{
     bucket::Offset,
-    item::{ALIGN, Found, LINE, bit, examine},
+    item::{ALIGN, Found, LINE, examine},
 };
 use herdwick_request::KeyHash;
 
@@ -116,8 +116,7 @@ impl Store {
         self.counters.items += 1;
         self.counters.bytes += len as u64;
         self.segments.restore(at, len);
-        let uses = bit::count(header.bits);
-        self.segments.note(at, header.deadline, uses.into(), 0);
+        self.segments.note(at, header.deadline, header.bits, 0);
         // No request waits: it evicts only where nothing else helps.
         self.index.spread(hash);
         self.insert(hash, at);

@@ -4,10 +4,12 @@
 mod choose;
 mod free;
 mod kind;
+mod note;
 
 use super::{
     book::{Book, RunLeft},
     readers::Readers,
+    reuse::Reuse,
 };
 use herdwick_layout::{
     bucket::Offset,
@@ -15,6 +17,7 @@ use herdwick_layout::{
 };
 use herdwick_request::{Deadline, Second};
 pub(super) use kind::Kind;
+pub(crate) use note::Past;
 
 /// Segments that new items leave to the copies that cleaning makes.
 pub(super) const SPARE: usize = 3;
@@ -63,8 +66,10 @@ pub(super) struct Head {
     pub(super) staged: u32,
     /// How often its cleaning was given up, because an item had to stay and had no room elsewhere.
     left: u32,
-    /// Uses of its items, recent ones in full.
-    pub(super) uses: u32,
+    /// The weight of the uses of its live items, recent ones in full.
+    uses: u32,
+    /// Live items that were never used.
+    unused: u32,
     /// [`Segments::stored`] since which `uses` were counted.
     since: u64,
     /// The mean of [`Segments::stored`] when the uses of its items began to be counted.
@@ -90,6 +95,7 @@ impl Head {
         staged: 0,
         left: 0,
         uses: 0,
+        unused: 0,
         since: 0,
         born: 0,
         until: 0,
@@ -130,6 +136,7 @@ pub(crate) struct Segments {
     flushed_runs: usize,
     /// Bytes of gaps in all segments.
     pub(super) gaps: usize,
+    pub(super) reuse: Reuse,
     /// What a file keeps of this table.
     pub(crate) book: Book,
     /// What readers in other processes learn of it.
@@ -159,6 +166,7 @@ impl Segments {
             flushed: 0,
             flushed_runs: 0,
             gaps: 0,
+            reuse: Reuse::default(),
             book: Book::default(),
             readers: Readers::default(),
             #[cfg(test)]
@@ -375,29 +383,9 @@ impl Segments {
         })
     }
 
-    /// Records an item in the open segment of a kind: its deadline, the uses that it brings along,
-    /// and for how many stored bytes they were counted.
-    #[inline]
-    pub(super) fn note(&mut self, at: Offset, deadline: Deadline, uses: u32, age: u64) {
-        let born = self.stored.saturating_sub(age);
-        let head = self.head(at);
-        head.until = head.until.max(until(deadline));
-        head.uses += uses;
-        if age > 0 {
-            head.born = head.born - head.born / 8 + born / 8;
-            head.since = head.born;
-        }
-    }
-
     /// Counts the bytes of a new item.
     pub(super) fn tick(&mut self, len: usize) {
         self.stored += len as u64;
-    }
-
-    /// Records that the item at `at` was used.
-    #[inline]
-    pub(crate) fn used(&mut self, at: Offset) {
-        self.head(at).uses += 1;
     }
 
     /// Records that the item at `at` has a new deadline.
@@ -446,8 +434,7 @@ impl Segments {
         }
     }
 
-    /// Subtracts the bytes of an item that is dead or was moved. A segment without live items is
-    /// free at once.
+    /// Subtracts the bytes of an item or a reservation. A segment without live items is free at once.
     #[inline]
     pub(crate) fn release(&mut self, at: Offset, len: usize) {
         let number = self.number(at);

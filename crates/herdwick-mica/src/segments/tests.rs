@@ -410,11 +410,15 @@ fn segment_given_up_once_is_chosen_when_most_of_it_is_dead() {
     for number in 0..3 {
         segments.open(Kind::YOUNG, number, 1, 0);
         let (at, _) = segments.append(Kind::YOUNG, 3_900).unwrap();
-        segments.note(at, Deadline::NEVER, 1, 0);
+        segments.note(at, Deadline::NEVER, 0, 0);
     }
     segments.begin_cleaning(0);
     segments.leave(0);
-    assert_eq!(segments.choose(Second(1), true), Some(1), "alike otherwise");
+    assert_eq!(
+        segments.choose(Second(1), true, 1.0),
+        Some(1),
+        "alike otherwise"
+    );
     segments.release(Offset(0), 3_860);
-    assert_eq!(segments.choose(Second(1), true), Some(0));
+    assert_eq!(segments.choose(Second(1), true, 1.0), Some(0));
 }

@@ -6,6 +6,7 @@ use herdwick_layout::bucket::Offset;
 use herdwick_request::Second;
 
 use super::{Head, Segments, State};
+use crate::uses::USE;
 
 /// Segments that one search examines, if it finds what it looks for among them.
 const SEARCH: usize = 2048;
@@ -13,6 +14,8 @@ const SEARCH: usize = 2048;
 const PAUSE: usize = 8;
 /// A segment of which a larger part is live is not worth cleaning if all items are to be kept.
 const FULL: f64 = 31.0 / 32.0;
+/// Uses count half after one part in so many of the store's bytes were stored.
+const FADE: usize = 4;
 /// The part of a segment by which it counts as fuller for each time that its cleaning was given up.
 const GIVEN_UP: f64 = 1.0 / 8.0;
 
@@ -53,11 +56,15 @@ impl Segments {
         head.sequence < self.flushed || head.until <= now.0
     }
 
-    /// Returns the uses of a segment a byte and byte stored since they are counted.
-    fn density(&self, head: &Head) -> f64 {
-        let age = (self.stored - head.since).max(self.age_min()) as f64;
-        let bytes = (head.span as usize) << self.shift;
-        f64::from(head.uses) / (bytes as f64 * age)
+    /// Returns the part of a run that cleaning is expected to keep, if it keeps the items with more than
+    /// `usual` uses a byte and byte stored: of live items the less, the fewer uses they have.
+    fn part_kept(&self, head: &Head, usual: f64) -> f64 {
+        let age = |since: u64| (self.stored - since).max(self.age_min()) as f64;
+        let unused = f64::from(head.unused) * f64::from(USE) * self.reuse.expected(head.kind);
+        let uses = f64::from(head.uses) / age(head.since) + unused / age(head.born);
+        let (bytes, live) = ((head.span as usize) << self.shift, head.live as f64);
+        let dense = uses / live.max(1.0);
+        live * dense / (usual + dense) / bytes as f64
     }
 
     fn age_min(&self) -> u64 {
@@ -71,12 +78,17 @@ impl Segments {
 
     /// Chooses the sealed segment that costs least to clean: one with no valid items; else that with
     /// the fewest live bytes if all are to be `kept`, those later whose cleaning was given up before;
-    /// else that with the fewest uses a byte. Examines [`SEARCH`] segments, and more until there is
+    /// else that of which the smallest part has more than the `usual` uses. Examines [`SEARCH`] segments, and more until there is
     /// one: a segment that is full of live bytes is none if all are to be kept.
-    pub(in crate::segments) fn choose(&mut self, now: Second, kept: bool) -> Option<usize> {
+    pub(in crate::segments) fn choose(
+        &mut self,
+        now: Second,
+        kept: bool,
+        usual: f64,
+    ) -> Option<usize> {
         let count = self.heads.len();
         for _ in 0..count.div_ceil(SEARCH) {
-            let found = self.choose_here(now, kept);
+            let found = self.choose_here(now, kept, usual);
             if count > SEARCH {
                 self.clean_hand = (self.clean_hand + SEARCH) % count;
             }
@@ -87,7 +99,7 @@ impl Segments {
         None
     }
 
-    fn choose_here(&mut self, now: Second, kept: bool) -> Option<usize> {
+    fn choose_here(&mut self, now: Second, kept: bool, usual: f64) -> Option<usize> {
         let count = self.heads.len();
         let mut best: Option<(f64, usize)> = None;
         for n in 0..count.min(SEARCH) {
@@ -110,7 +122,7 @@ impl Segments {
                 }
                 part + f64::from(head.left) * GIVEN_UP
             } else {
-                self.density(head)
+                self.part_kept(head, usual)
             };
             if best.is_none_or(|(least, _)| cost < least) {
                 best = Some((cost, number));
@@ -119,9 +131,9 @@ impl Segments {
         best.map(|(_, number)| number)
     }
 
-    /// Halves uses that have been counted for as many bytes as the store holds, with their time.
+    /// Halves uses that have been counted for a part of the bytes that the store holds, with their time.
     fn fade(&mut self, number: usize) {
-        let (stored, most) = (self.stored, self.usable() as u64);
+        let (stored, most) = (self.stored, (self.usable() / FADE) as u64);
         let head = &mut self.heads[number];
         if stored - head.since > most {
             head.uses /= 2;

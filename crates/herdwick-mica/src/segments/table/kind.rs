@@ -4,7 +4,7 @@ use herdwick_request::{Deadline, Second};
 
 /// The items that a segment takes. Items that will go at about the same time share segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::segments) struct Kind(pub(super) u8);
+pub(in crate::segments) struct Kind(pub(in crate::segments) u8);
 
 impl Kind {
     /// Items that were stored, not copied.
@@ -18,10 +18,25 @@ impl Kind {
     pub(super) const YOUNG_LINED: Self = Self(3);
     pub(super) const OLD_LINED: Self = Self(4);
     /// The first of those for items that expire.
-    pub(super) const MORTAL: u8 = 5;
+    pub(in crate::segments) const MORTAL: u8 = 5;
     /// Items that expire within 16 s, 64 s, and so on.
     const MORTALS: u8 = 6;
-    pub(super) const ALL: usize = (Self::MORTAL + Self::MORTALS) as usize;
+    pub(in crate::segments) const ALL: usize = (Self::MORTAL + Self::MORTALS) as usize;
+
+    /// Returns its number, less than [`Self::ALL`].
+    pub(in crate::segments) fn index(self) -> usize {
+        self.0.into()
+    }
+
+    /// Returns whether it is that of copies.
+    pub(in crate::segments) fn is_copied(self) -> bool {
+        matches!(self, Self::OLD | Self::OLD_LINED)
+    }
+
+    /// Returns whether its items expire within hours.
+    pub(in crate::segments) fn is_mortal(self) -> bool {
+        self.0 >= Self::MORTAL
+    }
 
     /// Returns every kind, that of copies first.
     pub(in crate::segments) fn all() -> impl Iterator<Item = Self> {

@@ -1,0 +1,80 @@
+//! What the table notes of items: the last deadline of a segment, and how often its items were used.
+
+use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_request::Deadline;
+
+use super::{Kind, Segments, until};
+use crate::uses::{USE, weight};
+
+/// What a new item has of the one that it replaces.
+#[derive(Clone, Copy)]
+pub(crate) struct Past {
+    /// Which items it shares a segment with, if it lasts.
+    pub(in crate::segments) kind: Kind,
+    /// Bytes stored since its uses are counted.
+    pub(in crate::segments) age: u64,
+}
+
+impl Past {
+    pub(crate) const NONE: Self = Self {
+        kind: Kind::YOUNG,
+        age: 0,
+    };
+}
+
+impl Segments {
+    /// Records an item in the open segment of a kind: its deadline, the bits with the uses that it brings
+    /// along, and for how many stored bytes they were counted.
+    #[inline]
+    pub(in crate::segments) fn note(&mut self, at: Offset, deadline: Deadline, bits: u8, age: u64) {
+        let born = self.stored.saturating_sub(age);
+        let head = self.head(at);
+        head.until = head.until.max(until(deadline));
+        head.uses += weight(bits);
+        head.unused += u32::from(bit::level(bits) == 0);
+        if age > 0 {
+            head.born = head.born - head.born / 8 + born / 8;
+            head.since = head.born;
+        } else {
+            let kind = head.kind;
+            self.reuse.stored(kind);
+        }
+    }
+
+    /// Returns what the uses of the item at `at` count for, if it has these bits.
+    pub(in crate::segments) fn uses(&self, at: Offset, bits: u8) -> f64 {
+        match weight(bits) {
+            0 => f64::from(USE) * self.reuse.expected(self.heads[self.number(at)].kind),
+            uses => uses.into(),
+        }
+    }
+
+    /// Returns what an item that replaces the one at `at` inherits.
+    pub(crate) fn past(&self, at: Offset) -> Past {
+        Past {
+            kind: Kind::OLD,
+            age: self.age_of(self.number(at)) / 2,
+        }
+    }
+
+    /// Records that the item at `at` was used, which has changed its bits.
+    #[inline]
+    pub(crate) fn used(&mut self, at: Offset, before: u8, after: u8) {
+        let head = self.head(at);
+        head.uses += weight(after) - weight(before);
+        if bit::level(before) == 0 {
+            head.unused = head.unused.saturating_sub(1);
+            let kind = head.kind;
+            self.reuse.read(kind);
+        }
+    }
+
+    /// Subtracts an item that is dead or was moved, with its uses, as far as they have not faded.
+    #[inline]
+    pub(crate) fn bury(&mut self, at: Offset, len: usize, bits: u8) {
+        let head = self.head(at);
+        head.uses = head.uses.saturating_sub(weight(bits));
+        head.unused = head.unused.saturating_sub(u32::from(bit::level(bits) == 0));
+        self.release(at, len);
+    }
+}
