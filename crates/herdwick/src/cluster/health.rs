@@ -73,6 +73,11 @@ impl Health {
         }
     }
 
+    /// Ends the time away.
+    pub(super) fn rejoin(&mut self) {
+        self.away_until = None;
+    }
+
     /// Returns whether the server is back by `now`, after a time away.
     pub(super) fn returns(&mut self, now: Duration) -> bool {
         let is_back = self.away_until.is_some_and(|until| until <= now);

@@ -196,6 +196,12 @@ impl Cluster {
                 None => Member::new(node, &self.options.client),
             });
         }
+        if !self.members.iter().any(|member| member.health.takes_part()) {
+            // Those that stay are all away, and the last server never is.
+            for member in &mut self.members {
+                member.health.rejoin();
+            }
+        }
         self.rebuild();
         if let Some(watch) = &mut self.watch {
             watch.changed();
@@ -312,7 +318,6 @@ impl Cluster {
         if others.any(|(_, member)| member.health.takes_part()) {
             let (now, policy) = (self.now(), self.options.on_failure);
             self.members[place].health.leave(now, policy);
-            self.is_short = true;
             self.rebuild();
         }
     }
@@ -322,10 +327,6 @@ impl Cluster {
         let members = self.members.iter_mut();
         let returned = members.filter_map(|member| member.health.returns(now).then_some(()));
         if returned.count() > 0 {
-            self.is_short = self
-                .members
-                .iter()
-                .any(|member| !member.health.takes_part());
             self.rebuild();
         }
     }
@@ -333,6 +334,7 @@ impl Cluster {
     fn rebuild(&mut self) {
         let nodes: Vec<_> = self.members.iter().map(|member| &member.node).collect();
         let takes_part = |place: usize| self.members[place].health.takes_part();
+        self.is_short = !(0..nodes.len()).all(takes_part);
         self.ring = Ring::new(self.options.distribution, &nodes, takes_part);
     }
 }

@@ -110,6 +110,22 @@ fn calls_in_the_pause_between_dials_do_not_eject() {
     }
 }
 
+#[test]
+fn servers_that_are_away_return_where_a_list_leaves_no_others() {
+    let policy = OnFailure::Eject {
+        failures: 1,
+        away: LONG,
+    };
+    let mut cluster = cluster(vec![absent(0), absent(1)], policy, LONG);
+    let key = key_of_first(&cluster);
+    cluster.get(&key).unwrap_err();
+    assert!(!cluster.members[0].health.takes_part());
+    assert!(cluster.replace_servers(vec![absent(0)]).unwrap());
+    assert_eq!(cluster.get_many(&[&key]).unwrap().failed.len(), 1);
+    let error = cluster.get(&key).unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+}
+
 /// The second server's share of the weights gives it no point, so the first has all keys.
 #[test]
 fn outage_is_no_miss_where_the_next_server_has_no_point() {
