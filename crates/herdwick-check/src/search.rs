@@ -8,11 +8,16 @@
 //! increments by one, the earliest call is taken first: it may come wherever a later one may, so the others
 //! in its place lead no further.
 
-use std::collections::HashSet;
+use std::{
+    cmp::Reverse,
+    collections::HashSet,
+    hash::{BuildHasherDefault, Hasher},
+};
 
 use crate::{
+    mix,
     operation::Operation,
-    register::{Register, Value, effect},
+    register::{Action, Register, Value, effect},
 };
 
 /// Returns whether some order explains all answers.
@@ -32,7 +37,7 @@ pub(crate) fn search(register: Register, history: &[Operation], effort: u64) -> 
         same_before: same_before(&unanswered),
         unanswered,
         answered,
-        tried: HashSet::new(),
+        tried: HashSet::default(),
         effort,
     }
     .finds_an_order()
@@ -47,29 +52,39 @@ fn same_before(operations: &[Operation]) -> Vec<Option<usize>> {
     (0..operations.len()).map(same).collect()
 }
 
-/// A set of operations, a bit each.
+/// A set of operations, a bit each. Short histories need no memory of their own for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Set(Vec<u64>);
+struct Set {
+    first: u64,
+    rest: Vec<u64>,
+}
 
 impl Set {
     fn has(&self, index: usize) -> bool {
-        let word = self.0.get(index / 64);
+        let word = match (index / 64).checked_sub(1) {
+            None => Some(&self.first),
+            Some(place) => self.rest.get(place),
+        };
         word.is_some_and(|word| word >> (index % 64) & 1 == 1)
     }
 
     fn with(&self, index: usize) -> Self {
-        let mut words = self.0.clone();
-        words.resize(words.len().max(index / 64 + 1), 0);
-        words[index / 64] |= 1 << (index % 64);
-        Self(words)
+        let mut set = self.clone();
+        let word = match (index / 64).checked_sub(1) {
+            None => &mut set.first,
+            Some(place) => {
+                set.rest.resize(set.rest.len().max(place + 1), 0);
+                &mut set.rest[place]
+            }
+        };
+        *word |= 1 << (index % 64);
+        set
     }
 
     fn is_within(&self, other: &Self) -> bool {
-        let theirs = other.0.iter().copied().chain(std::iter::repeat(0));
-        self.0
-            .iter()
-            .zip(theirs)
-            .all(|(ours, theirs)| ours & !theirs == 0)
+        let theirs = other.rest.iter().copied().chain(std::iter::repeat(0));
+        let mut rest = self.rest.iter().zip(theirs);
+        self.first & !other.first == 0 && rest.all(|(ours, theirs)| ours & !theirs == 0)
     }
 }
 
@@ -92,6 +107,38 @@ fn add(states: &mut Vec<State>, new: State) -> bool {
     true
 }
 
+/// Hashes what a search has tried, a word at a time: half of its time would go to a hash that withstands
+/// attacks.
+#[derive(Default)]
+struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // Added, so that a hash of 0 and a word of 0 are not left as they are.
+        self.0 = mix(self.0 ^ word).wrapping_add(word).wrapping_add(1);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
+    }
+}
+
 struct Search {
     register: Register,
     /// By the time of their call, as are the others.
@@ -99,7 +146,7 @@ struct Search {
     unanswered: Vec<Operation>,
     /// For each of these, the one that takes effect before it: see [`same_before`].
     same_before: Vec<Option<usize>>,
-    tried: HashSet<(Set, Vec<State>)>,
+    tried: HashSet<(Set, Vec<State>), BuildHasherDefault<WordHasher>>,
     /// States that may still be reached.
     effort: u64,
 }
@@ -111,9 +158,8 @@ struct Step {
     states: Vec<State>,
     /// All operations before this one are in `taken`.
     first: usize,
-    next: usize,
-    /// Latest call of an operation that may come next: the first answer of those that are left.
-    bound: u64,
+    /// The operations that may come next and were not tried: the next one at the end.
+    candidates: Vec<usize>,
 }
 
 impl Search {
@@ -127,7 +173,7 @@ impl Search {
             if step.first == self.answered.len() {
                 return Some(true);
             }
-            let Some(index) = Self::candidate(&self.answered, step) else {
+            let Some(index) = step.candidates.pop() else {
                 steps.pop();
                 continue;
             };
@@ -154,22 +200,51 @@ impl Search {
         while first < self.answered.len() && taken.has(first) {
             first += 1;
         }
+        // Latest call of an operation that may come next: the first answer of those that are left.
         let mut bound = u64::MAX;
-        for index in first..self.answered.len() {
-            if self.answered[index].called > bound {
+        let mut candidates = Vec::new();
+        for (index, operation) in self.answered.iter().enumerate().skip(first) {
+            if operation.called > bound {
                 break;
             }
             if !taken.has(index) {
-                bound = bound.min(self.answered[index].answered.unwrap_or(u64::MAX));
+                bound = bound.min(operation.answered.unwrap_or(u64::MAX));
+                candidates.push(index);
             }
         }
+        candidates.retain(|index| self.answered[*index].called <= bound);
+        let states = self.reached(states, bound)?;
+        self.order(&mut candidates, &states);
         Some(Step {
             taken,
-            states: self.reached(states, bound)?,
+            states,
             first,
-            next: first,
-            bound,
+            candidates,
         })
+    }
+
+    /// Puts those first, at the end, that are most likely to lead to an order: what changes nothing, then what
+    /// was answered first. An operation that changes nothing and fits whatever the key may be now loses
+    /// nothing by coming now, so it is the only one.
+    fn order(&self, candidates: &mut Vec<usize>, states: &[State]) {
+        let operation = |index: &usize| &self.answered[*index];
+        let fits = |action, state: &State| effect(action, state.value) == Some(state.value);
+        let free = candidates.iter().copied().find(|index| {
+            let action = operation(index).action;
+            is_read(action) && states.iter().all(|state| fits(action, state))
+        });
+        if let Some(free) = free {
+            candidates.clear();
+            candidates.push(free);
+            return;
+        }
+        let rank = |index: &usize| {
+            (
+                is_read(operation(index).action),
+                Reverse(operation(index).answered),
+            )
+        };
+        candidates.sort_by_key(rank);
     }
 
     /// Returns what the key may become without an answered operation: by evictions, and by
@@ -196,26 +271,22 @@ impl Search {
         }
         Some(states)
     }
+}
 
-    /// Returns the next operation that may take effect in a configuration.
-    fn candidate(answered: &[Operation], step: &mut Step) -> Option<usize> {
-        while let Some(operation) = answered.get(step.next) {
-            if operation.called > step.bound {
-                return None;
-            }
-            step.next += 1;
-            if !step.taken.has(step.next - 1) {
-                return Some(step.next - 1);
-            }
+/// Whether an answered operation changes nothing.
+fn is_read(action: Action) -> bool {
+    match action {
+        Action::Get { .. } => true,
+        Action::Put { done, .. } | Action::Add { done, .. } | Action::Delete { done } => {
+            done == Some(false)
         }
-        None
+        Action::Increment { sum, .. } => sum == Some(None),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::register::Action;
 
     /// Each subset of them would be 2^30 states.
     #[test]

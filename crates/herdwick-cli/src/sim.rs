@@ -48,7 +48,8 @@ pub(crate) struct SimArgs {
     /// PUTs, in percent of the requests.
     #[arg(long, default_value_t = 5, value_name = "PERCENT")]
     put: u8,
-    /// Maximum number of replies that a worker of HERD posts as one postlist; 1: as in its paper.
+    /// Maximum number of replies that a worker of HERD posts as one postlist; 1: as in its paper. With verbs:
+    /// messages that a thread posts as one.
     #[arg(long, default_value_t = 1, value_name = "N")]
     postlist: usize,
     /// Request path of HERD [default: uc; with --faults, drawn from the seed].
@@ -245,6 +246,7 @@ fn verbs(args: &SimArgs, profile: &Profile) -> Result<String, String> {
         clients: args.clients,
         machines: args.machines,
         window: args.window,
+        postlist: args.postlist,
         all_to_all: args.all_to_all,
     };
     let outcome = flood.run(profile, args.seed, span(args));
@@ -280,8 +282,10 @@ fn system(args: &SimArgs, profile: &Profile, system: System) -> Result<String, S
     let more = format!(
         "latency   mean {mean:.2} us, p5 {p5:.2}, p95 {p95:.2}, p99 {p99:.2}\n\
          cores     {} busy\n\
+         steady    second half {:+.1} %\n\
          failed    {} of {}; replies refused by a full send queue: {}\n",
         cores.join(", "),
+        report.drift_percent() + 0.0,
         report.failed,
         report.answered + report.failed,
         report.refused,

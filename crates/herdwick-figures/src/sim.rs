@@ -247,6 +247,7 @@ fn emulation(system: EmulatedSystem, value: usize, profile: &Profile) -> Result<
             clients: 3 * MACHINES,
             machines: MACHINES,
             window: READS,
+            postlist: 1,
             all_to_all: false,
         };
         let outcome = flood.run(profile, SEED, SPAN);
@@ -306,6 +307,7 @@ fn flood(
         clients: threads,
         machines: threads,
         window: READS,
+        postlist: 1,
         all_to_all,
     };
     let outcome = flood.run(profile, SEED, SPAN);

@@ -65,6 +65,9 @@ pub(crate) struct Client<C> {
     calls: Vec<Call>,
     free: Vec<u64>,
     latencies: Vec<u64>,
+    /// Answers from then on are late, and how many there were.
+    late_from: Duration,
+    late: u64,
     failed: u64,
     spins: u32,
 }
@@ -89,6 +92,8 @@ impl<C: SystemClient> Client<C> {
             calls: vec![Call::default(); run.window],
             free: (0..run.window as u64).collect(),
             latencies: Vec::new(),
+            late_from: Duration::MAX,
+            late: 0,
             failed: 0,
             spins: 0,
         }
@@ -100,6 +105,8 @@ impl<C: SystemClient> Client<C> {
             calls,
             free,
             latencies,
+            late_from,
+            late,
             failed,
             ..
         } = self;
@@ -121,6 +128,7 @@ impl<C: SystemClient> Client<C> {
             if good {
                 let took = now.saturating_sub(call.at).as_nanos();
                 latencies.push(u64::try_from(took).unwrap_or(u64::MAX));
+                *late += u64::from(now >= *late_from);
             } else {
                 *failed += 1;
             }
@@ -169,12 +177,17 @@ impl<C: SystemClient> Process for Client<C> {
 }
 
 impl<C: SystemClient> Measured for Client<C> {
-    fn forget(&mut self) {
+    fn forget(&mut self, late: Duration) {
         self.latencies.clear();
+        (self.late_from, self.late) = (late, 0);
     }
 
     fn latencies(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.latencies)
+    }
+
+    fn late(&self) -> u64 {
+        self.late
     }
 
     fn failed(&self) -> u64 {

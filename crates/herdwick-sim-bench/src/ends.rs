@@ -1,14 +1,19 @@
 //! The ends of a system, and the devices that they are made on.
 
+use std::time::Duration;
+
 use herdwick_sim::{Cpu, Process, SeededDevice, SeededNetwork};
 
 /// A client as a run sees it.
 pub(crate) trait Measured: Process {
-    /// Forgets the latencies so far.
-    fn forget(&mut self);
+    /// Forgets the latencies so far, and counts answers from `late` on.
+    fn forget(&mut self, late: Duration);
 
     /// Takes the latencies, in nanoseconds.
     fn latencies(&mut self) -> Vec<u64>;
+
+    /// Number of answers since then.
+    fn late(&self) -> u64;
 
     /// Number of requests that failed.
     fn failed(&self) -> u64;
@@ -33,5 +38,6 @@ pub(crate) struct Testbed {
     pub(crate) network: SeededNetwork,
     pub(crate) servers: Vec<SeededDevice>,
     pub(crate) clients: Vec<SeededDevice>,
-    pub(crate) cpu: Cpu,
+    pub(crate) server_cpu: Cpu,
+    pub(crate) client_cpu: Cpu,
 }

@@ -44,9 +44,9 @@ pub(crate) fn set_up(run: &Run, bed: Testbed, out_of_table: bool) -> Result<Ends
     let mut clients = Vec::with_capacity(run.clients);
     for (number, client) in bed.clients.iter().enumerate() {
         let (end, _) = server.join_in_process((device, client), &options)?;
-        clients.push(Client::new(run, number, FarmCaller(end), &bed.cpu));
+        clients.push(Client::new(run, number, FarmCaller(end), &bed.client_cpu));
     }
-    let server = FarmServer::new(server, &bed.cpu);
+    let server = FarmServer::new(server, &bed.server_cpu);
     Ok(Ends {
         servers: vec![Box::new(server)],
         clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use herdwick_fabric::{Device, PdId};
 use herdwick_herd::{
-    Admitted, ClientEnd, ClientSetup, ClientTerms, LeaseResources, Outcome, ServerEnd, ServerTerms,
+    Admitted, ClientEnd, ClientSetup, ClientTerms, LeaseResources, Outcome, RECV_SLACK,
+    RequestPath, ServerEnd, ServerTerms,
     wire::{Epoch, ReplyStatus, Window},
 };
 use herdwick_mica::{Store, StoreConfig};
@@ -25,9 +26,14 @@ pub(crate) const CLOCK: Clock = Clock {
 };
 /// Largest reply: a value of 1 KiB, and 64 bytes for its head.
 pub(crate) const REPLY_BYTES_MAX: usize = 1088;
-/// No answer for so long is a failure: nothing is lost in a run, so nothing is repeated.
+/// No answer for so long, and longer if there are many requests before it, is a failure: nothing is lost in a
+/// run, so nothing is repeated.
 const RETRY_AFTER: Duration = Duration::from_millis(5);
 const DEADLINE: Duration = Duration::from_millis(500);
+/// How long a request waits for each other one, at most.
+const QUEUED: Duration = Duration::from_nanos(100);
+/// Requests under way up to which the shortest times do.
+const FEW: usize = 8192;
 /// Cold clients that a worker looks at in a pass.
 const COLD_PER_PASS: usize = 16;
 
@@ -35,13 +41,13 @@ pub(crate) fn set_up(run: &Run, bed: Testbed) -> Result<Ends, RunError> {
     let window = Window::new(run.window).ok_or(RunError::Window)?;
     let mut workers = Vec::with_capacity(run.workers);
     for (worker, device) in bed.servers.into_iter().enumerate() {
-        workers.push(Worker::new(run, worker, device, &bed.cpu)?);
+        workers.push(Worker::new(run, worker, device, &bed.server_cpu)?);
     }
     let mut clients = Vec::with_capacity(run.clients);
     for (number, device) in bed.clients.iter().enumerate() {
         let terms = terms(run, window, number)?;
         let (end, _) = join(&terms, &mut workers, device)?;
-        clients.push(Client::new(run, number, HerdCaller(end), &bed.cpu));
+        clients.push(Client::new(run, number, HerdCaller(end), &bed.client_cpu));
     }
     Ok(Ends {
         servers: workers.into_iter().map(|w| Box::new(w) as Box<_>).collect(),
@@ -50,15 +56,17 @@ pub(crate) fn set_up(run: &Run, bed: Testbed) -> Result<Ends, RunError> {
 }
 
 fn terms(run: &Run, window: Window, number: usize) -> Result<ClientTerms, RunError> {
+    let others = (run.clients * run.window).saturating_sub(FEW);
+    let queued = QUEUED * u32::try_from(others).unwrap_or(u32::MAX);
     let epoch = u16::try_from(number % usize::from(u16::MAX) + 1).unwrap_or(1);
     Ok(ClientTerms {
         path: run.path,
         window,
         epoch: Epoch::new(epoch).ok_or(RunError::Window)?,
         reply_bytes_max: REPLY_BYTES_MAX,
-        retry_after: RETRY_AFTER,
-        retry_after_max: RETRY_AFTER,
-        deadline: DEADLINE,
+        retry_after: RETRY_AFTER + queued,
+        retry_after_max: RETRY_AFTER + queued,
+        deadline: DEADLINE + 2 * queued,
     })
 }
 
@@ -142,6 +150,8 @@ pub(crate) struct Worker {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     cpu: Cpu,
+    /// Whether it polls slots of clients: those of UD announce each request by a completion.
+    polls_slots: bool,
     spins: u32,
 }
 
@@ -152,24 +162,25 @@ impl Worker {
         (worker, workers, clients_max, spin): (usize, usize, usize, Duration),
         device: SeededDevice,
         store: Store,
-        cpu: &Cpu,
+        (cpu, path): (&Cpu, RequestPath),
     ) -> Result<Self, RunError> {
-        let end = ServerEnd::open(
-            &device,
-            &ServerTerms {
-                worker,
-                workers,
-                clients_max,
-                spin,
-                reply_bytes_max: REPLY_BYTES_MAX,
-            },
-        )?;
+        let terms = ServerTerms {
+            worker,
+            workers,
+            clients_max,
+            spin,
+            reply_bytes_max: REPLY_BYTES_MAX,
+        };
+        // No client is refused for the memory of its RECVs.
+        let recvs = clients_max.saturating_mul(Window::MAX + RECV_SLACK);
+        let end = ServerEnd::open_for_recvs(&device, &terms, recvs)?;
         Ok(Self {
             device,
             end,
             store,
             clock: CLOCK,
             cpu: cpu.clone(),
+            polls_slots: path != RequestPath::UdSend,
             spins: 0,
         })
     }
@@ -178,7 +189,7 @@ impl Worker {
         let store = partition(run, worker)?;
         // It never sleeps, so no request is announced.
         let terms = (worker, run.workers, run.clients, Duration::MAX);
-        Self::open(terms, device, store, cpu)
+        Self::open(terms, device, store, (cpu, run.path))
     }
 }
 
@@ -232,11 +243,12 @@ impl Process for Worker {
         // A client that became cold is found some passes later.
         let turns = SPINS + u32::try_from(clients / COLD_PER_PASS).unwrap_or(u32::MAX);
         self.spins = if served > 0 { 0 } else { self.spins + 1 };
-        let (clients, served) = (f64::from(clients as u32), f64::from(served as u32));
+        let slots = if self.polls_slots { clients } else { 0 };
+        let (slots, served) = (f64::from(slots as u32), f64::from(served as u32));
         Step {
             moved: self.spins <= turns,
             cost_ns: self.cpu.pass_ns
-                + clients * self.cpu.poll_slot_ns
+                + slots * self.cpu.poll_slot_ns
                 + served * self.cpu.request_ns,
             deadline: None,
         }

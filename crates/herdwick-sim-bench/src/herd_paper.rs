@@ -40,14 +40,14 @@ pub(crate) fn set_up(run: &Run, bed: Testbed) -> Result<Ends, RunError> {
             end: PaperServerEnd::open(&device, &terms)?,
             device,
             store: partition(run, number)?,
-            cpu: bed.cpu.clone(),
+            cpu: bed.server_cpu.clone(),
             spins: 0,
         });
     }
     let mut clients = Vec::with_capacity(run.clients);
     for (number, device) in bed.clients.iter().enumerate() {
         let caller = join(window, &mut servers, device)?;
-        clients.push(Client::new(run, number, caller, &bed.cpu));
+        clients.push(Client::new(run, number, caller, &bed.client_cpu));
     }
     Ok(Ends {
         servers: servers.into_iter().map(|s| Box::new(s) as Box<_>).collect(),

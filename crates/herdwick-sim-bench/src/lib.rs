@@ -36,7 +36,8 @@ impl Run {
         let mut server = profile.clone();
         server.rnic.postlist_max = self.postlist.clamp(1, profile.rnic.postlist_max);
         let server = network.host(&server);
-        let machines: Vec<_> = (0..self.machines).map(|_| network.host(profile)).collect();
+        let theirs = profile.of_clients()?;
+        let machines: Vec<_> = (0..self.machines).map(|_| network.host(&theirs)).collect();
         let machine = |client| machines[client % self.machines];
         let bed = Testbed {
             servers: (0..self.workers)
@@ -46,7 +47,8 @@ impl Run {
                 .map(|client| network.device_at(machine(client)))
                 .collect(),
             network,
-            cpu: profile.cpu.clone(),
+            server_cpu: profile.cpu.clone(),
+            client_cpu: theirs.cpu,
         };
         let network = bed.network.clone();
         let ends = match self.system {
@@ -83,7 +85,7 @@ impl Run {
         network.rest_cores();
         run(network, &mut ends, start + self.span.warm_up);
         for client in &mut ends.clients {
-            client.forget();
+            client.forget(start + self.span.warm_up + self.span.measured / 2);
         }
         let busy = run(
             network,
@@ -91,9 +93,10 @@ impl Run {
             start + self.span.warm_up + self.span.measured,
         );
         let mut latencies = Vec::new();
-        let mut failed = 0;
+        let (mut failed, mut late) = (0, 0);
         for client in &mut ends.clients {
             latencies.append(&mut client.latencies());
+            late += client.late();
             failed += client.failed();
         }
         latencies.sort_unstable();
@@ -113,6 +116,7 @@ impl Run {
                 .map(|busy| busy.as_secs_f64() / seconds)
                 .collect(),
             answered,
+            late,
             failed,
             refused: ends.servers.iter().map(|server| server.refused()).sum(),
         }

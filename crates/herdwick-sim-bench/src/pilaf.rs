@@ -47,9 +47,9 @@ pub(crate) fn set_up(run: &Run, mut bed: Testbed) -> Result<Ends, RunError> {
     let mut clients = Vec::with_capacity(run.clients);
     for (number, device) in bed.clients.into_iter().enumerate() {
         let (end, _) = server.join_in_process(device, &options)?;
-        clients.push(Client::new(run, number, PilafCaller(end), &bed.cpu));
+        clients.push(Client::new(run, number, PilafCaller(end), &bed.client_cpu));
     }
-    let server = PilafServer::new(server, &bed.cpu);
+    let server = PilafServer::new(server, &bed.server_cpu);
     Ok(Ends {
         servers: vec![Box::new(server)],
         clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),

@@ -104,10 +104,23 @@ pub struct Report {
     pub busy: Vec<f64>,
     /// Requests that were answered in the measured time.
     pub answered: u64,
+    /// And in the second half of it.
+    pub late: u64,
     /// Requests that ended without an answer, or with another than the load expects.
     pub failed: u64,
     /// Replies that a full send queue refused; each client asks again when its time is up.
     pub refused: u64,
+}
+
+impl Report {
+    /// By how much the rate of the second half of the measured time is above that of the first, in percent: a
+    /// steady state changes by less than 2.
+    #[must_use]
+    pub fn drift_percent(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
+        let [early, late] = [self.answered - self.late, self.late].map(|count| count as f64);
+        100.0 * (late / early.max(1.0) - 1.0)
+    }
 }
 
 /// Why a run is not possible.
@@ -126,6 +139,9 @@ pub enum RunError {
     /// The window is none of HERD's.
     #[error("the window is a power of two from 1 to {max}", max = Window::MAX)]
     Window,
+    /// The profile names one of its clients that there is not.
+    #[error(transparent)]
+    Profile(#[from] herdwick_sim::ProfileError),
     /// An object of a port cannot be made.
     #[error("setting up a port: {0}")]
     Control(#[from] ControlError),

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use herdwick_fabric::Transport::Rc;
+use herdwick_herd::RequestPath;
 use herdwick_sim::{
     Profile,
     verbs::{Direction, Flood, FloodVerb, Span},
@@ -17,7 +18,11 @@ fn apt() -> Profile {
 }
 
 fn report(run: &Run) -> Report {
-    let report = run.on(&apt()).unwrap();
+    report_on(&apt(), run)
+}
+
+fn report_on(profile: &Profile, run: &Run) -> Report {
+    let report = run.on(profile).unwrap();
     assert_eq!(report.failed, 0, "{run:?}");
     assert!(report.answered > 0, "{run:?}");
     report
@@ -34,6 +39,17 @@ fn rate(run: &Run) -> f64 {
 
 /// FaRM-em and Pilaf-em-OPT have no store, so their GETs are READs of certain lengths alone.
 fn reads(bytes: usize) -> f64 {
+    let long = Duration::from_millis(1);
+    reads_on(&apt(), bytes, (51, 16), [long, long])
+}
+
+/// The rate of READs of so many clients, each with so many under way.
+fn reads_on(
+    profile: &Profile,
+    bytes: usize,
+    (clients, window): (usize, usize),
+    [warm_up, measured]: [Duration; 2],
+) -> f64 {
     let flood = Flood {
         direction: Direction::Inbound,
         verb: FloodVerb::Read,
@@ -41,17 +57,14 @@ fn reads(bytes: usize) -> f64 {
         payload: bytes,
         inline: false,
         servers: 3,
-        clients: 51,
+        clients,
         machines: 17,
-        window: 16,
+        window,
+        postlist: 1,
         all_to_all: false,
     };
-    let long = Duration::from_millis(1);
-    let span = Span {
-        warm_up: long,
-        measured: long,
-    };
-    flood.run(&apt(), 1, span).unwrap().mops
+    let span = Span { warm_up, measured };
+    flood.run(profile, 1, span).unwrap().mops
 }
 
 #[test]
@@ -175,6 +188,179 @@ fn predictions_are_those_of_the_docs() {
         .filter_map(|(name, paper, value)| unlike_the_docs(name, paper, value))
         .collect();
     assert!(wrong.is_empty(), "docs/sim.md lacks\n{}", wrong.join("\n"));
+}
+
+fn on(name: &str, run: Run) -> f64 {
+    report_on(&Profile::named(name).unwrap(), &run).outcome.mops
+}
+
+fn micros(warm_up: u64, measured: u64) -> Span {
+    Span {
+        warm_up: Duration::from_micros(warm_up),
+        measured: Duration::from_micros(measured),
+    }
+}
+
+fn hold_rows(rows: impl IntoIterator<Item = (String, Option<f64>, f64)>) {
+    let rows = rows.into_iter();
+    let wrong = rows.filter_map(|(name, paper, value)| unlike_the_docs(&name, paper, value));
+    let wrong: Vec<_> = wrong.collect();
+    assert!(wrong.is_empty(), "docs/sim.md lacks\n{}", wrong.join("\n"));
+}
+
+/// HERD on Connect-IB, whose profile is fitted to its verbs.
+#[test]
+fn predictions_of_connect_ib_are_those_of_the_docs() {
+    let all = Run {
+        workers: 14,
+        clients: 128,
+        machines: 8,
+        window: 16,
+        span: micros(150, 100),
+        ..Run::default()
+    };
+    let one = Run { workers: 1, ..all };
+    let together = |run| Run {
+        postlist: 32,
+        ..run
+    };
+    let rows = [
+        ("all cores", 72.8, all),
+        ("all cores, 32 replies of a post", 98.3, together(all)),
+        ("one core", 6.7, one),
+        ("one core, 32 replies of a post", 12.3, together(one)),
+    ];
+    hold_rows(rows.map(|(name, paper, run)| {
+        let value = on("connect-ib", run);
+        (format!("Connect-IB: HERD, {name}"), Some(paper), value)
+    }));
+}
+
+/// The standalone HERD of the hKVS paper on an EPYC with a ConnectX-6, and on a BlueField-2.
+#[test]
+fn predictions_of_connect_x_6_are_those_of_the_docs() {
+    let epyc = Run {
+        workers: 32,
+        clients: 72,
+        machines: 3,
+        window: 64,
+        postlist: 32,
+        keys: 1 << 14,
+        span: micros(120, 50),
+        ..Run::default()
+    };
+    let arm = Run {
+        workers: 8,
+        clients: 48,
+        span: micros(1000, 500),
+        ..epyc
+    };
+    let rows = [
+        ("ConnectX-6", "cx6-100g", 32, 0, 72.5, epyc),
+        ("ConnectX-6", "cx6-100g", 32, 5, 74.6, epyc),
+        ("ConnectX-6", "cx6-100g", 32, 100, 85.6, epyc),
+        ("ConnectX-6", "cx6-100g", 1000, 0, 11.7, epyc),
+        ("ConnectX-6", "cx6-100g", 1000, 5, 12.3, epyc),
+        ("BlueField-2", "bluefield2", 32, 0, 15.5, arm),
+        ("BlueField-2", "bluefield2", 32, 5, 14.7, arm),
+        ("BlueField-2", "bluefield2", 32, 50, 14.4, arm),
+        ("BlueField-2", "bluefield2", 1000, 0, 9.6, arm),
+        ("BlueField-2", "bluefield2", 1000, 5, 8.2, arm),
+        ("BlueField-2", "bluefield2", 1000, 50, 4.5, arm),
+    ];
+    let herd = rows.map(|(host, profile, value_bytes, put_percent, paper, run)| {
+        let run = Run {
+            value_bytes,
+            put_percent,
+            ..run
+        };
+        let name = format!("{host}: HERD, {value_bytes} B, {} % GET", 100 - put_percent);
+        (name, Some(paper), on(profile, run))
+    });
+    // A GET of Clover whose client knows the place of the item is a READ of it: head, key and value.
+    let card = Profile::named("bluefield2").unwrap();
+    let spans = [300, 200].map(Duration::from_micros);
+    let clover = [(32, 31.6), (1000, 10.1)].map(|(bytes, paper)| {
+        let name = format!("BlueField-2: Clover, {bytes} B, 100 % GET, READs alone");
+        (
+            name,
+            Some(paper),
+            reads_on(&card, bytes + 24, (51, 16), spans),
+        )
+    });
+    hold_rows(herd.into_iter().chain(clover));
+}
+
+/// READs of soft-RDMA beside what four cores of stock memcached do, by the cycles of its GETs.
+#[test]
+fn predictions_of_wimpy_nodes_are_those_of_the_docs() {
+    let spans = [10, 60].map(Duration::from_millis);
+    let mut rows = Vec::new();
+    for (name, ghz) in [("wimpy-10g", 1.1_f64), ("wimpy-10g-2.3ghz", 2.3)] {
+        let profile = Profile::named(name).unwrap();
+        for (kbytes, cycles) in [(1_u32, 46e3), (10, 84e3), (100, 289e3)] {
+            let bytes = 1024 * kbytes;
+            // TCP's payload of a frame, and its bytes on the link.
+            let link = profile.link.gbits / 8e-6 / f64::from(bytes) * 1448.0 / 1538.0;
+            let stock = (4e6 * ghz / cycles).min(link);
+            let reads = 1e3 * reads_on(&profile, bytes as usize, (6, 2), spans);
+            let name = format!("{ghz} GHz, {kbytes} KB, k/s");
+            assert!(reads > 0.9 * stock, "{name}: {reads} of {stock}");
+            rows.push((name, Some(stock), reads));
+        }
+    }
+    hold_rows(rows);
+}
+
+/// A process may have 1,024 descriptors. Each client has a port of its own, and each request takes a RECV of
+/// its worker.
+#[test]
+fn more_clients_than_descriptors_reach_a_steady_state() {
+    let run = Run {
+        path: RequestPath::UdSend,
+        clients: 1200,
+        window: 1,
+        machines: 186,
+        keys: 1 << 12,
+        span: micros(600, 600),
+        ..Run::default()
+    };
+    let report = report(&run);
+    let (drift, rate_of_many) = (report.drift_percent(), report.outcome.mops);
+    assert!(drift.abs() < 2.0, "{drift} %");
+    // The RNIC executes messages that take a RECV at 22 M/s, however many clients send them.
+    let few = rate(&Run {
+        clients: 51,
+        window: 4,
+        machines: 17,
+        span: Span::default(),
+        ..run
+    });
+    assert!(rate_of_many > 0.8 * few, "{rate_of_many}, {few}");
+}
+
+/// No rate of Susitna is in the text of the HERD paper.
+#[test]
+fn predictions_of_susitna_are_those_of_the_docs() {
+    let herd = [8, 32].map(|value_bytes| {
+        let run = Run {
+            value_bytes,
+            ..Run::default()
+        };
+        let name = format!("Susitna: HERD, {value_bytes} B");
+        (name, None, on("susitna", run))
+    });
+    let susitna = Profile::named("susitna").unwrap();
+    let spans = [300, 300].map(Duration::from_micros);
+    let farm = [4, 32].map(|value| {
+        let name = format!("Susitna: FaRM-em, {value} B");
+        (
+            name,
+            None,
+            reads_on(&susitna, 6 * (16 + value), (51, 16), spans),
+        )
+    });
+    hold_rows(herd.into_iter().chain(farm));
 }
 
 /// The systems of this repository, whose layouts are not those of the paper's emulations.

@@ -1,26 +1,35 @@
 //! The RNIC's cache of queue pair contexts: the least recently used one gives way.
 
-use std::collections::BTreeMap;
-
 use herdwick_fabric::Qpn;
+
+use crate::maps::IdMap;
 
 /// Contexts in the RNIC's memory.
 pub(super) struct Contexts {
     /// 0: all of them fit.
     capacity: usize,
-    /// When each was used last, and which was used then.
-    used: BTreeMap<Qpn, u64>,
-    order: BTreeMap<u64, Qpn>,
-    uses: u64,
+    /// The place of each.
+    places: IdMap<Qpn, usize>,
+    /// They are linked in the order of use.
+    contexts: Vec<Context>,
+    newest: usize,
+    oldest: usize,
+}
+
+struct Context {
+    qpn: Qpn,
+    newer: usize,
+    older: usize,
 }
 
 impl Contexts {
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             capacity,
-            used: BTreeMap::new(),
-            order: BTreeMap::new(),
-            uses: 0,
+            places: IdMap::default(),
+            contexts: Vec::new(),
+            newest: 0,
+            oldest: 0,
         }
     }
 
@@ -29,19 +38,55 @@ impl Contexts {
         if self.capacity == 0 {
             return None;
         }
-        self.uses += 1;
-        let before = self.used.insert(qpn, self.uses);
-        self.order.insert(self.uses, qpn);
-        if let Some(before) = before {
-            self.order.remove(&before);
+        if let Some(place) = self.places.get(&qpn).copied() {
+            if place != self.newest {
+                self.unlink(place);
+                self.link(place);
+            }
             return None;
         }
-        if self.used.len() > self.capacity
-            && let Some((_, oldest)) = self.order.pop_first()
-        {
-            self.used.remove(&oldest);
-        }
+        let context = Context {
+            qpn,
+            newer: 0,
+            older: 0,
+        };
+        let place = if self.contexts.len() < self.capacity {
+            self.contexts.push(context);
+            self.contexts.len() - 1
+        } else {
+            let place = self.oldest;
+            self.unlink(place);
+            self.places.remove(&self.contexts[place].qpn);
+            self.contexts[place] = context;
+            place
+        };
+        self.places.insert(qpn, place);
+        self.link(place);
         Some(())
+    }
+
+    /// Takes a context out of the order.
+    fn unlink(&mut self, place: usize) {
+        let Context { newer, older, .. } = self.contexts[place];
+        // The oldest has none that is older, whatever its link says, and the newest none that is newer.
+        if place == self.oldest {
+            self.oldest = newer;
+        } else {
+            self.contexts[older].newer = newer;
+        }
+        if place == self.newest {
+            self.newest = older;
+        } else {
+            self.contexts[newer].older = older;
+        }
+    }
+
+    /// Makes a context that is not in the order the newest.
+    fn link(&mut self, place: usize) {
+        let newest = self.newest;
+        self.contexts[newest].newer = place;
+        self.contexts[place].older = newest;
+        self.newest = place;
     }
 }
 
@@ -58,6 +103,25 @@ mod tests {
         };
         assert_eq!(misses(&[1, 2, 1, 3]), [true, true, false, true]);
         assert_eq!(misses(&[1, 2]), [false, true], "2 gave way to 3");
+    }
+
+    /// The same as a list of contexts by their last use.
+    #[test]
+    fn any_order_of_uses_agrees_with_a_list() {
+        for capacity in 1..6 {
+            let (mut contexts, mut list) = (Contexts::new(capacity), Vec::new());
+            let mut draws = herdwick_check::Rng::new(capacity as u64);
+            for _ in 0..2000 {
+                let qpn = Qpn(u32::try_from(draws.below(8)).unwrap());
+                let known = list.iter().position(|other| *other == qpn);
+                assert_eq!(contexts.touch(qpn).is_some(), known.is_none());
+                known.map(|place| list.remove(place));
+                list.push(qpn);
+                if list.len() > capacity {
+                    list.remove(0);
+                }
+            }
+        }
     }
 
     #[test]

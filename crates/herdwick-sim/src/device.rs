@@ -1,7 +1,7 @@
 //! The control half of the seeded fabric: domains, regions, queues and queue pairs, all ids random
 //! or never reused.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, time::Duration};
 
 use herdwick_fabric::{
     Access, AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
@@ -9,11 +9,10 @@ use herdwick_fabric::{
     RegionSpec, Remote, Scope, SharedMemory, Source, Status, Transport,
 };
 use herdwick_mem::{Span, WORD};
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
     HostId, PartyId, SeededNetwork, SeededPort,
-    party::{Address, Cq, PartyState, Qp, ReceiveSide, Region, SendSide},
+    party::{Address, Cq, Domain, PartyState, Qp, ReceiveSide, Region, SendSide},
     world::World,
 };
 
@@ -86,6 +85,9 @@ impl SeededDevice {
             rkey,
             base,
         };
+        if let Some(domain) = party.pds.get_mut(&pd) {
+            domain.regions.push(id);
+        }
         party.rkeys.insert(rkey, id);
         party.regions.insert(id, region);
         Ok(RegionId(id))
@@ -100,42 +102,39 @@ impl Device for SeededDevice {
     }
 
     fn open_port(&self, limits: &PortLimits) -> Result<SeededPort, OpenError> {
-        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        let wake = eventfd(0, flags).map_err(|error| OpenError::System {
-            what: "eventfd",
-            source: error.into(),
-        })?;
-        let wake = Arc::new(wake);
         let mut world = self.network.world();
         let mut party = PartyState::new(limits.clone());
-        party.wake = Some(Arc::clone(&wake));
         party.host = self.host.map(|host| host.0);
         world.parties.push(party);
         let id = PartyId(world.parties.len() - 1);
         drop(world);
-        Ok(SeededPort::new(self.network.clone(), id, wake))
+        Ok(SeededPort::new(self.network.clone(), id))
     }
 
     fn create_pd(&self, port: &mut SeededPort) -> Result<PdId, ControlError> {
         let party = &mut port.network.world().parties[port.party.0];
         within("domains", party.pds.len(), party.limits.pds)?;
         let pd = PdId(party.fresh_id());
-        party.pds.insert(pd);
+        party.pds.insert(pd, Domain::default());
         Ok(pd)
     }
 
     fn destroy_pd(&self, port: &mut SeededPort, pd: PdId) -> Result<(), ControlError> {
         let mut world = port.network.world();
         let party = &mut world.parties[port.party.0];
-        party.know_pd(pd)?;
-        party.pds.remove(&pd);
-        party.addresses.retain(|_, address| address.pd != pd);
-        party.regions.retain(|_, region| region.pd != pd);
-        party.rkeys.retain(|_, id| party.regions.contains_key(id));
-        port.spans.retain(|id, _| party.regions.contains_key(id));
-        let qps: Vec<QpId> = party.qps.keys().copied().collect();
-        for qp in qps {
-            if world.named_qp(port.party, qp)?.pd == pd {
+        let domain = party.pds.remove(&pd);
+        let domain = domain.ok_or(ControlError::Unknown("domain"))?;
+        for address in domain.addresses {
+            party.addresses.remove(&address);
+        }
+        for region in domain.regions {
+            port.spans.remove(&region);
+            if let Some(region) = party.regions.remove(&region) {
+                party.rkeys.remove(&region.rkey);
+            }
+        }
+        for qp in domain.qps {
+            if world.named_qp(port.party, qp).is_ok() {
                 world.forget_qp(port.party, qp)?;
             }
         }
@@ -215,6 +214,9 @@ impl Device for SeededDevice {
         party.promise(spec)?;
         let id = QpId(party.fresh_id());
         party.qps.insert(id, qpn);
+        if let Some(domain) = party.pds.get_mut(&spec.pd) {
+            domain.qps.push(id);
+        }
         let mut qp = Qp::new(port.party, id, qpn, spec);
         if let Some(host) = party.host {
             qp.unit = world.hosts[host].next_unit();
@@ -281,6 +283,9 @@ impl Device for SeededDevice {
         within("addresses", party.addresses.len(), party.limits.addresses)?;
         let id = party.fresh_id();
         party.addresses.insert(id, Address { pd, to });
+        if let Some(domain) = party.pds.get_mut(&pd) {
+            domain.addresses.push(id);
+        }
         Ok(AddressHandle(id))
     }
 
@@ -410,7 +415,7 @@ impl Cq {
         Self {
             depth,
             promised: 0,
-            entries: std::collections::VecDeque::with_capacity(depth),
+            entries: std::collections::VecDeque::new(),
             armed: false,
         }
     }

@@ -1,7 +1,5 @@
 //! The events of the seeded fabric, and the packets that they carry.
 
-use std::time::Duration;
-
 use herdwick_check::mix;
 use herdwick_fabric::{Qpn, RecvWr, Remote, Status, Transport};
 use herdwick_mem::Span;
@@ -10,9 +8,6 @@ use super::{
     completing::Completing,
     host::{Class, Inbound, Wqe},
 };
-
-/// Time of an event, and its number: events of one time happen in the order of scheduling.
-pub(super) type EventKey = (Duration, u64);
 
 /// The events.
 pub(super) enum Event {
@@ -127,19 +122,29 @@ pub(super) struct Landing {
     pub(super) packet: Packet,
     pub(super) region: u32,
     pub(super) span: Span,
-    /// The words to come, the next one at the end.
-    pub(super) words: Vec<(usize, Vec<u8>)>,
+    /// The words to come, the next one at the end: where each is stored, and its range of the body.
+    pub(super) words: Vec<(usize, usize, usize)>,
     pub(super) recv: Option<RecvWr>,
 }
 
 impl Landing {
     pub(super) fn digest(&self) -> u64 {
         let next = self.words.last();
-        next.map_or(0, |(offset, bytes)| digest(bytes) ^ *offset as u64)
+        next.map_or(0, |(offset, start, end)| {
+            digest(&self.packet.body()[*start..*end]) ^ *offset as u64
+        })
     }
 }
 
 impl Packet {
+    /// The payload of a request.
+    pub(super) fn body(&self) -> &[u8] {
+        match &self.kind {
+            Kind::Request(request) => &request.body,
+            Kind::Reply(_) => &[],
+        }
+    }
+
     /// A hash of what it does.
     pub(super) fn digest(&self) -> u64 {
         let kind = match &self.kind {

@@ -36,7 +36,8 @@ pub(super) fn picos(at: Duration) -> Picos {
     reason = "profiles are checked: at most 10^9 ns, not negative"
 )]
 pub(super) fn of_ns(ns: f64) -> Picos {
-    (ns * 1000.0).round() as Picos
+    // Rounds: the number is not negative.
+    (ns * 1000.0 + 0.5) as Picos
 }
 
 /// Something that serves one message after another.

@@ -1,7 +1,7 @@
 //! The state of one port of the seeded fabric: its objects, queues and counters.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     os::fd::OwnedFd,
     sync::Arc,
     time::Duration,
@@ -13,9 +13,9 @@ use herdwick_fabric::{
 };
 use herdwick_mem::Span;
 
-use super::event::{EventKey, Packet, Reply};
+use super::event::{Packet, Reply};
 use super::host::Picos;
-use super::{completing::Entry, send_entry::SendEntry};
+use super::{completing::Entry, maps::IdMap, queue::EventKey, send_entry::SendEntry};
 
 /// Identifies a port of a [`SeededNetwork`](super::SeededNetwork) in faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,13 +37,13 @@ pub(super) struct PartyState {
     /// Whether it is among the parties that something has happened to.
     pub(super) woken: bool,
     pub(super) limits: PortLimits,
-    pub(super) pds: BTreeSet<PdId>,
-    pub(super) regions: BTreeMap<u32, Region>,
+    pub(super) pds: IdMap<PdId, Domain>,
+    pub(super) regions: IdMap<u32, Region>,
     /// The ids of `regions`, by the rkeys that no two regions share.
-    pub(super) rkeys: BTreeMap<Rkey, u32>,
+    pub(super) rkeys: IdMap<Rkey, u32>,
     pub(super) cqs: BTreeMap<CqId, Cq>,
     pub(super) qps: BTreeMap<QpId, Qpn>,
-    pub(super) addresses: BTreeMap<u32, Address>,
+    pub(super) addresses: IdMap<u32, Address>,
     pub(super) drops: Vec<(&'static str, u64)>,
     pub(super) wake: Option<Arc<OwnedFd>>,
     next_id: u32,
@@ -60,12 +60,12 @@ impl PartyState {
             slowness: 1,
             woken: false,
             limits,
-            pds: BTreeSet::new(),
-            regions: BTreeMap::new(),
-            rkeys: BTreeMap::new(),
+            pds: IdMap::default(),
+            regions: IdMap::default(),
+            rkeys: IdMap::default(),
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),
-            addresses: BTreeMap::new(),
+            addresses: IdMap::default(),
             drops: Vec::new(),
             wake: None,
             next_id: 0,
@@ -94,7 +94,7 @@ impl PartyState {
     }
 
     pub(super) fn know_pd(&self, pd: PdId) -> Result<(), ControlError> {
-        let known = self.pds.contains(&pd);
+        let known = self.pds.contains_key(&pd);
         known.then_some(()).ok_or(ControlError::Unknown("domain"))
     }
 
@@ -122,6 +122,14 @@ impl PartyState {
             let _ = rustix::io::write(fd, &1u64.to_le_bytes());
         }
     }
+}
+
+/// What was made in a protection domain, and goes with it; some of it may be gone already.
+#[derive(Default)]
+pub(super) struct Domain {
+    pub(super) qps: Vec<QpId>,
+    pub(super) regions: Vec<u32>,
+    pub(super) addresses: Vec<u32>,
 }
 
 pub(super) struct Region {
@@ -195,8 +203,8 @@ pub(super) struct ReceiveSide {
     pub(super) held: usize,
     pub(super) entries: VecDeque<RecvWr>,
     pub(super) expected_psn: u64,
-    /// Replies to be repeated if the request arrives again.
-    pub(super) replies: BTreeMap<u64, Reply>,
+    /// Replies to be repeated if the request arrives again, by rising PSNs.
+    pub(super) replies: VecDeque<(u64, Reply)>,
     /// Whether a WRITE is half visible; later packets wait for it.
     pub(super) landing: bool,
     pub(super) waiting: VecDeque<Packet>,
@@ -210,9 +218,21 @@ impl ReceiveSide {
             held: 0,
             entries: VecDeque::new(),
             expected_psn: 0,
-            replies: BTreeMap::new(),
+            replies: VecDeque::new(),
             landing: false,
             waiting: VecDeque::new(),
         }
+    }
+
+    /// Forgets the replies to requests before PSN `oldest`: their requester has them.
+    pub(super) fn forget_replies_before(&mut self, oldest: u64) {
+        while self.replies.front().is_some_and(|(psn, _)| *psn < oldest) {
+            self.replies.pop_front();
+        }
+    }
+
+    pub(super) fn reply_to(&self, psn: u64) -> Option<&Reply> {
+        let place = self.replies.binary_search_by_key(&psn, |(psn, _)| *psn);
+        place.ok().map(|place| &self.replies[place].1)
     }
 }

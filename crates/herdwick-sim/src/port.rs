@@ -1,10 +1,9 @@
 //! The data half of the seeded fabric: posting with all checks of Table 1, and polling.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -13,11 +12,13 @@ use herdwick_fabric::{
     Progress, QpId, QpState, Qpn, RecvWr, RegionId, SendOp, SendWr, Transport,
 };
 use herdwick_mem::{Span, WORD};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
     PartyId, SeededNetwork,
     event::{Event, Verb},
     host::{Picos, duration, of_ns},
+    maps::IdMap,
     party::{PartyState, Qp},
     profile::Cpu,
     send_entry::{Body, SendEntry},
@@ -28,20 +29,34 @@ use super::{
 pub struct SeededPort {
     pub(super) network: SeededNetwork,
     pub(super) party: PartyId,
-    pub(super) spans: BTreeMap<u32, Span>,
+    pub(super) spans: IdMap<u32, Span>,
     drops: Vec<(&'static str, u64)>,
-    wake: Arc<OwnedFd>,
+    /// Made when something is to sleep on it: a run in virtual time has more ports than a process may
+    /// have descriptors.
+    wake: OnceLock<Arc<OwnedFd>>,
 }
 
 impl SeededPort {
-    pub(super) fn new(network: SeededNetwork, party: PartyId, wake: Arc<OwnedFd>) -> Self {
+    pub(super) fn new(network: SeededNetwork, party: PartyId) -> Self {
         Self {
             network,
             party,
-            spans: BTreeMap::new(),
+            spans: IdMap::default(),
             drops: Vec::new(),
-            wake,
+            wake: OnceLock::new(),
         }
+    }
+
+    /// Returns the descriptor that a completion rings; `None` if the process may have no more.
+    fn wake(&self) -> Option<&OwnedFd> {
+        if self.wake.get().is_none() {
+            let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+            let wake = Arc::new(eventfd(0, flags).ok()?);
+            // A port belongs to one thread, so no other one is there.
+            let wake = self.wake.get_or_init(|| wake);
+            self.network.world().parties[self.party.0].wake = Some(Arc::clone(wake));
+        }
+        self.wake.get().map(|wake| &**wake)
     }
 
     /// The id of this port in the network's faults.
@@ -150,8 +165,9 @@ impl Port for SeededPort {
     }
 
     fn arm(&mut self, cq: CqId) -> Armed {
+        let has_wake = self.wake().is_some();
         let world = &mut *self.network.world();
-        if world.polled_only {
+        if world.polled_only || !has_wake {
             return Armed::Never;
         }
         let party = &mut world.parties[self.party.0];
@@ -170,12 +186,14 @@ impl Port for SeededPort {
         if let Some(cq) = party.cqs.get_mut(&cq) {
             cq.armed = false;
         }
-        // An empty counter is not an error: there was no wakeup.
-        let _ = rustix::io::read(&self.wake, &mut [0; WORD]);
+        if let Some(wake) = self.wake.get() {
+            // An empty counter is not an error: there was no wakeup.
+            let _ = rustix::io::read(wake, &mut [0; WORD]);
+        }
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.wake.as_fd())
+        self.wake().map(AsFd::as_fd)
     }
 
     fn region(&self, region: RegionId) -> Option<&Span> {

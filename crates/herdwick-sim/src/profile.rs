@@ -11,6 +11,9 @@ pub struct Profile {
     pub name: String,
     /// What it models.
     pub about: String,
+    /// The name of the profile of the client machines, which comes with the program; `None`: this one.
+    #[serde(default)]
+    pub clients: Option<String>,
     /// The cores.
     pub cpu: Cpu,
     /// The bus between memory and the RNIC.
@@ -155,7 +158,18 @@ pub enum ProfileError {
 const VALUE_MAX: f64 = 1e9;
 
 /// The profiles that come with the program.
-const PROFILES: [(&str, &str); 1] = [("apt", include_str!("../profiles/apt.toml"))];
+const PROFILES: [(&str, &str); 7] = [
+    ("apt", include_str!("../profiles/apt.toml")),
+    ("susitna", include_str!("../profiles/susitna.toml")),
+    ("connect-ib", include_str!("../profiles/connect-ib.toml")),
+    ("cx6-100g", include_str!("../profiles/cx6-100g.toml")),
+    ("bluefield2", include_str!("../profiles/bluefield2.toml")),
+    ("wimpy-10g", include_str!("../profiles/wimpy-10g.toml")),
+    (
+        "wimpy-10g-2.3ghz",
+        include_str!("../profiles/wimpy-10g-2.3ghz.toml"),
+    ),
+];
 
 impl Profile {
     /// The names of the profiles that come with the program.
@@ -179,6 +193,17 @@ impl Profile {
         Self::parse(text)
     }
 
+    /// Returns the profile of the client machines.
+    ///
+    /// # Errors
+    /// [`ProfileError::Unknown`], of a profile that was not read by [`Profile::parse`].
+    pub fn of_clients(&self) -> Result<Self, ProfileError> {
+        match &self.clients {
+            Some(name) => Self::named(name),
+            None => Ok(self.clone()),
+        }
+    }
+
     /// Reads a profile.
     ///
     /// # Errors
@@ -198,6 +223,11 @@ impl Profile {
             }
         }
         let profile: Self = table.try_into()?;
+        if let Some(name) = &profile.clients
+            && !Self::NAMES.contains(&name.as_str())
+        {
+            return Err(ProfileError::Unknown(name.clone()));
+        }
         let positive = [
             ("tlp_payload_bytes", profile.pcie.tlp_payload_bytes > 0),
             ("mtu", profile.link.mtu > 0),

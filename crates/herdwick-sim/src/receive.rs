@@ -112,12 +112,12 @@ impl World {
         if let Kind::Request(Request { oldest, .. }) = packet.kind {
             // The requester will not repeat what it has the answers to, so their replies need not be
             // kept.
-            qp.receive.replies = qp.receive.replies.split_off(&oldest);
+            qp.receive.forget_replies_before(oldest);
         }
         let expected = qp.receive.expected_psn;
         if psn < expected {
             // A duplicate is answered as before and not executed again.
-            let saved = qp.receive.replies.get(&psn).cloned();
+            let saved = qp.receive.reply_to(psn).cloned();
             return self.answer(to, from, psn, saved.unwrap_or(Reply::Ack(Vec::new())));
         }
         // A gap is not answered: the requester's timer closes it.
@@ -136,7 +136,7 @@ impl World {
     pub(super) fn settle_request(&mut self, to: Qpn, from: Qpn, psn: u64, reply: Reply) {
         if let Some(qp) = self.qps.get_mut(&to) {
             qp.receive.expected_psn = psn + 1;
-            qp.receive.replies.insert(psn, reply.clone());
+            qp.receive.replies.push_back((psn, reply.clone()));
         }
         self.answer(to, from, psn, reply);
     }
@@ -240,7 +240,7 @@ impl World {
             Ok(place) => place,
             Err(reason) => return Executed::Refused(Status::RemoteAccess, reason),
         };
-        let words = self.visibility(place.offset, &request.body);
+        let words = self.visibility(&place, &request.body);
         let torn = self.faults.tear > Duration::ZERO && words.len() > 1;
         self.counts.torn += u64::from(torn);
         let Some(qp) = self.qps.get_mut(&packet.to) else {
@@ -267,16 +267,21 @@ impl World {
     }
 
     /// The words of a WRITE, in the reverse of the order in which they become visible.
-    fn visibility(&mut self, offset: usize, bytes: &[u8]) -> Vec<(usize, Vec<u8>)> {
-        let (mut words, mut at, mut rest) = (Vec::new(), offset, bytes);
-        while !rest.is_empty() {
-            let take = (WORD - at % WORD).min(rest.len());
-            words.push((at, rest[..take].to_vec()));
-            rest = &rest[take..];
-            at += take;
+    fn visibility(&mut self, place: &Place, bytes: &[u8]) -> Vec<(usize, usize, usize)> {
+        let torn = self.faults.tear > Duration::ZERO;
+        if self.capabilities.ordered_write && !torn {
+            // All at once, in the order that is promised.
+            place.span.write_bytes(place.offset, bytes);
+            return Vec::new();
+        }
+        let (mut words, mut start) = (Vec::new(), 0);
+        while start < bytes.len() {
+            let at = place.offset + start;
+            let end = (start + WORD - at % WORD).min(bytes.len());
+            words.push((at, start, end));
+            start = end;
         }
         words.reverse();
-        let torn = self.faults.tear > Duration::ZERO;
         // The words are popped from the end, so the first here is the one that becomes visible last.
         let shuffled = match (self.capabilities.ordered_write, torn) {
             (true, false) => &mut [],
@@ -290,8 +295,9 @@ impl World {
     /// Makes the next word visible, or all of them if nothing is torn.
     fn continue_landing(&mut self, mut landing: Landing) {
         let tear = self.faults.tear;
-        while let Some((offset, bytes)) = landing.words.pop() {
-            landing.span.write_bytes(offset, &bytes);
+        while let Some((offset, start, end)) = landing.words.pop() {
+            let word = &landing.packet.body()[start..end];
+            landing.span.write_bytes(offset, word);
             if tear > Duration::ZERO && !landing.words.is_empty() {
                 let at = self.now + self.rng.between(Duration::from_nanos(1), tear);
                 self.schedule(at, Event::Land(landing));

@@ -10,6 +10,7 @@ use super::{
     event::{Event, Kind, Packet, Reply, Request},
     host::{Picos, Wqe, duration, of_ns, picos},
     party::{Qp, SendSide},
+    send_entry::Body,
     world::World,
 };
 
@@ -52,9 +53,15 @@ impl Qp {
             || bounded && under_way().count() >= rd_atomic_max
     }
 
-    fn packet(&self, index: usize) -> Option<Packet> {
-        let entry = self.send.entries.get(index)?;
-        let oldest = self.send.entries.front().map_or(entry.psn, |e| e.psn);
+    /// Makes the packet of a work request. One that cannot be retransmitted gives its payload away.
+    fn packet(&mut self, index: usize) -> Option<Packet> {
+        let oldest = self.send.entries.front()?.psn;
+        let again = self.transport == Transport::Rc;
+        let entry = self.send.entries.get_mut(index)?;
+        let body = match &mut entry.body {
+            Body::Copied(bytes) if !again => std::mem::take(bytes),
+            body => body.fetch(),
+        };
         Some(Packet {
             origin: self.party,
             from: self.qpn,
@@ -64,7 +71,7 @@ impl Qp {
             kind: Kind::Request(Request {
                 verb: entry.verb,
                 imm: entry.imm,
-                body: entry.body.fetch(),
+                body,
                 oldest,
             }),
         })
@@ -91,10 +98,11 @@ impl World {
             qp.send.waiting += 1;
             return;
         }
-        let Some(packet) = qp.packet(qp.send.sent) else {
+        let (sent, transport) = (qp.send.sent, qp.transport);
+        let wqe = qp.send.entries.get(sent).map(|entry| entry.wqe(transport));
+        let (Some(wqe), Some(packet)) = (wqe, qp.packet(sent)) else {
             return;
         };
-        let wqe = qp.send.entries[qp.send.sent].wqe(qp.transport);
         qp.send.sent += 1;
         let first = qp.send.sent == 1;
         let (reliable, party, unit) = (qp.transport == Transport::Rc, qp.party, qp.unit);
@@ -165,7 +173,7 @@ impl World {
     }
 
     pub(super) fn timer(&mut self, qpn: Qpn) {
-        let Some(qp) = self.qps.get(&qpn) else {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
             return;
         };
         if self.now.saturating_sub(qp.send.stuck_since) >= RETRY_DEADLINE {

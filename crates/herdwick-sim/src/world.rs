@@ -1,9 +1,6 @@
 //! The event queue of the seeded fabric: virtual time, packets under way, and their faults.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use herdwick_check::mix;
 use herdwick_fabric::{Capabilities, CqId, QpState, Qpn, Received, RecvWr, Rkey, Status};
@@ -11,9 +8,11 @@ use herdwick_fabric::{Capabilities, CqId, QpState, Qpn, Received, RecvWr, Rkey, 
 use super::{
     FaultCounts, Faults, PartyId,
     completing::{Completing, Entry},
-    event::{Event, EventKey, Packet},
+    event::{Event, Packet},
     host::{Host, Picos, duration, of_ns, picos},
+    maps::IdMap,
     party::{PartyState, Qp},
+    queue::{EventKey, EventQueue},
     rng::Rng,
 };
 
@@ -30,7 +29,7 @@ pub(super) struct World {
     /// Requests that have been executed.
     pub(super) executed: u64,
     pub(super) parties: Vec<PartyState>,
-    pub(super) qps: BTreeMap<Qpn, Qp>,
+    pub(super) qps: IdMap<Qpn, Qp>,
     /// The hosts of parties whose messages cost time.
     pub(super) hosts: Vec<Host>,
     /// The parties that something has happened to; kept if `watched`.
@@ -43,8 +42,7 @@ pub(super) struct World {
     pub(super) qpns: BTreeSet<Qpn>,
     /// Identifies this network in its endpoints.
     pub(super) tag: u64,
-    events: BTreeMap<EventKey, Event>,
-    next_event: u64,
+    events: EventQueue,
     /// From the first party to the second.
     cuts: BTreeSet<(PartyId, PartyId)>,
     stops: Vec<(u64, PartyId)>,
@@ -65,7 +63,7 @@ impl World {
             counts: FaultCounts::default(),
             executed: 0,
             parties: Vec::new(),
-            qps: BTreeMap::new(),
+            qps: IdMap::default(),
             hosts: Vec::new(),
             woken: Vec::new(),
             watched: false,
@@ -73,8 +71,7 @@ impl World {
             rkeys: BTreeSet::new(),
             qpns: BTreeSet::new(),
             tag,
-            events: BTreeMap::new(),
-            next_event: 0,
+            events: EventQueue::default(),
             cuts: BTreeSet::new(),
             stops: Vec::new(),
         }
@@ -90,7 +87,7 @@ impl World {
     }
 
     pub(super) fn step(&mut self) -> bool {
-        let Some(((at, _), event)) = self.events.pop_first() else {
+        let Some((at, event)) = self.events.pop() else {
             return false;
         };
         self.now = self.now.max(at);
@@ -111,18 +108,15 @@ impl World {
     }
 
     pub(super) fn next_due(&self) -> Option<Duration> {
-        self.events.first_key_value().map(|((at, _), _)| *at)
+        self.events.next_due()
     }
 
     pub(super) fn schedule(&mut self, at: Duration, event: Event) -> EventKey {
-        self.next_event += 1;
-        let key = (at, self.next_event);
-        self.events.insert(key, event);
-        key
+        self.events.schedule(at, event)
     }
 
     pub(super) fn cancel(&mut self, key: EventKey) {
-        self.events.remove(&key);
+        self.events.cancel(key);
     }
 
     /// Sends a packet of `packet.from` that is on the link at `departs`, subject to the faults.

@@ -44,6 +44,7 @@ fn run_repeats_event_by_event() {
         clients: 8,
         machines: 3,
         window: 8,
+        postlist: 1,
         all_to_all: true,
     };
     let trace = |seed| flood.run(&apt, seed, Span::default()).unwrap().trace;

@@ -136,6 +136,19 @@ impl<P: Port> ServerEnd<P> {
     /// # Errors
     /// [`SetupError`].
     pub fn open<D: Device<Port = P>>(device: &D, terms: &ServerTerms) -> Result<Self, SetupError> {
+        Self::open_for_recvs(device, terms, RECV_MEMORY_RECVS_MAX)
+    }
+
+    /// Makes a worker's end whose clients may post so many RECVs together. [`ServerEnd::open`] bounds them for
+    /// a host that pays for their memory.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn open_for_recvs<D: Device<Port = P>>(
+        device: &D,
+        terms: &ServerTerms,
+        recvs_max: usize,
+    ) -> Result<Self, SetupError> {
         let clients = terms.clients_max;
         let capabilities = device.capabilities();
         let reply_qps = capabilities.senders.clamp(1, REPLY_QPS_MAX);
@@ -149,7 +162,7 @@ impl<P: Port> ServerEnd<P> {
         let own = device.create_pd(&mut port)?;
         // A client's queue pair sends nothing; where it takes unannounced WRITEs, only errors
         // complete.
-        let depth = clients.max(1) + RECV_MEMORY_RECVS_MAX;
+        let depth = clients.max(1) + recvs_max;
         let request_cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let depth = reply_qps * (SEND_DEPTH + REPLY_RECVS);
         let reply_cq = device.create_cq(&mut port, &CqSpec { depth })?;

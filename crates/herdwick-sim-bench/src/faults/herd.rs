@@ -118,7 +118,12 @@ impl Servers for HerdServers {
                 Some(store) if keeps => store,
                 _ => herd::empty_store(STORE_BYTES)?,
             };
-            workers.push(Worker::open(place, device.clone(), store, &self.cpu)?);
+            workers.push(Worker::open(
+                place,
+                device.clone(),
+                store,
+                (&self.cpu, self.terms.path),
+            )?);
         }
         drop(stores);
         self.workers = workers;

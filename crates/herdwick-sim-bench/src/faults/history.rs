@@ -70,6 +70,8 @@ pub(super) struct Histories {
     active: Vec<usize>,
     calls: Vec<Option<OpenCall>>,
     free_calls: Vec<u64>,
+    /// The requests under way of each client.
+    of_client: Vec<Vec<u64>>,
     values: u64,
     keys: u32,
     value: Vec<u8>,
@@ -88,6 +90,7 @@ impl Histories {
             active: Vec::new(),
             calls: Vec::new(),
             free_calls: Vec::new(),
+            of_client: Vec::new(),
             values: 0,
             keys: 0,
             value: Vec::with_capacity(VALUE_BYTES_MAX),
@@ -138,6 +141,10 @@ impl Histories {
             called: now,
             action,
         });
+        if self.of_client.len() <= client {
+            self.of_client.resize(client + 1, Vec::new());
+        }
+        self.of_client[client].push(token);
         self.outcomes.begun += 1;
         let history = &mut self.histories[index];
         history.begun += 1;
@@ -218,6 +225,7 @@ impl Histories {
             return;
         };
         self.free_calls.push(token);
+        self.of_client[call.client].retain(|other| *other != token);
         let used = self.histories[call.history].used;
         match explained(call.action, self.value_of(used, told), told) {
             Ok(Some((action, answered))) => {
@@ -243,10 +251,11 @@ impl Histories {
 
     /// Ends every request of a client that is gone, or may not learn more.
     pub(super) fn abandon(&mut self, client: usize, now: u64) {
-        for token in 0..self.calls.len() {
-            if self.calls[token].is_some_and(|call| call.client == client) {
-                self.end(token as u64, now, Told::Unknown);
-            }
+        let open = self.of_client.get_mut(client).map(std::mem::take);
+        let mut open = open.unwrap_or_default();
+        open.sort_unstable();
+        for token in open {
+            self.end(token, now, Told::Unknown);
         }
     }
 

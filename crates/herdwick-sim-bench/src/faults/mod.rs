@@ -65,12 +65,13 @@ impl FaultRun {
         };
         let network = SeededNetwork::with_capabilities(self.seed, has);
         let server = network.host(profile);
-        let hosts: Vec<_> = (0..self.machines).map(|_| network.host(profile)).collect();
+        let theirs = profile.of_clients()?;
+        let hosts: Vec<_> = (0..self.machines).map(|_| network.host(&theirs)).collect();
         let clients = (0..self.clients).map(|client| hosts[client % self.machines]);
         let clients: Vec<_> = clients.map(|host| network.device_at(host)).collect();
         let device = || network.device_at(server);
         let (count, window, cpu) = (self.clients, self.window, &profile.cpu);
-        let bench = (self, &network, clients, &kinds[..], cpu);
+        let bench = (self, &network, clients, &kinds[..], &theirs.cpu);
         match self.system {
             System::Herd => {
                 let devices = (0..self.workers).map(|_| device()).collect();

@@ -75,17 +75,17 @@ impl Echo {
         if counts.contains(&0) || !self.payload.is_multiple_of(WORD) {
             return Err(VerbsError::Empty);
         }
-        let bed = Bed::new(profile, seed, self.servers, self.clients, self.machines);
+        let bed = Bed::new(profile, seed, self.servers, self.clients, self.machines)?;
         let network = bed.network.clone();
         let peers = self.clients.div_ceil(self.servers);
         let mut servers = Vec::new();
         for device in bed.servers {
-            servers.push(Server::new(*self, device, peers, &profile.cpu)?);
+            servers.push(Server::new(*self, device, peers, &bed.cpus[0])?);
         }
         let mut workers: Vec<Box<dyn Worker>> = Vec::new();
         for (index, device) in bed.clients.into_iter().enumerate() {
             let server = &mut servers[index % self.servers];
-            workers.push(Box::new(Client::join(*self, device, server, &profile.cpu)?));
+            workers.push(Box::new(Client::join(*self, device, server, &bed.cpus[1])?));
         }
         for server in servers {
             workers.push(Box::new(server));

@@ -57,6 +57,8 @@ pub struct Flood {
     pub machines: usize,
     /// Messages of a thread under way.
     pub window: usize,
+    /// Messages of a post: more than one are given to the RNIC by a doorbell.
+    pub postlist: usize,
     /// Whether each thread of one side has a queue pair to every thread of the other, and draws one
     /// for each message. If not, the clients are shared out to the servers.
     pub all_to_all: bool,
@@ -79,11 +81,12 @@ impl Flood {
             self.machines,
             self.window,
             self.payload,
+            self.postlist,
         ];
         if counts.contains(&0) {
             return Err(VerbsError::Empty);
         }
-        let bed = Bed::new(profile, seed, self.servers, self.clients, self.machines);
+        let bed = Bed::new(profile, seed, self.servers, self.clients, self.machines)?;
         let network = bed.network.clone();
         let [mut servers, mut clients] = self.open(bed)?;
         let mut flows: [Vec<Vec<Flow>>; 2] =
@@ -208,14 +211,15 @@ impl Issuer {
 
     fn poll(&mut self) -> bool {
         let count = self.end.port.poll(self.end.cq, &mut self.completions);
-        self.under_way -= count * self.every;
+        // A queue pair that failed completes each message.
+        self.under_way = self.under_way.saturating_sub(count * self.every);
         count > 0
     }
 
-    /// Posts a message of a flow that is drawn at random, as a server process of section 3.3 does; `false` if
-    /// the window is full.
+    /// Posts messages of a flow that is drawn at random, as a server process of section 3.3 does; `false` if
+    /// the window has no room.
     fn post(&mut self) -> Result<bool, PostError> {
-        if self.under_way >= self.flood.limit() {
+        if self.under_way + self.flood.postlist > self.flood.limit() {
             return Ok(false);
         }
         let count = self.flows.len() as u64;
@@ -245,17 +249,23 @@ impl Issuer {
                 add: 1,
             },
         };
-        let signaled = self.unsignaled + 1 == self.every;
-        let wr = SendWr {
-            wr_id: index as u64,
-            op,
-            signaled,
-            solicited: false,
-            fence: false,
-        };
-        self.end.port.post_send(flow.qp, &[wr])?;
-        self.under_way += 1;
-        self.unsignaled = if signaled { 0 } else { self.unsignaled + 1 };
+        let mut batch = Vec::with_capacity(self.flood.postlist);
+        for _ in 0..self.flood.postlist {
+            self.unsignaled += 1;
+            let signaled = self.unsignaled == self.every;
+            if signaled {
+                self.unsignaled = 0;
+            }
+            batch.push(SendWr {
+                wr_id: index as u64,
+                op,
+                signaled,
+                solicited: false,
+                fence: false,
+            });
+        }
+        self.end.port.post_send(flow.qp, &batch)?;
+        self.under_way += batch.len();
         Ok(true)
     }
 }
@@ -274,7 +284,8 @@ impl Process for Issuer {
                 Err(failure) => self.failure = Some(failure),
             }
         }
-        moved |= self.failure.is_none() && self.under_way < self.flood.limit();
+        let room = self.flood.limit().saturating_sub(self.under_way);
+        moved |= self.failure.is_none() && room >= self.flood.postlist;
         Step {
             moved,
             cost_ns: 10.0,

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use herdwick_fabric::{ConnectError, ControlError, OpenError, PostError};
 
-use crate::{Process, Profile, Scheduler, SeededNetwork};
+use crate::{Cpu, Process, Profile, ProfileError, Scheduler, SeededNetwork};
 
 /// How long a point runs, in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,9 @@ impl Outcome {
 /// Why a point cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
+    /// The profile names one of its clients that there is not.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     /// It has no thread on one side, no window or no payload.
     #[error("servers, clients, machines, window and payload are at least 1")]
     Empty,
@@ -142,20 +145,30 @@ struct Bed {
     network: SeededNetwork,
     servers: Vec<crate::SeededDevice>,
     clients: Vec<crate::SeededDevice>,
+    /// The servers' cores, and the clients'.
+    cpus: [Cpu; 2],
 }
 
 impl Bed {
     /// Makes one server machine, and `machines` client machines that take turns.
-    fn new(profile: &Profile, seed: u64, servers: usize, clients: usize, machines: usize) -> Self {
+    fn new(
+        profile: &Profile,
+        seed: u64,
+        servers: usize,
+        clients: usize,
+        machines: usize,
+    ) -> Result<Self, VerbsError> {
         let network = SeededNetwork::of(seed, profile);
         let host = network.host(profile);
-        let hosts: Vec<_> = (0..machines).map(|_| network.host(profile)).collect();
-        Self {
+        let theirs = profile.of_clients()?;
+        let hosts: Vec<_> = (0..machines).map(|_| network.host(&theirs)).collect();
+        Ok(Self {
             servers: (0..servers).map(|_| network.device_at(host)).collect(),
             clients: (0..clients)
                 .map(|index| network.device_at(hosts[index % machines]))
                 .collect(),
             network,
-        }
+            cpus: [profile.cpu.clone(), theirs.cpu],
+        })
     }
 }
