@@ -20,12 +20,16 @@
 //! [`Client::cluster`] makes a client of several servers, a [`Cluster`], which distributes keys over them
 //! as other clients of memcached do.
 //!
+//! With the feature `aio` there is a client for tokio, `herdwick::aio::AsyncClient`, that many tasks share.
+//!
 //! Expected results are values (`None`, `false`, [`Cas::Changed`]); everything else is an
 //! [`Error`], sorted by who is to blame. Every program that counts or appends should handle one of
 //! them with care: [`Error::UnknownOutcome`].
 #![forbid(unsafe_code)]
 
 mod address;
+#[cfg(feature = "aio")]
+pub mod aio;
 mod answer;
 mod client;
 mod clover;
@@ -42,6 +46,7 @@ mod memcached;
 mod memcached_port;
 mod options;
 mod poll_descriptor;
+mod pool;
 mod request;
 mod session;
 mod sleep;
@@ -63,6 +68,7 @@ pub use fallback::{Fallback, LeaseRefusal};
 pub use herd::Direct;
 pub use options::{DialOptions, Fabric, Login, Options, RequestPath};
 pub use poll_descriptor::PollDescriptor;
+pub use pool::{Pool, Pooled};
 pub use request::{Key, Mode, Op, Put, Ttl};
 pub use session::Session;
 pub use tls::{Tls, TlsError, TlsFiles};

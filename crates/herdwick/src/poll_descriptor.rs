@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     time::Duration,
 };
 
@@ -96,6 +96,12 @@ fn events(flags: PollFlags) -> EventFlags {
     events.set(EventFlags::OUT, flags.contains(PollFlags::OUT));
     events.set(EventFlags::RDHUP, flags.contains(PollFlags::RDHUP));
     events
+}
+
+impl AsRawFd for PollDescriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
 }
 
 impl AsFd for PollDescriptor {

@@ -6,7 +6,7 @@
 mod caller;
 mod calls;
 pub(crate) mod fan_out;
-mod redial;
+pub(crate) mod redial;
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use crate::{Address, DialError, Error, Options, Session};
 ///
 /// - Every call blocks its thread. Over a fabric ([`Options::fabric`]) it polls for the answer for
 ///   up to 200 µs before it sleeps, unless there is only one CPU. From asynchronous code, call it
-///   on a thread that may block.
+///   on a thread that may block; tokio has a client of its own, behind the feature `aio`.
 /// - Over a fabric it holds a lease: memory at the server, of which there is a bounded amount; a
 ///   thread here, `herdwick-lease`, that sends a byte every two seconds; and, beside the connection
 ///   to the memcached port, some descriptors for each of the server's workers. A host with many

@@ -21,7 +21,7 @@ const CHECK_BUDGET: Duration = Duration::from_millis(200);
 /// Dials, and keeps clients from flooding a server that has gone or just restarted: after a failure
 /// no call dials for a pause, half of which is random, and calls fail at once meanwhile.
 #[derive(Debug)]
-pub(super) struct Redial {
+pub(crate) struct Redial {
     address: Address,
     failure: Option<Failure>,
     failed_dials: u64,
@@ -46,7 +46,7 @@ struct Failure {
 
 impl Redial {
     /// `seed` makes this client's pauses differ from those of others.
-    pub(super) fn new(address: Address, seed: u64) -> Self {
+    pub(crate) fn new(address: Address, seed: u64) -> Self {
         Self {
             address,
             failure: None,
@@ -87,7 +87,7 @@ impl Redial {
     }
 
     /// Dials, unless a pause has not ended yet.
-    pub(super) fn attempt<T>(
+    pub(crate) fn attempt<T>(
         &mut self,
         now: Duration,
         dial: impl FnOnce(&Address) -> Result<T, DialError>,
@@ -109,7 +109,7 @@ impl Redial {
     }
 
     /// Returns how long it will not dial.
-    pub(super) fn pause(&self, now: Duration) -> Duration {
+    pub(crate) fn pause(&self, now: Duration) -> Duration {
         let until = self.failure.as_ref().map(|failure| failure.until);
         until.unwrap_or_default().saturating_sub(now)
     }

@@ -1,0 +1,175 @@
+//! The client for asynchronous programs, on tokio: tasks share one session, and what they ask for is sent
+//! together.
+//!
+//! [`AsyncClient`] is cheap to clone. Its calls are those of the blocking [`Client`](crate::Client). One task,
+//! which the first call spawns, sends what all have submitted and wakes those whose answers have come; it
+//! sleeps on the session's descriptors. There is no thread, but while it connects (and what a lease has:
+//! see there).
+//!
+//! - **Cancelling** a call, by dropping its future, leaves the session usable. A call that was not polled, or
+//!   waited for room, has not been made; later it may be made, as one of unknown outcome.
+//! - **Backpressure**: a session accepts as many requests as its window has; calls beyond wait for their turn,
+//!   in their order, in their own memory.
+//! - **Deadlines** are those of each call ([`AsyncClient::with_deadline`]), from its first poll on.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! # let server = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
+//! # let address = server.address().to_string();
+//! use herdwick::aio::AsyncClient;
+//!
+//! let client = AsyncClient::connect(&address).await?;
+//! client.set("greeting", "hello").await?;
+//! let other = client.clone();
+//! let task = tokio::spawn(async move { other.get("greeting").await });
+//! assert_eq!(client.get("none").await?, None);
+//! assert_eq!(task.await.unwrap()?.as_deref(), Some(&b"hello"[..]));
+//! # Ok::<(), herdwick::Error>(())
+//! # }).unwrap();
+//! ```
+
+mod calls;
+mod driver;
+mod flight;
+mod request;
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::Notify;
+
+use self::flight::State;
+use crate::{Address, DialError, Error, Options, due::clock};
+
+/// A client of one server for many tasks. Clones share its session.
+///
+/// A call that finds its session lost dials another, and a read is repeated, as in the blocking client; a
+/// mutation that was sent and not answered ends as [`Error::UnknownOutcome`]. A call that gets no answer
+/// before its deadline ends the session, as there: other calls in flight on it are lost with it.
+#[derive(Debug)]
+pub struct AsyncClient {
+    core: Arc<Core>,
+    deadline: Duration,
+}
+
+/// What the clones and the driver share.
+#[derive(Debug)]
+struct Core {
+    state: Mutex<State>,
+    /// Wakes the driver.
+    notify: Notify,
+    /// Clones of the client: at 0 the driver ends.
+    clients: AtomicUsize,
+    address: Address,
+    options: Options,
+    origin: Instant,
+}
+
+impl Core {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is changed by whole steps; after a panic in one, calls end by their deadlines.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn unreachable(&self, reason: DialError) -> Error {
+        Error::Unreachable {
+            address: self.address.to_string(),
+            reason,
+        }
+    }
+}
+
+impl AsyncClient {
+    /// Connects to `address`, as [`Client::connect`](crate::Client::connect). Needs a tokio runtime with its
+    /// I/O and its clock.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`]; [`Error::Usage`] for a malformed address.
+    pub async fn connect(address: &str) -> Result<Self, Error> {
+        Self::connect_with(address, Options::default()).await
+    }
+
+    /// As [`AsyncClient::connect`], with options.
+    ///
+    /// # Errors
+    /// As [`AsyncClient::connect`].
+    pub async fn connect_with(address: &str, options: Options) -> Result<Self, Error> {
+        let client = Self::unconnected(address.parse()?, options);
+        client.dial().await?;
+        Ok(client)
+    }
+
+    /// Returns a client that dials at its first call.
+    #[must_use]
+    pub fn unconnected(address: Address, options: Options) -> Self {
+        let deadline = options.deadline;
+        let core = Core {
+            state: Mutex::default(),
+            notify: Notify::new(),
+            clients: AtomicUsize::new(1),
+            address,
+            options,
+            origin: clock(),
+        };
+        Self {
+            core: Arc::new(core),
+            deadline,
+        }
+    }
+
+    /// Returns a client on the same session, whose calls may take this long.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        let mut client = self.clone();
+        client.deadline = deadline;
+        client
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.core.address
+    }
+
+    /// The transport of the session (`tcp`, `shm`, `verbs` or `roce`); `None` without one.
+    #[must_use]
+    pub fn transport(&self) -> Option<&'static str> {
+        let state = self.core.lock();
+        state.session.as_ref().map(crate::Session::transport)
+    }
+
+    /// Why it does not go by a better transport; `None` if it does, or has no session.
+    #[must_use]
+    pub fn missed(&self) -> Option<crate::Fallback> {
+        let state = self.core.lock();
+        state.session.as_ref()?.missed().cloned()
+    }
+}
+
+impl Clone for AsyncClient {
+    fn clone(&self) -> Self {
+        self.core.clients.fetch_add(1, Ordering::Relaxed);
+        Self {
+            core: Arc::clone(&self.core),
+            deadline: self.deadline,
+        }
+    }
+}
+
+impl Drop for AsyncClient {
+    fn drop(&mut self) {
+        // AcqRel: the driver that reads 0 sees all that the clones have done.
+        if self.core.clients.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.core.notify.notify_one();
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The client for tokio: many tasks on one session, cancelled and disconnected at any time, against servers
+//! in this process and ones that do not answer.
+
+use std::{
+    future::Future,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use herdwick::{Cas, Client as Blocking, Error, Options, Put, aio::AsyncClient as Client};
+use herdwick_server::{Config, Listen, Server, spawn};
+use tokio::runtime::{Builder, Runtime};
+
+/// A loaded machine may keep a worker off its CPU for long.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+fn server() -> Server {
+    spawn(Config {
+        workers: Some(2),
+        ..Config::local()
+    })
+    .unwrap()
+}
+
+/// One thread, and several.
+fn runtimes() -> [Runtime; 2] {
+    [
+        Builder::new_current_thread().enable_all().build().unwrap(),
+        Builder::new_multi_thread()
+            .worker_threads(3)
+            .enable_all()
+            .build()
+            .unwrap(),
+    ]
+}
+
+/// The best transport, and memcached's protocol.
+fn transports() -> [Options; 2] {
+    [true, false].map(|fabric| Options {
+        fabric,
+        deadline: DEADLINE,
+        ..Options::default()
+    })
+}
+
+/// Runs `test` with each transport on each runtime.
+fn everywhere<F: Future<Output = ()>>(server: &Server, test: impl Fn(Client) -> F) {
+    let address = server.address().to_string();
+    for runtime in runtimes() {
+        for options in transports() {
+            runtime.block_on(async {
+                let by = options.fabric;
+                let client = Client::connect_with(&address, options).await.unwrap();
+                assert_eq!(client.transport() == Some("tcp"), !by);
+                client.flush_all().await.unwrap();
+                test(client).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn calls_have_the_results_of_the_blocking_client() {
+    let server = server();
+    everywhere(&server, |client| async move {
+        let mut other = Blocking::connect(&server_address(&client)).unwrap();
+        assert_eq!(client.get("k").await.unwrap(), None);
+        client.set("k", Put::new("1").flags(7)).await.unwrap();
+        let item = client.gets("k").await.unwrap().unwrap();
+        assert_eq!(Some(&item), other.gets("k").unwrap().as_ref());
+        assert!(!client.add("k", "2").await.unwrap());
+        assert!(client.add("new", "2").await.unwrap());
+        assert!(!client.replace("none", "2").await.unwrap());
+        assert_eq!(
+            client.cas("k", "41", item.version).await.unwrap(),
+            Cas::Stored
+        );
+        assert_eq!(
+            client.cas("k", "42", item.version).await.unwrap(),
+            Cas::Changed
+        );
+        assert_eq!(client.cas("none", "42", 1).await.unwrap(), Cas::Missing);
+        assert_eq!(client.incr("k", 1).await.unwrap(), Some(42));
+        assert_eq!(client.decr("k", 100).await.unwrap(), Some(0));
+        assert_eq!(client.incr("none", 1).await.unwrap(), None);
+        assert!(client.append("new", ">").await.unwrap());
+        assert!(client.prepend("new", "<").await.unwrap());
+        assert!(matches!(
+            client.incr("new", 1).await,
+            Err(Error::NotNumeric)
+        ));
+        assert_eq!(other.get("new").unwrap().unwrap(), b"<2>");
+        assert!(client.touch("k", DEADLINE).await.unwrap());
+        assert!(client.delete("k").await.unwrap() && !client.delete("k").await.unwrap());
+        let large = vec![b'x'; 2 << 20];
+        assert!(matches!(
+            client.set("k", &large).await,
+            Err(Error::TooLarge)
+        ));
+        client.set("k", &large[..500_000]).await.unwrap();
+        assert_eq!(client.get("k").await.unwrap().unwrap().len(), 500_000);
+        assert!(matches!(client.get("a b").await, Err(Error::Usage(_))));
+        assert_eq!(client.version().await.unwrap(), other.version().unwrap());
+        assert!(client.stats("").await.unwrap().len() > 20);
+        let keys: Vec<_> = (0..1000).map(|number| format!("many-{number}")).collect();
+        for key in keys.iter().step_by(3) {
+            client.set(key, key.as_str()).await.unwrap();
+        }
+        let found = client.get_many(&keys).await.unwrap();
+        for (number, (key, item)) in keys.iter().zip(found).enumerate() {
+            let wanted = (number % 3 == 0).then(|| key.clone().into_bytes());
+            assert_eq!(item.map(|item| item.value), wanted, "{key}");
+        }
+    });
+}
+
+fn server_address(client: &Client) -> String {
+    client.address().to_string()
+}
+
+/// More tasks than the window has room for: each is served, in a bounded order, and counts once.
+#[test]
+fn many_tasks_share_one_session() {
+    let server = server();
+    everywhere(&server, |client| async move {
+        client.set("sum", "0").await.unwrap();
+        let sums = Arc::new(AtomicU64::new(0));
+        let tasks: Vec<_> = (0..1000)
+            .map(|number| {
+                let (client, sums) = (client.clone(), Arc::clone(&sums));
+                tokio::spawn(async move {
+                    let key = format!("task-{number}");
+                    client.set(&key, key.as_str()).await.unwrap();
+                    let value = client.get(&key).await.unwrap();
+                    assert_eq!(value.as_deref(), Some(key.as_bytes()));
+                    let sum = client.incr("sum", 1).await.unwrap().unwrap();
+                    sums.fetch_add(sum, Ordering::Relaxed);
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(sums.load(Ordering::Relaxed), 1000 * 1001 / 2);
+    });
+}
+
+/// Calls are dropped before their first poll, while they wait for room, and in flight.
+#[test]
+fn cancelled_calls_leave_the_session_usable() {
+    let server = server();
+    everywhere(&server, |client| async move {
+        for round in 0..50 {
+            let keys: Vec<_> = (0..500).map(|number| format!("c-{number}")).collect();
+            let mut calls: Vec<_> = keys
+                .iter()
+                .map(|key| Box::pin(client.set(key, "x")))
+                .collect();
+            let mut cx = Context::from_waker(Waker::noop());
+            for call in calls.iter_mut().skip(round % 3) {
+                let _ = call.as_mut().poll(&mut cx);
+            }
+            for _ in 0..round % 5 {
+                tokio::task::yield_now().await;
+            }
+            calls.reverse();
+            calls.truncate(calls.len() / (1 + round % 4));
+            drop(calls);
+            let key = format!("after-{round}");
+            client.set(&key, "1").await.unwrap();
+            assert_eq!(client.get(&key).await.unwrap().unwrap(), b"1");
+        }
+    });
+}
+
+#[test]
+fn server_that_returns_is_found_again() {
+    for runtime in runtimes() {
+        for options in transports() {
+            let server = server();
+            let address = server.address().to_string();
+            let (first, client) = runtime.block_on(async {
+                let client = Client::connect_with(&address, options).await.unwrap();
+                client.set("k", "1").await.unwrap();
+                (client.get("k").await.unwrap(), client)
+            });
+            assert_eq!(first.unwrap(), b"1");
+            drop(server);
+            runtime.block_on(async {
+                let away = client.get("k").await.unwrap_err();
+                assert!(matches!(away, Error::Unreachable { .. }), "{away}");
+                // Nothing was sent: the session had ended.
+                let set = client.set("k", "2").await.unwrap_err();
+                assert!(matches!(set, Error::Unreachable { .. }), "{set}");
+            });
+            let again = Config {
+                listen: Listen::Tcp(vec![address.parse::<SocketAddr>().unwrap().into()]),
+                ..Config::local()
+            };
+            let _server = spawn(again).unwrap();
+            runtime.block_on(async {
+                // No call dials for up to a second after a failure.
+                loop {
+                    match client.get("k").await {
+                        Ok(found) => return assert_eq!(found, None),
+                        Err(Error::Unreachable { .. }) => tokio::task::yield_now().await,
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Accepts a connection, and answers `reply` to what comes, if anything.
+fn scripted(reply: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            if !reply.is_empty() {
+                let mut room = [0; 4096];
+                let _ = stream.read(&mut room);
+                let _ = stream.write_all(reply);
+            } else {
+                open.push(stream);
+            }
+        }
+    });
+    address
+}
+
+fn by_text(deadline: Duration) -> Options {
+    Options {
+        fabric: false,
+        deadline,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn deadline_ends_each_call_truly() {
+    let address = scripted(b"");
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let slow = Client::connect_with(&address, by_text(DEADLINE))
+                .await
+                .unwrap();
+            // Enough to dial in.
+            let client = slow.with_deadline(Duration::from_millis(500));
+            let read = client.get("k").await.unwrap_err();
+            assert!(matches!(read, Error::Timeout(_)), "{read}");
+            let write = client.set("k", "1").await.unwrap_err();
+            assert!(matches!(write, Error::UnknownOutcome(_)), "{write}");
+            // One that waits for room behind others, with less time than they have.
+            let keys: Vec<_> = (0..5000).map(|number| format!("k{number}")).collect();
+            let mut filled = Vec::new();
+            for key in &keys {
+                let mut call = Box::pin(slow.get(key));
+                let poll = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                assert!(poll.is_pending());
+                filled.push(call);
+            }
+            let late = client.get("late").await.unwrap_err();
+            assert!(matches!(late, Error::Timeout(_)), "{late}");
+        });
+    }
+}
+
+#[test]
+fn connection_closed_after_a_reply_repeats_reads_alone() {
+    let address = scripted(b"END\r\n");
+    for runtime in runtimes() {
+        runtime.block_on(async {
+            let client = Client::connect_with(&address, by_text(DEADLINE))
+                .await
+                .unwrap();
+            for _ in 0..20 {
+                assert_eq!(client.get("k").await.unwrap(), None);
+            }
+        });
+    }
+}
+
+/// The driver ends with the last clone; and a client outlives its runtime.
+#[test]
+fn client_may_go_to_another_runtime() {
+    let server = server();
+    let address = server.address().to_string();
+    let [first, second] = runtimes();
+    let client = first.block_on(async {
+        let client = Client::connect(&address).await.unwrap();
+        client.set("k", "1").await.unwrap();
+        client
+    });
+    let metrics = first.metrics();
+    let clone = client.clone();
+    drop(client);
+    first.block_on(async {
+        assert_eq!(clone.get("k").await.unwrap().unwrap(), b"1");
+        assert_eq!(metrics.num_alive_tasks(), 1);
+        drop(clone.clone());
+        assert_eq!(clone.get("k").await.unwrap().unwrap(), b"1");
+    });
+    drop(first);
+    second.block_on(async {
+        assert_eq!(clone.get("k").await.unwrap().unwrap(), b"1");
+        drop(clone);
+        while second.metrics().num_alive_tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+/// A call is `Send`, so tasks may move between threads.
+#[test]
+fn calls_are_send() {
+    fn send<T: Send>(_: &T) {}
+    let client = Client::unconnected("127.0.0.1:1".parse().unwrap(), Options::default());
+    let keys = ["a", "b"];
+    send(&client.get("k"));
+    send(&client.set("k", "v"));
+    send(&client.get_many(&keys));
+    send(&client.stats(""));
+    let mut refused = pin!(client.get("k"));
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        assert!(matches!(
+            refused.as_mut().await,
+            Err(Error::Unreachable { .. })
+        ));
+    });
+}
