@@ -1,0 +1,521 @@
+//! A client whose calls wait for their answer, and let other threads of Python run meanwhile.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use herdwick::{Cas, Error, Item, Put, Ttl};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyTypeError},
+    prelude::*,
+    pybacked::PyBackedBytes,
+    types::{PyBytes, PyDict, PyList, PyTuple},
+};
+
+use crate::{
+    config::{Config, Servers},
+    errors::exception,
+    keys::{KeyRules, SentKey},
+    values::{ValueRules, delta, ttl, version},
+};
+
+/// Makes the same call of a client of one server or of several.
+macro_rules! ask {
+    ($servers:expr, $client:ident => $call:expr) => {
+        match $servers {
+            Servers::One($client) => $call,
+            Servers::Several($client) => $call,
+        }
+    };
+}
+
+/// What `herdwick.Client` and its kin inherit. Threads may share it: their calls take turns.
+#[pyclass(subclass, frozen, name = "_Client", module = "herdwick._herdwick")]
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    /// What `__init__` sets, so that subclasses may have another.
+    setup: OnceLock<Setup>,
+    /// `None` until the first call, and after `close`.
+    servers: Mutex<Option<Servers>>,
+}
+
+#[derive(Debug)]
+struct Setup {
+    config: Config,
+    keys: KeyRules,
+    values: ValueRules,
+    is_lenient: bool,
+    default_noreply: bool,
+}
+
+/// How a value is stored.
+#[derive(Clone, Copy)]
+enum Store {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas(u64),
+}
+
+impl Client {
+    fn setup(&self) -> PyResult<&Setup> {
+        let missing = || PyRuntimeError::new_err("__init__ of the client was not called");
+        self.setup.get().ok_or_else(missing)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Servers>> {
+        // A call that panicked has left a client behind that is as good as after an error.
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call without the GIL.
+    fn call<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Servers) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let setup = self.setup()?;
+        let done = py.detach(|| {
+            let mut held = self.lock();
+            let servers = match &mut *held {
+                Some(servers) => servers,
+                none => none.insert(setup.config.client()?),
+            };
+            servers.dial(&setup.config)?;
+            call(servers)
+        });
+        done.map_err(|error| exception(py, error))
+    }
+
+    /// As `call`, where an error may count as a miss.
+    fn read<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Servers) -> Result<T, Error> + Send,
+    ) -> PyResult<Option<T>> {
+        match self.call(py, call) {
+            Ok(found) => Ok(Some(found)),
+            Err(_) if self.setup()?.is_lenient => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn waits(&self, noreply: Option<bool>) -> PyResult<bool> {
+        Ok(!noreply.unwrap_or(self.setup()?.default_noreply))
+    }
+
+    fn key(&self, key: &Bound<'_, PyAny>) -> PyResult<SentKey> {
+        self.setup()?.keys.check(key)
+    }
+
+    fn value<'py>(&self, key: &Bound<'py, PyAny>, item: &Item) -> PyResult<Bound<'py, PyAny>> {
+        let values = &self.setup()?.values;
+        values.deserialize(key, &item.value, item.flags)
+    }
+
+    fn read_many(&self, keys: &Bound<'_, PyList>) -> PyResult<Vec<Option<Item>>> {
+        let sent = keys.iter().map(|key| self.key(&key));
+        let sent = sent.collect::<PyResult<Vec<_>>>()?;
+        let found = self.read(keys.py(), move |servers| match servers {
+            Servers::One(client) => client.get_many(&sent),
+            Servers::Several(cluster) => cluster.get_many(&sent)?.complete(),
+        })?;
+        Ok(found.unwrap_or_default())
+    }
+
+    /// Stores one value. Returns pymemcache's answer: `None` if the key does not exist for a CAS.
+    fn store(
+        &self,
+        how: Store,
+        (key, value): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+        (expire, flags): (Option<&Bound<'_, PyAny>>, Option<u32>),
+        waits: bool,
+    ) -> PyResult<Option<bool>> {
+        let ttl = expire.map_or(Ok(Ttl::Never), ttl)?;
+        let sent = self.key(key)?;
+        let (data, flags) = self.setup()?.values.serialize(key, value, flags)?;
+        let stored = self.call(key.py(), move |servers| {
+            run(servers, how, &sent, &data, flags, ttl)
+        })?;
+        Ok(if waits { stored } else { Some(true) })
+    }
+}
+
+fn run(
+    servers: &mut Servers,
+    how: Store,
+    key: &SentKey,
+    data: &PyBackedBytes,
+    flags: u32,
+    ttl: Ttl,
+) -> Result<Option<bool>, Error> {
+    let put = Put::new(data).flags(flags).ttl(ttl);
+    ask!(servers, client => match how {
+        Store::Set => client.set(key, put).map(|()| Some(true)),
+        Store::Add => client.add(key, put).map(Some),
+        Store::Replace => client.replace(key, put).map(Some),
+        Store::Append => client.append(key, data).map(Some),
+        Store::Prepend => client.prepend(key, data).map(Some),
+        Store::Cas(version) => Ok(match client.cas(key, put, version)? {
+            Cas::Stored => Some(true),
+            Cas::Changed => Some(false),
+            Cas::Missing => None,
+        }),
+    })
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (*_arguments, **_named))]
+    fn new(_arguments: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
+        Self::default()
+    }
+
+    /// Sets what the client is made of, once.
+    #[pyo3(signature = (servers, *, serde, key_prefix, allow_unicode_keys, encoding, ignore_exc, default_noreply, options))]
+    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
+    fn _setup(
+        &self,
+        servers: Vec<String>,
+        serde: Option<Py<PyAny>>,
+        key_prefix: Vec<u8>,
+        allow_unicode_keys: bool,
+        encoding: String,
+        ignore_exc: bool,
+        default_noreply: bool,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        let setup = Setup {
+            config: Config::new(&servers, options)?,
+            keys: KeyRules {
+                prefix: key_prefix,
+                is_unicode: allow_unicode_keys,
+            },
+            values: ValueRules { serde, encoding },
+            is_lenient: ignore_exc,
+            default_noreply,
+        };
+        let twice = |_| PyRuntimeError::new_err("__init__ of the client was called twice");
+        self.setup.set(setup).map_err(twice)
+    }
+
+    #[pyo3(signature = (key, default = None))]
+    fn get<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let sent = self.key(key)?;
+        let found = self.read(
+            key.py(),
+            |servers| ask!(servers, client => client.gets(&sent)),
+        )?;
+        match found.flatten() {
+            Some(item) => {
+                let value = self.value(key, &item)?;
+                Ok(Some(value))
+            }
+            None => Ok(default),
+        }
+    }
+
+    #[pyo3(signature = (key, default = None, cas_default = None))]
+    fn gets<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+        cas_default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let py = key.py();
+        let sent = self.key(key)?;
+        let found = self.read(py, |servers| ask!(servers, client => client.gets(&sent)))?;
+        match found.flatten() {
+            Some(item) => self.with_version(key, &item),
+            None => (default, cas_default).into_pyobject(py),
+        }
+    }
+
+    fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        let (keys, found) = (list(keys)?, PyDict::new(keys.py()));
+        for (key, item) in keys.iter().zip(self.read_many(&keys)?) {
+            if let Some(item) = item {
+                let value = self.value(&key, &item)?;
+                found.set_item(key, value)?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn gets_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        let (keys, found) = (list(keys)?, PyDict::new(keys.py()));
+        for (key, item) in keys.iter().zip(self.read_many(&keys)?) {
+            if let Some(item) = item {
+                let value = self.with_version(&key, &item)?;
+                found.set_item(key, value)?;
+            }
+        }
+        Ok(found)
+    }
+
+    #[pyo3(signature = (key, value, expire = None, noreply = None, flags = None))]
+    fn set(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<u32>,
+    ) -> PyResult<Option<bool>> {
+        let waits = self.waits(noreply)?;
+        self.store(Store::Set, (key, value), (expire, flags), waits)
+    }
+
+    #[pyo3(signature = (key, value, expire = None, noreply = None, flags = None))]
+    fn add(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<u32>,
+    ) -> PyResult<Option<bool>> {
+        let waits = self.waits(noreply)?;
+        self.store(Store::Add, (key, value), (expire, flags), waits)
+    }
+
+    #[pyo3(signature = (key, value, expire = None, noreply = None, flags = None))]
+    fn replace(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<u32>,
+    ) -> PyResult<Option<bool>> {
+        let waits = self.waits(noreply)?;
+        self.store(Store::Replace, (key, value), (expire, flags), waits)
+    }
+
+    #[pyo3(signature = (key, value, expire = None, noreply = None, flags = None))]
+    fn append(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<u32>,
+    ) -> PyResult<Option<bool>> {
+        let waits = self.waits(noreply)?;
+        self.store(Store::Append, (key, value), (expire, flags), waits)
+    }
+
+    #[pyo3(signature = (key, value, expire = None, noreply = None, flags = None))]
+    fn prepend(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<u32>,
+    ) -> PyResult<Option<bool>> {
+        let waits = self.waits(noreply)?;
+        self.store(Store::Prepend, (key, value), (expire, flags), waits)
+    }
+
+    #[pyo3(signature = (key, value, cas, expire = None, noreply = false, flags = None))]
+    fn cas(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        cas: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: bool,
+        flags: Option<u32>,
+    ) -> PyResult<Option<bool>> {
+        let how = Store::Cas(version(cas)?);
+        self.store(how, (key, value), (expire, flags), !noreply)
+    }
+
+    #[pyo3(signature = (values, expire = None, noreply = None, flags = None))]
+    fn set_many<'py>(
+        &self,
+        values: &Bound<'py, PyDict>,
+        expire: Option<&Bound<'py, PyAny>>,
+        noreply: Option<bool>,
+        flags: Option<u32>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let _ = noreply;
+        let ttl = expire.map_or(Ok(Ttl::Never), ttl)?;
+        let mut puts = Vec::with_capacity(values.len());
+        for (key, value) in values {
+            let (data, flags) = self.setup()?.values.serialize(&key, &value, flags)?;
+            puts.push((self.key(&key)?, data, flags));
+        }
+        self.call(values.py(), move |servers| {
+            let mut all = puts.iter();
+            all.try_for_each(|(key, data, flags)| {
+                run(servers, Store::Set, key, data, *flags, ttl).map(drop)
+            })
+        })?;
+        // A value that is not stored is an exception.
+        Ok(PyList::empty(values.py()))
+    }
+
+    #[pyo3(signature = (key, noreply = None))]
+    fn delete(&self, key: &Bound<'_, PyAny>, noreply: Option<bool>) -> PyResult<bool> {
+        let sent = self.key(key)?;
+        let found = self.call(
+            key.py(),
+            |servers| ask!(servers, client => client.delete(&sent)),
+        )?;
+        Ok(found || !self.waits(noreply)?)
+    }
+
+    #[pyo3(signature = (keys, noreply = None))]
+    fn delete_many(&self, keys: &Bound<'_, PyAny>, noreply: Option<bool>) -> PyResult<bool> {
+        let _ = noreply;
+        let keys = list(keys)?;
+        let sent = keys.iter().map(|key| self.key(&key));
+        let sent = sent.collect::<PyResult<Vec<_>>>()?;
+        self.call(keys.py(), move |servers| {
+            let mut all = sent.iter();
+            all.try_for_each(|key| ask!(servers, client => client.delete(key)).map(drop))
+        })?;
+        Ok(true)
+    }
+
+    #[pyo3(signature = (key, value, noreply = None))]
+    fn incr(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        noreply: Option<bool>,
+    ) -> PyResult<Option<u64>> {
+        let (sent, delta) = (self.key(key)?, delta(value)?);
+        let number = self.call(
+            key.py(),
+            |servers| ask!(servers, client => client.incr(&sent, delta)),
+        )?;
+        Ok(number.filter(|_| !noreply.unwrap_or(false)))
+    }
+
+    #[pyo3(signature = (key, value, noreply = None))]
+    fn decr(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        noreply: Option<bool>,
+    ) -> PyResult<Option<u64>> {
+        let (sent, delta) = (self.key(key)?, delta(value)?);
+        let number = self.call(
+            key.py(),
+            |servers| ask!(servers, client => client.decr(&sent, delta)),
+        )?;
+        Ok(number.filter(|_| !noreply.unwrap_or(false)))
+    }
+
+    #[pyo3(signature = (key, expire = None, noreply = None))]
+    fn touch(
+        &self,
+        key: &Bound<'_, PyAny>,
+        expire: Option<&Bound<'_, PyAny>>,
+        noreply: Option<bool>,
+    ) -> PyResult<bool> {
+        let ttl = expire.map_or(Ok(Ttl::Never), ttl)?;
+        let sent = self.key(key)?;
+        let found = self.call(
+            key.py(),
+            |servers| ask!(servers, client => client.touch(&sent, ttl)),
+        )?;
+        Ok(found || !self.waits(noreply)?)
+    }
+
+    /// Removes all items of every server.
+    fn _flush_all(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, |servers| ask!(servers, client => client.flush_all()))
+    }
+
+    /// The statistics of a group, of the server at `index`.
+    fn _stats(
+        &self,
+        py: Python<'_>,
+        index: usize,
+        group: String,
+    ) -> PyResult<Vec<(String, String)>> {
+        self.call(py, move |servers| server(servers, index)?.stats(&group))
+    }
+
+    /// The version of the server at `index`.
+    fn _version(&self, py: Python<'_>, index: usize) -> PyResult<String> {
+        self.call(py, move |servers| server(servers, index)?.version())
+    }
+
+    /// The transport to the server at `index`, and why it is not a better one.
+    fn _transport(
+        &self,
+        py: Python<'_>,
+        index: usize,
+    ) -> PyResult<(Option<String>, Option<String>)> {
+        self.call(py, move |servers| {
+            let session = server(servers, index)?.session();
+            let missed = session.and_then(|session| session.missed());
+            let transport = session.map(|session| session.transport().to_owned());
+            Ok((transport, missed.map(ToString::to_string)))
+        })
+    }
+
+    /// The name of the server that has a key.
+    fn server_of(&self, key: &Bound<'_, PyAny>) -> PyResult<String> {
+        let (sent, config) = (self.key(key)?, &self.setup()?.config);
+        let only = config.nodes[0].name();
+        let mut held = self.lock();
+        let made = match &mut *held {
+            Some(servers) => Ok(servers),
+            none => config.client().map(|client| none.insert(client)),
+        };
+        let found = made.and_then(|servers| match servers {
+            Servers::One(_) => Ok(only),
+            Servers::Several(cluster) => Ok(cluster.server_of(&sent)?.name()),
+        });
+        found.map_err(|usage| exception(key.py(), usage.into()))
+    }
+
+    /// Closes the connections. The next call opens others.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.lock().take()));
+    }
+}
+
+impl Client {
+    fn with_version<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        item: &Item,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let py = key.py();
+        let value = self.value(key, item)?;
+        // pymemcache's is the server's text.
+        let version = PyBytes::new(py, item.version.to_string().as_bytes());
+        (value, version).into_pyobject(py)
+    }
+}
+
+fn server(servers: &mut Servers, index: usize) -> Result<&mut herdwick::Client, Error> {
+    let found = match servers {
+        Servers::One(client) => (index == 0).then_some(&mut **client),
+        Servers::Several(cluster) => cluster.servers().nth(index).map(|(_, client)| client),
+    };
+    found.ok_or_else(|| herdwick::Usage::NoServer.into())
+}
+
+/// The elements of any iterable.
+fn list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    if let Ok(list) = keys.cast::<PyList>() {
+        return Ok(list.clone());
+    }
+    if keys.is_none() {
+        return Err(PyTypeError::new_err("keys are an iterable"));
+    }
+    PyList::new(keys.py(), keys.try_iter()?.collect::<PyResult<Vec<_>>>()?)
+}

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# What one client of several servers stores is read by the others, in C and in Python, libmemcached, pymemcache, and
+# through twemproxy. Needs the client for Python (tests/python/run.sh installs it), libmemcached-dev, and nutcracker.
+set -euo pipefail
+. "$(dirname "$0")/server.sh"
+cargo build -q --release --locked -p herdwick-c
+target/tools/python/bin/python tests/peers/reach.py "$herdwick" \
+    "${herdwick%/*}/libherdwick_c.so"
