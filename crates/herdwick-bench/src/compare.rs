@@ -13,6 +13,7 @@ use crate::{
     in_process::RunInProcess,
     lines::{self, BareTarget, EndpointError, HerdTarget, clover},
     measure::Bout,
+    progress::on_own_thread,
     report::{BeforeAfter, FigureClass, Manifest, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
     target::Target,
@@ -184,16 +185,9 @@ impl Comparison<'_> {
     ) -> Result<(), BenchError> {
         let trace = Trace::fill(0..self.config.keys as u32);
         let bout = self.bout("fill".to_owned());
-        // On a separate thread, so that only that thread is pinned.
-        std::thread::scope(|scope| {
-            let (sender, progress) = std::sync::mpsc::sync_channel(1);
-            let filler = scope.spawn(move || {
-                pin(bout.placement.client(0));
-                let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
-                bout.fill(target, trace, &mut tell)
-            });
-            progress.iter().for_each(|progress| watch(&progress));
-            filler.join().unwrap_or(Err(BenchError::Panicked))
+        on_own_thread(watch, move |watch| {
+            pin(bout.placement.client(0));
+            bout.fill(target, trace, watch)
         })
     }
 

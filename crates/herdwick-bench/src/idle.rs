@@ -11,6 +11,7 @@ use crate::{
     compare::{manifest, rtt, server, subject},
     counters::RunCounters,
     host::{Placement, Stopwatch, pin},
+    progress::on_own_thread,
     remote::{Blocking, Remote},
     replies::ReplyReader,
     report::{BeforeAfter, Outcome, Report, Run, SCHEMA, Subject},
@@ -40,16 +41,9 @@ pub fn idle(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report,
     config.checked()?;
     let placement = config.placement();
     let server = server(config, &placement)?;
-    // On a separate thread, so that the caller's is not pinned.
-    std::thread::scope(|scope| {
-        let (sender, progress) = std::sync::mpsc::sync_channel(1);
-        let measuring = scope.spawn(move || {
-            let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
-            pin(placement.client(0));
-            Attached::attach(server)?.report(config, &placement, &mut tell)
-        });
-        progress.iter().for_each(|progress| watch(&progress));
-        measuring.join().unwrap_or(Err(BenchError::Panicked))
+    on_own_thread(watch, move |watch| {
+        pin(placement.client(0));
+        Attached::attach(server)?.report(config, &placement, watch)
     })
 }
 

@@ -1,6 +1,8 @@
 //! How far a measurement is: the step, its operations and its time, for a status line.
 
-use std::fmt;
+use std::{fmt, sync::mpsc, thread};
+
+use crate::BenchError;
 
 /// Progress of a measurement, for a status line that is overwritten in place.
 #[derive(Clone, Debug)]
@@ -24,4 +26,23 @@ impl fmt::Display for Progress {
             _ => Ok(()),
         }
     }
+}
+
+/// Runs `measure` on a separate thread, which it may pin, and passes to `watch` what it reports.
+///
+/// # Errors
+/// That of `measure`; [`BenchError::Panicked`].
+pub(crate) fn on_own_thread<T: Send>(
+    watch: &mut dyn FnMut(&Progress),
+    measure: impl FnOnce(&mut dyn FnMut(&Progress)) -> Result<T, BenchError> + Send,
+) -> Result<T, BenchError> {
+    thread::scope(|scope| {
+        let (sender, progress) = mpsc::sync_channel(1);
+        let measuring = scope.spawn(move || {
+            // Never waits for `watch`: what does not fit is skipped.
+            measure(&mut |progress| drop(sender.try_send(progress.clone())))
+        });
+        progress.iter().for_each(|progress| watch(&progress));
+        measuring.join().unwrap_or(Err(BenchError::Panicked))
+    })
 }

@@ -15,6 +15,7 @@ use crate::{
     cost,
     counters::RunCounters,
     host::{Placement, Stopwatch, pin, thread_cpu_ns},
+    progress::on_own_thread,
     report::{BeforeAfter, CpuPerOp, FigureClass, Outcome, Report, Run, SCHEMA, Subject},
     workload::{KeySpace, Mix, Step, Trace},
 };
@@ -36,16 +37,7 @@ const HASH_KEY: HashKey = HashKey([0x6865_7264, 0x7769_636b]);
 /// Not enough memory, or invalid options.
 pub fn store(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
     let space = config.checked()?;
-    // On a separate thread, so that the caller's is not pinned.
-    std::thread::scope(|scope| {
-        let (sender, progress) = std::sync::mpsc::sync_channel(1);
-        let measuring = scope.spawn(move || {
-            let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
-            Bare::new(config, space)?.report(&mut tell)
-        });
-        progress.iter().for_each(|progress| watch(&progress));
-        measuring.join().unwrap_or(Err(BenchError::Panicked))
-    })
+    on_own_thread(watch, |watch| Bare::new(config, space)?.report(watch))
 }
 
 struct Bare<'a> {

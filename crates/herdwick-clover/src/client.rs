@@ -216,27 +216,25 @@ impl Client {
         Ok(())
     }
 
+    /// Returns the mutations, and what of the client they use.
+    fn mutations(&mut self, now: Duration) -> (&mut Mutations, Shared<'_>) {
+        let shared = Shared {
+            cursors: &mut self.cursors,
+            epochs: &mut self.epochs,
+            counters: &mut self.lookups.counters,
+            now,
+        };
+        (&mut self.mutations, shared)
+    }
+
     /// Posts the requests that have begun, and the reports to the server that are due.
     pub fn post<P: Port>(&mut self, port: &mut P, now: Duration) {
         if self.failed().is_some() {
             return;
         }
-        let Self {
-            mutations,
-            cursors,
-            epochs,
-            lookups,
-            delays,
-            ..
-        } = self;
-        let counters = &mut lookups.counters;
-        let mut shared = Shared {
-            cursors,
-            epochs,
-            counters,
-            now,
-        };
-        mutations.equip(port, delays.entry_wait, &mut shared);
+        let entry_wait = self.delays.entry_wait;
+        let (mutations, mut shared) = self.mutations(now);
+        mutations.equip(port, entry_wait, &mut shared);
         // Before the calls, which carry the epoch that may be published.
         if self.epochs.advance() {
             self.lookups.counters.flushes += 1;

@@ -10,6 +10,7 @@ use crate::{
     compare::{manifest, rtt, subject},
     counters::RunCounters,
     host::{Placement, Stopwatch, pin},
+    progress::on_own_thread,
     report::{BeforeAfter, Knobs, Manifest, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
     workload::{KeySpace, Step},
@@ -47,21 +48,14 @@ pub fn cache(config: &Config, watch: &mut dyn FnMut(&Progress)) -> Result<Report
     }
     let space = config.checked()?;
     let placement = config.placement();
-    // On a separate thread, so that the caller's is not pinned.
-    std::thread::scope(|scope| {
-        let (sender, progress) = std::sync::mpsc::sync_channel(1);
-        let measuring = scope.spawn(move || {
-            let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
-            pin(placement.client(0));
-            let bench = CacheBench {
-                config,
-                space,
-                placement: &placement,
-            };
-            bench.report(&mut tell)
-        });
-        progress.iter().for_each(|progress| watch(&progress));
-        measuring.join().unwrap_or(Err(BenchError::Panicked))
+    on_own_thread(watch, |watch| {
+        pin(placement.client(0));
+        let bench = CacheBench {
+            config,
+            space,
+            placement: &placement,
+        };
+        bench.report(watch)
     })
 }
 

@@ -11,7 +11,7 @@ use crate::{
     answer::Answer,
     calls::Caller,
     message::{CallStatus, Reply},
-    mutations::{Ended, Shared, cursor_of},
+    mutations::{Ended, cursor_of},
 };
 
 /// Times that a GET looks for its chain again before it is given up.
@@ -117,20 +117,7 @@ impl Client {
     }
 
     fn poll_writes<P: Port>(&mut self, port: &mut P, now: Duration) {
-        let Self {
-            mutations,
-            cursors,
-            epochs,
-            lookups,
-            ..
-        } = self;
-        let counters = &mut lookups.counters;
-        let mut shared = Shared {
-            cursors,
-            epochs,
-            counters,
-            now,
-        };
+        let (mutations, mut shared) = self.mutations(now);
         mutations.poll(port, &mut shared);
     }
 
@@ -154,20 +141,7 @@ impl Client {
                     self.mutations.free_list.refill(class, &reply.words, again);
                 }
                 Caller::Mutation(index) => {
-                    let Self {
-                        mutations,
-                        cursors,
-                        epochs,
-                        lookups,
-                        ..
-                    } = self;
-                    let counters = &mut lookups.counters;
-                    let mut shared = Shared {
-                        cursors,
-                        epochs,
-                        counters,
-                        now,
-                    };
+                    let (mutations, mut shared) = self.mutations(now);
                     mutations.replied(port, index, (&reply, op), &mut shared);
                 }
                 Caller::None => {}
@@ -201,19 +175,7 @@ impl Client {
         for slot in 0..self.gets.len() as u32 {
             self.end(slot, Answer::Failed(failure), sink);
         }
-        let Self {
-            mutations,
-            cursors,
-            epochs,
-            lookups,
-            ..
-        } = self;
-        let mut shared = Shared {
-            cursors,
-            epochs,
-            counters: &mut lookups.counters,
-            now: Duration::ZERO,
-        };
+        let (mutations, mut shared) = self.mutations(Duration::ZERO);
         mutations.fail(Answer::Failed(failure), &mut shared);
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     BenchError, Config, Fabric, Progress,
     compare::{manifest, subject},
     host::{Placement, Stopwatch, pin},
+    progress::on_own_thread,
     report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject},
 };
 pub use file::TraceError;
@@ -138,20 +139,14 @@ pub(super) fn traces(
 ) -> Result<Report, BenchError> {
     config.checked()?;
     let placement = config.placement();
-    std::thread::scope(|scope| {
-        let (sender, progress) = std::sync::mpsc::sync_channel(1);
-        let measuring = scope.spawn(move || {
-            let mut tell = |progress: &Progress| drop(sender.try_send(progress.clone()));
-            pin(placement.client(0));
-            Bench {
-                config,
-                placement,
-                results: Vec::new(),
-            }
-            .report(&mut tell)
-        });
-        progress.iter().for_each(|progress| watch(&progress));
-        measuring.join().unwrap_or(Err(BenchError::Panicked))
+    on_own_thread(watch, move |watch| {
+        pin(placement.client(0));
+        Bench {
+            config,
+            placement,
+            results: Vec::new(),
+        }
+        .report(watch)
     })
 }
 
