@@ -33,6 +33,7 @@ impl Helper {
         let run = move || {
             let _ = told.send(rustix::thread::gettid().as_raw_nonzero().get());
             pin(&cpus);
+            // Relaxed: the flag publishes nothing, and `drop` joins the thread.
             while !stopped.load(Ordering::Relaxed) {
                 work();
             }

@@ -96,6 +96,7 @@ impl Bout<'_> {
                 Err(RecvTimeoutError::Disconnected) => return Ok(self.sum(&gathered)),
                 Err(RecvTimeoutError::Timeout) => watch(&Progress {
                     what: self.name.clone(),
+                    // Relaxed: the line of progress shows it, and the result is summed from the parts.
                     operations: answered.load(Ordering::Relaxed),
                     seconds: clock.ns() as f64 / 1e9,
                     of: None,

@@ -16,6 +16,8 @@ pub(crate) unsafe fn store(at: *mut u8, bytes: &[u8]) {
             if to.addr().is_multiple_of(8) && bytes.len() - done >= 8 {
                 let mut word = [0; 8];
                 word.copy_from_slice(&bytes[done..done + 8]);
+                // Release in the last word alone: a reader of it sees all before it, which is what
+                // the order of a WRITE promises.
                 let order = if done + 8 == bytes.len() {
                     Ordering::Release
                 } else {

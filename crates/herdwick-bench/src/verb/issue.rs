@@ -109,6 +109,8 @@ impl Flow {
 
     /// Takes note of what the target has received.
     fn look(&mut self, per_message: usize) {
+        // Acquire: the target posted its RECVs again before it counted. Pairs with
+        // `Responder::repost`.
         self.arrived = self.arrivals.received.0.load(Ordering::Acquire) * per_message as u64;
     }
 }

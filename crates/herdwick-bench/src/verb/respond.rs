@@ -126,6 +126,7 @@ impl<D: Device> TargetThread<D> {
         }
         self.moved |= self.port.progress(now).moved;
         if receives && self.receive().is_err() {
+            // Relaxed, here and below: it is read after the thread has been joined.
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
         self.port.flush(now);

@@ -133,6 +133,7 @@ impl Attached {
             let at = slot * OVERFLOW_BYTES / WORD + (n - 1) * LINE_WORDS;
             self.chunk.overflow.write_words(at, &body);
         }
+        // After the body: the last word of the line makes it a request.
         self.chunk.lines.write_words(slot * LINE_WORDS, &line);
         Some(slot)
     }

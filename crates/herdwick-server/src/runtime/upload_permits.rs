@@ -34,6 +34,8 @@ struct PartitionPermits {
 /// Adds 1 to `used` if it is below `most`.
 fn take_below(used: &AtomicUsize, most: usize) -> bool {
     let more = |used: usize| (used < most).then_some(used + 1);
+    // Relaxed, here and below: the counts publish no other data, and an outdated one costs a pass of
+    // waiting.
     used.fetch_update(Relaxed, Relaxed, more).is_ok()
 }
 
@@ -136,6 +138,7 @@ impl WorkerPermits {
     /// Takes a permit at partition `owner`. If none is free, or others wait, queues `place` and
     /// returns `None`.
     pub(crate) fn ask(&mut self, owner: usize, place: u32) -> Option<Permit> {
+        // A shared permit is not taken past connections that wait, of whichever worker.
         let in_front = &self.permits.partitions[owner].waiting;
         if self.queues[owner].is_empty()
             && let Some(permit) = self.take(owner, in_front.load(Relaxed) == 0)
@@ -159,6 +162,7 @@ impl WorkerPermits {
         {
             return None;
         }
+        // Workers that own permits may not have taken them: shared ones alone must not use those up.
         if !is_own && !take_below(&partition.shared_used, self.permits.shared(owner)) {
             partition.used.fetch_sub(1, Relaxed);
             return None;

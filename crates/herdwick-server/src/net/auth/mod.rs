@@ -151,6 +151,7 @@ impl Auth {
         let admitted = self.users().iter().fold(false, |known, user| {
             known | (same(&user.name, &name) & (user.has(password) | user.has_prepared(&text)))
         });
+        // RFC 4616: a user's name has at least one character.
         admitted && !name.is_empty()
     }
 

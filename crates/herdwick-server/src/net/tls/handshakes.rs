@@ -101,6 +101,7 @@ impl Handshakes {
         registry: &Registry,
     ) -> HandshakeProgress {
         let place = token.0.wrapping_sub(self.first);
+        // The token of the wakeup, or of a handshake that ended earlier in the same batch of events.
         let Some(Some(handshake)) = self.places.get_mut(place) else {
             return HandshakeProgress::UnderWay;
         };

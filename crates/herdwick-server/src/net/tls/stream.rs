@@ -157,6 +157,7 @@ impl Read for TlsStream {
             match self.take(&mut into[count..])? {
                 Some(taken) => count += taken,
                 None => {
+                    // Bytes first: the end is a read of its own, which returns 0.
                     self.has_more = count > 0;
                     return Ok(count);
                 }
@@ -165,6 +166,7 @@ impl Read for TlsStream {
                 return Ok(count);
             }
             match self.session.read_tls(&mut self.socket) {
+                // 0 is the end of the socket, which `take` reports.
                 Ok(_) => self.process()?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock && count > 0 => {
                     return Ok(count);
@@ -174,6 +176,7 @@ impl Read for TlsStream {
         }
         self.has_more = true;
         if count == 0 {
+            // 0 would be the end of the stream: the caller is to read again.
             return Err(ErrorKind::Interrupted.into());
         }
         Ok(count)

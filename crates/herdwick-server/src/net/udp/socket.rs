@@ -78,6 +78,8 @@ impl UdpListener {
                 // next datagram.
                 Err(_) => continue,
             };
+            // One of the references is the listener's own; each exchange holds one until it is
+            // answered.
             if Arc::strong_count(&self.socket) > EXCHANGES_MAX {
                 refused.over_limit.fetch_add(1, Relaxed);
                 continue;

@@ -196,11 +196,14 @@ pub(super) fn stuck() -> usize {
 
 /// Returns whether `user` has reached its limit of sockets.
 pub(super) fn is_full(user: u32) -> bool {
+    // The sockets of one user are among all: the lock is taken only where there are as many of all.
     held() >= USER_HELD_MAX && queue().held(user) >= USER_HELD_MAX
 }
 
 /// Queues `socket` of `user` to be closed.
 pub(super) fn close(user: u32, socket: UnixStream) {
+    // Relaxed, here and below: the counts publish nothing, and a limit that is passed by the calls
+    // under way is still one.
     HELD.fetch_add(1, Ordering::Relaxed);
     let mut queue = queue();
     queue.push(user, socket);
@@ -233,11 +236,13 @@ fn work(place: usize) {
     loop {
         if let Some(socket) = queue.take(place) {
             drop(queue);
+            // The close itself, which may block: without the lock.
             drop(socket);
             HELD.fetch_sub(1, Ordering::Relaxed);
             queue = self::queue();
             queue.done(place);
             STUCK.store(queue.stuck(), Ordering::Relaxed);
+        // One thread that waits is enough.
         } else if queue.idle {
             queue.closers[place] = VACANT;
             return;

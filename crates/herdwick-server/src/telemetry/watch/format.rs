@@ -20,6 +20,7 @@ impl fmt::Display for Line<'_> {
         let Event { now, what, .. } = self.event;
         let key = Uri(self.event.key());
         let (seconds, micros) = (self.started_unix + now.as_secs(), now.subsec_micros());
+        // The microseconds are not padded with zeros, as in memcached.
         write!(f, "ts={seconds}.{micros} gid={} ", self.number)?;
         match *what {
             What::Get {
