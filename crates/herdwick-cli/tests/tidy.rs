@@ -388,3 +388,36 @@ fn declaration_of_a_test_module_hides_no_source() {
     let text = "mod a;\n#[cfg(test)]\nmod tests;\nfn f() {}\n#[cfg(test)]\nmod more {\n}\n";
     assert!(shipped::shipped(text).ends_with("fn f() {}"));
 }
+
+/// A test that is ignored because CI runs it is among those that CI's step `tests` names.
+#[test]
+fn ci_runs_the_tests_that_it_is_said_to_run() {
+    let script = fs::read_to_string(root().join(".ci/run")).expect("is readable");
+    let named = script.split("run_tests \"--ignored ").nth(1);
+    let named = named.and_then(|rest| rest.split('"').next());
+    let named = named.expect("a list").split_whitespace();
+    let named: Vec<_> = named.filter(|word| *word != "\\").collect();
+    let (mut found, mut missing) = (0, Vec::new());
+    for (path, text) in all() {
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        for (n, line) in lines.iter().enumerate() {
+            if !(line.starts_with("#[ignore") && line.ends_with("CI runs it\"]")) {
+                continue;
+            }
+            let function = lines[n..].iter().find_map(|line| line.strip_prefix("fn "));
+            let name = function.and_then(|rest| rest.split('(').next());
+            // With its module, as cargo names it.
+            let module = path.file_stem().map(|stem| stem.to_string_lossy());
+            let name = format!("{}::{}", module.expect("a file"), name.expect("a test"));
+            found += 1;
+            if !named.iter().any(|word| name.contains(word)) {
+                missing.push(name);
+            }
+        }
+    }
+    assert!(found > 10, "the ignored tests were found: {found}");
+    assert!(
+        missing.is_empty(),
+        "not in the list of .ci/run: {missing:?}"
+    );
+}

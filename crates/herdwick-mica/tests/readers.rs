@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use herdwick_check::{Rng, count};
+use herdwick_check::{Rng, count, length};
 use herdwick_layout::{
     bucket,
     published::{Look, Unsure, View, Word},
@@ -344,7 +344,7 @@ fn restless(seed: u64, lookups: u64, big: bool) -> (u64, Vec<Unsure>) {
 
 #[test]
 fn whatever_the_store_does_between_two_loads_no_wrong_value_is_read() {
-    let lookups = count("HERDWICK_READERS_LOOKUPS", 5_000);
+    let lookups = count("HERDWICK_READERS_LOOKUPS", length(2_000, 5_000));
     let mut reasons = Vec::new();
     for (seed, big) in [(1, false), (2, true), (3, false), (4, true)] {
         let (hits, unsure) = restless(seed, lookups, big);
@@ -464,7 +464,7 @@ fn read_beside(words: Span, over: &Acknowledged, gets: u64) {
 /// compiler make of the order of its stores.
 #[test]
 fn a_reader_on_another_thread_reads_nothing_that_is_gone() {
-    let gets = count("HERDWICK_READERS_GETS", 100_000);
+    let gets = count("HERDWICK_READERS_GETS", length(40_000, 100_000));
     let (store, words) = published(256 << 10, 8 << 10);
     let over = Acknowledged {
         floors: (0..KEYS).map(|_| AtomicU64::new(0)).collect(),

@@ -68,6 +68,7 @@ fn reads_on(
 }
 
 #[test]
+#[ignore = "eight seconds of simulations; CI runs it"]
 fn predictions_are_those_of_the_docs() {
     let herd = Run::default();
     let puts = |put_percent| Run {

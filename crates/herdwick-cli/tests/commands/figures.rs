@@ -33,6 +33,7 @@ fn a_figure_is_printed_and_written_as_svg_csv_and_json() {
 }
 
 #[test]
+#[ignore = "five systems, one after the other; CI runs it"]
 fn a_figure_with_a_server_is_measured() {
     let folder = Folder::new();
     let out = folder.0.to_str().unwrap().to_owned();

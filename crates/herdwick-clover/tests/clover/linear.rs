@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use herdwick_check::{Action, Operation, Register, Rng, check, count};
+use herdwick_check::{Action, Operation, Register, Rng, check, count, length};
 use herdwick_conformance::seeded::{Faults, SeededNetwork};
 
 use crate::fixture::{Kept, World, geometry, key};
@@ -181,7 +181,7 @@ fn world(seed: u64, nodes: usize) -> World<SeededNetwork> {
 /// that cursors come to name other uses of their memory.
 #[test]
 fn histories_in_which_versions_wrap_are_linearizable() {
-    for seed in 0..count("HERDWICK_CLOVER_HISTORIES", 6) {
+    for seed in 0..count("HERDWICK_CLOVER_HISTORIES", length(3, 6)) {
         let geometry = geometry(8, 12, 2);
         let mut world = World::new(
             SeededNetwork::new(seed),
@@ -207,7 +207,7 @@ fn histories_in_which_versions_wrap_are_linearizable() {
 
 #[test]
 fn histories_without_deaths_are_linearizable() {
-    for seed in 0..count("HERDWICK_CLOVER_HISTORIES", 6) {
+    for seed in 0..count("HERDWICK_CLOVER_HISTORIES", length(3, 6)) {
         let (mut world, mut history, mut draw) = (
             world(seed, 1 + seed as usize % 3),
             History::default(),
@@ -227,7 +227,7 @@ fn histories_without_deaths_are_linearizable() {
 /// again.
 #[test]
 fn clients_killed_at_any_step_block_nobody() {
-    for steps in (0..count("HERDWICK_CLOVER_KILLS", 240)).step_by(3) {
+    for steps in (0..count("HERDWICK_CLOVER_KILLS", 240)).step_by(length(6, 3)) {
         for nodes in [1, 2] {
             let (mut world, mut history, mut draw) =
                 (world(steps, nodes), History::default(), Rng::new(steps));
@@ -257,7 +257,7 @@ fn clients_killed_at_any_step_block_nobody() {
 /// A metadata server that is killed at any step of its work finds every key again.
 #[test]
 fn servers_killed_at_any_step_find_their_world_again() {
-    for steps in (0..count("HERDWICK_CLOVER_KILLS", 240)).step_by(3) {
+    for steps in (0..count("HERDWICK_CLOVER_KILLS", 240)).step_by(length(6, 3)) {
         for nodes in [1, 2] {
             let (mut world, mut history, mut draw) =
                 (world(steps, nodes), History::default(), Rng::new(steps));
@@ -281,7 +281,7 @@ fn servers_killed_at_any_step_find_their_world_again() {
 /// With two data nodes either one may be lost, in the middle of anything.
 #[test]
 fn a_lost_data_node_is_not_missed() {
-    for steps in (0..count("HERDWICK_CLOVER_KILLS", 240)).step_by(3) {
+    for steps in (0..count("HERDWICK_CLOVER_KILLS", 240)).step_by(length(6, 3)) {
         let (mut world, mut history, mut draw) =
             (world(steps, 3), History::default(), Rng::new(steps));
         run(&mut world, &mut history, &mut draw, 30);
