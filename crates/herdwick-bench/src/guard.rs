@@ -41,6 +41,7 @@ impl Guard {
         let mut guard = Self(child.map_err(|error| format!("no guard for it: {error}"))?);
         let mut line = String::new();
         if let Some(stdout) = guard.0.stdout.as_mut() {
+            // What was read of the line says whether it began.
             let _ = BufReader::new(stdout).read_line(&mut line);
         }
         match line.trim_end() {
@@ -52,6 +53,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        // The end of its input is what the guard waits for.
         drop(self.0.stdin.take());
         let _ = self.0.wait();
     }

@@ -31,6 +31,7 @@ impl Helper {
         let (stopped, cpus) = (Arc::clone(&stop), cpus.to_vec());
         let (told, id) = mpsc::channel();
         let run = move || {
+            // The receiver waits for it, below.
             let _ = told.send(rustix::thread::gettid().as_raw_nonzero().get());
             pin(&cpus);
             // Relaxed: the flag publishes nothing, and `drop` joins the thread.
@@ -59,6 +60,7 @@ impl Drop for Helper {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
+            // A panic was printed when it happened.
             let _ = thread.join();
         }
     }

@@ -74,6 +74,8 @@ impl Bout<'_> {
                         clock,
                         answered,
                     };
+                    // The receiver is gone if another client has failed: then this result is of no
+                    // use.
                     let _ = done.send(client.run(target, trace, barrier));
                 });
             }

@@ -243,6 +243,7 @@ impl PortFile {
 
 impl Drop for PortFile {
     fn drop(&mut self) {
+        // Not there if memcached did not come so far.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -283,6 +284,7 @@ impl ChildProcess {
 impl Drop for ChildProcess {
     fn drop(&mut self) {
         if !self.drain() {
+            // Fails only for a process that has been waited for.
             let _ = self.child.kill();
         }
         let _ = self.child.wait();

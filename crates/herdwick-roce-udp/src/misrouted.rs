@@ -202,6 +202,7 @@ fn stock() -> (
             bytes: Box::new([0; PACKET]),
             len: 0,
         };
+        // The queue was made for so many.
         let _ = home.push(empty);
     }
     (home, back)

@@ -26,6 +26,7 @@ pub(crate) unsafe fn store(at: *mut u8, bytes: &[u8]) {
                 AtomicU64::from_ptr(to.cast()).store(u64::from_le_bytes(word), order);
                 done += 8;
             } else {
+                // Bytes at an odd end are rare: each may be the last.
                 AtomicU8::from_ptr(to).store(bytes[done], Ordering::Release);
                 done += 1;
             }

@@ -60,6 +60,7 @@ impl NeighbourProcess {
         let mut process = Self(child);
         let mut line = String::new();
         if let Some(stdout) = process.0.stdout.as_mut() {
+            // What was read of the line says whether it began.
             let _ = BufReader::new(stdout).read_line(&mut line);
         }
         match line.trim_end() {
@@ -71,6 +72,7 @@ impl NeighbourProcess {
 
 impl Drop for NeighbourProcess {
     fn drop(&mut self) {
+        // Fails only for a process that has been waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -130,6 +130,7 @@ impl Book {
     /// Crosses out the run that begins with a segment.
     pub(super) fn cross_out(&mut self, number: usize) {
         if let Some(words) = &mut self.words {
+            // As in `put_at`.
             compiler_fence(Ordering::Release);
             words[number * WORDS + Word::Written as usize] = 0;
             compiler_fence(Ordering::Release);
@@ -184,6 +185,7 @@ impl Book {
     pub(super) fn forget_move(&mut self) {
         let place = self.move_place();
         if let Some(words) = &mut self.words {
+            // As in `put_at`.
             compiler_fence(Ordering::Release);
             words[place] = 0;
             compiler_fence(Ordering::Release);
@@ -247,6 +249,7 @@ impl Book {
     #[inline]
     fn put_at(&mut self, place: usize, value: u64) {
         if let Some(words) = &mut self.words {
+            // Between the stores around it: a process may be killed after any of them.
             compiler_fence(Ordering::Release);
             words[place] = checked(place, value);
             compiler_fence(Ordering::Release);

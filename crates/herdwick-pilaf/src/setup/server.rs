@@ -387,6 +387,7 @@ impl<D: Device> ServerEnd<D> {
                 Ok(region) => registered.push(region),
                 Err(error) => {
                     for region in registered {
+                        // The error that is returned is the first one.
                         let _ = device.free_region(port, region);
                     }
                     return Err(error);
@@ -417,6 +418,7 @@ impl<D: Device> ServerEnd<D> {
                 None => failed = Some(client.id),
                 Some(generation) if generation == current => {
                     if let Some(old) = client.old_table.take() {
+                        // A region that is not freed goes with the client's domain.
                         let _ = self.device.free_region(&mut self.port, old);
                     }
                 }

@@ -74,5 +74,6 @@ impl LeaseCounters {
 }
 
 pub(crate) fn count(counter: &AtomicU64) {
+    // Relaxed, as for all counters of leases: they order nothing.
     counter.fetch_add(1, Ordering::Relaxed);
 }
