@@ -19,7 +19,9 @@ pub(crate) fn illegal(py: Python<'_>, text: impl Into<String>) -> PyErr {
 
 /// `socket.timeout`, which is `TimeoutError` since Python 3.10.
 fn timeout(py: Python<'_>, text: String) -> PyErr {
-    let class = py.import("socket").and_then(|module| module.getattr("timeout"));
+    let class = py
+        .import("socket")
+        .and_then(|module| module.getattr("timeout"));
     let made = class.and_then(|class| class.call1((text,)));
     made.map_or_else(|error| error, PyErr::from_value)
 }
