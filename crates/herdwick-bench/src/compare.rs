@@ -11,7 +11,7 @@ use crate::{
     host::{LineRtt, Machine, Placement, ProcessCpu, line_rtt, pin},
     hostile::{Neighbour, NeighbourProcess},
     in_process::RunInProcess,
-    lines::{self, BareTarget, EndpointError, HerdTarget, clover},
+    lines::{self, BareTarget, EndpointError, HerdTarget, MemoryTarget, clover},
     measure::Bout,
     progress::on_own_thread,
     report::{BeforeAfter, FigureClass, Manifest, Outcome, Report, Run, SCHEMA, Subject},
@@ -100,7 +100,9 @@ fn flags(config: &Config) -> Vec<&'static str> {
     let offered = |fabric| config.fabrics.contains(&Fabric::Herd(fabric));
     let fabrics = herdwick::Fabric::ALL.into_iter();
     let flags = fabrics.flat_map(|fabric| fabric.serve_options(offered(fabric)));
-    flags.copied().collect()
+    let reads = config.systems.contains(&System::OneSided);
+    let reads = reads.then_some("--one-sided-reads");
+    flags.copied().chain(reads).collect()
 }
 
 /// Returns all contenders, in order. The second value is the reason why the best fabric is left out:
@@ -117,7 +119,9 @@ fn contenders(
     let (mut contenders, mut left_out) = (Vec::new(), None);
     for system in &config.systems {
         match (system, &config.fabrics[..]) {
-            (System::Beside(_), _) => contenders.push((*system, Fabric::BEST)),
+            (System::Beside(_) | System::OneSided, _) => {
+                contenders.push((*system, Fabric::BEST));
+            }
             (System::Bare, _) => contenders.push((*system, Fabric::BARE)),
             (
                 System::Echo
@@ -263,6 +267,9 @@ impl Comparison<'_> {
                 self.herd_targets(Fabric::BEST, server)
                     .and_then(|targets| self.herd_bout(name).run(targets, &mut traces, watch))
             }
+            ((System::OneSided, fabric), Some(server)) => self
+                .memory_targets(fabric, server)
+                .and_then(|targets| self.herd_bout(name).run(targets, &mut traces, watch)),
             ((System::Bare, _), _) => self
                 .bare_targets()
                 .and_then(|targets| self.echo_bout(name).run(targets, &mut traces, watch)),
@@ -289,6 +296,17 @@ impl Comparison<'_> {
         let transport = (fabric, self.config.request_path);
         let target =
             |_| HerdTarget::dial(&server.remote, transport, self.config.window, self.space);
+        (0..self.config.clients).map(target).collect()
+    }
+
+    fn memory_targets(
+        &self,
+        fabric: Fabric,
+        server: &Server,
+    ) -> Result<Vec<MemoryTarget>, BenchError> {
+        let transport = (fabric, self.config.request_path);
+        let target =
+            |_| MemoryTarget::dial(&server.remote, transport, self.config.window, self.space);
         (0..self.config.clients).map(target).collect()
     }
 

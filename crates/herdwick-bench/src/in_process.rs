@@ -69,7 +69,12 @@ impl VisitAll for RunInProcess<'_> {
                 let targets = clover::targets(devices, terms, space, cpus)?;
                 bout.run(targets, traces, watch)
             }
-            System::Echo | System::Bare | System::Herd | System::Crowded | System::Beside(_) => {
+            System::Echo
+            | System::Bare
+            | System::Herd
+            | System::OneSided
+            | System::Crowded
+            | System::Beside(_) => {
                 let path = config.request_path.unwrap_or_default();
                 let targets = EchoTarget::endpoints(devices, (path, window), space, cpus)?;
                 bout.run(targets, traces, watch)

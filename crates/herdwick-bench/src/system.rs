@@ -21,6 +21,8 @@ pub enum System {
     HerdPaper,
     /// A server.
     Herd,
+    /// A server, whose memory its clients read themselves.
+    OneSided,
     /// A server that also holds [`Config::idle_connections`](crate::Config::idle_connections).
     Crowded,
     /// A server whose client shares the host with this neighbour.
@@ -41,6 +43,7 @@ impl System {
             Self::Emulated(system) => system.name(),
             Self::HerdPaper => "herd-paper",
             Self::Herd | Self::Crowded => "herd",
+            Self::OneSided => "one-sided",
             Self::Beside(_) => "hostile",
         }
     }

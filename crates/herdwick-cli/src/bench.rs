@@ -445,6 +445,7 @@ impl BenchArgs {
             }
             System::Herd => &[bench::System::Herd],
             System::HerdPaper => &[bench::System::HerdPaper],
+            System::OneSided => &[bench::System::OneSided],
             System::Hostile => &[
                 bench::System::Beside(Neighbour::Scribbler),
                 bench::System::Beside(Neighbour::Spinner),

@@ -10,9 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use herdwick::{
-    Cause, Cluster, DialError, Error, Item, Login, MultiGet, Options, Put, TlsError, Ttl, Usage,
+    Cause, Cluster, DialError, Error, Item, Login, MultiGet, OneSidedReads, Options, Put, TlsError,
+    Ttl, Usage,
 };
 
 use crate::{exit::Exit, say, servers::Servers, tls::TlsArgs, units};
@@ -34,9 +35,33 @@ pub(crate) struct Access {
 pub(crate) struct GetArgs {
     #[command(flatten)]
     pub(crate) servers: Servers,
+    /// Whether values are read in the server's memory, where the server grants that: where it is faster, or
+    /// wherever it may be done, or never.
+    #[arg(long, value_enum, default_value_t)]
+    one_sided: OneSided,
     /// Keys to read.
     #[arg(required = true, value_name = "KEY")]
     keys: Vec<OsString>,
+}
+
+/// Which values are read in the server's memory.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum OneSided {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl GetArgs {
+    /// Sets what the command asks for.
+    pub(crate) fn set(&self, options: &mut Options) {
+        options.one_sided = match self.one_sided {
+            OneSided::Auto => OneSidedReads::Auto,
+            OneSided::Always => OneSidedReads::Always,
+            OneSided::Never => OneSidedReads::Never,
+        };
+    }
 }
 
 /// Store a value.

@@ -66,7 +66,10 @@ fn main() -> ExitCode {
             let serve = command.find_subcommand("serve");
             serve::run(&args, serve.unwrap_or(&command))
         }
-        Command::Get(args) => servers::run(&args.servers, |cluster| client::get(cluster, &args)),
+        Command::Get(args) => {
+            let set = |options: &mut herdwick::Options| args.set(options);
+            servers::run_with(&args.servers, set, |cluster| client::get(cluster, &args))
+        }
         Command::Set(args) => servers::run(&args.servers, |cluster| client::set(cluster, &args)),
         Command::Delete(args) => {
             servers::run(&args.servers, |cluster| client::delete(cluster, &args))

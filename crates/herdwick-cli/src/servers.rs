@@ -99,12 +99,27 @@ pub(crate) fn run(
     servers: &Servers,
     command: impl FnOnce(&mut Cluster) -> Result<Outcome, ClientFailure>,
 ) -> ExitCode {
+    run_with(servers, |_| {}, command)
+}
+
+/// As [`run`], with options that `set` changes.
+pub(crate) fn run_with(
+    servers: &Servers,
+    set: impl FnOnce(&mut Options),
+    command: impl FnOnce(&mut Cluster) -> Result<Outcome, ClientFailure>,
+) -> ExitCode {
     let connect = || {
-        let mut cluster = servers.names.cluster(servers.access.options()?)?;
+        let mut options = servers.access.options()?;
+        set(&mut options);
+        let mut cluster = servers.names.cluster(options)?;
         if servers.verbose {
             show_transports(&mut cluster);
         }
-        command(&mut cluster)
+        let outcome = command(&mut cluster);
+        if servers.verbose {
+            show_one_sided(&mut cluster);
+        }
+        outcome
     };
     conclude(connect(), &servers.names.server)
 }
@@ -134,6 +149,26 @@ fn show_transports(cluster: &mut Cluster) {
             Some(transport) if is_one => say::complain(transport),
             Some(transport) => say::complain(format_args!("{node}: {transport}")),
             None => {}
+        }
+    }
+}
+
+/// Prints how many values were read in each server's memory, if any were looked up there.
+fn show_one_sided(cluster: &mut Cluster) {
+    let is_one = cluster.servers().count() == 1;
+    for (node, client) in cluster.servers() {
+        let Some(counters) = client.session().and_then(Session::one_sided) else {
+            continue;
+        };
+        let looked_up: u64 = counters.iter().map(|(_, count)| count).sum();
+        let read = counters.hits;
+        if looked_up == 0 {
+            continue;
+        }
+        let told = format!("{read} of {looked_up} read in the server's memory (one-sided)");
+        match is_one {
+            true => say::complain(told),
+            false => say::complain(format_args!("{node}: {told}")),
         }
     }
 }

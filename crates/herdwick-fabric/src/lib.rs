@@ -223,8 +223,7 @@ pub trait Device {
         self.remote(port, region).map(|_| PdTicket::default())
     }
 
-    /// Makes a region that the peer of `pd` has exported reachable through `pd`, until it is freed.
-    /// The ticket is not trusted.
+    /// Makes a region that the peer of `pd` has exported reachable through `pd`; the ticket is not trusted.
     ///
     /// # Errors
     /// A malformed ticket, or an error of the operating system.
@@ -236,6 +235,11 @@ pub trait Device {
     ) -> Result<(), ImportError> {
         let _ = (port, pd, ticket);
         Ok(())
+    }
+
+    /// Returns the memory of a region that was imported, for loads without verbs, if it is mapped here.
+    fn imported(&self, _port: &Self::Port, _pd: PdId, _rkey: Rkey) -> Option<Span> {
+        None
     }
 
     /// Deregisters a region. Its rkey is invalid once the call returns.

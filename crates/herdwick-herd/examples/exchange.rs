@@ -17,6 +17,7 @@ use herdwick_check::Rng;
 use herdwick_fabric::Device;
 use herdwick_herd::{
     ClientEnd, ClientSetup, ClientTerms, Outcome, RequestPath, ServerEnd, ServerTerms,
+    handshake::WorkerTickets,
     hello::Grant,
     wire::{Epoch, ReplyStatus, Window},
 };
@@ -107,7 +108,11 @@ fn connect(window: Window) -> (ServerEnd<ShmPort>, ClientEnd<ShmPort>) {
         deadline: NEVER,
     };
     let mut client = ClientSetup::open(&guest, 1, &terms).expect("a client");
-    let accept = client.accept(&guest, &grant, vec![ticket]);
+    let tickets = WorkerTickets {
+        domain: ticket,
+        store: None,
+    };
+    let accept = client.accept(&guest, &grant, vec![tickets]);
     for peer in accept.expect("the grant").workers {
         server
             .admit(&host, &resources, &peer, epoch, REPLY_BYTES_MAX)

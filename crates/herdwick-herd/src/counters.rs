@@ -24,6 +24,8 @@ counters! {
         /// CANCELs that had no answer to repeat: of requests that were not seen before, and are not
         /// executed, of GETs, and those that a client tries the fabric with.
         canceled,
+        /// Reports of reads that clients made in the store's memory themselves.
+        read_reports,
         /// Retries with another operation than the remembered one: dropped.
         retries_changed,
         /// Lines of another lease: dropped.

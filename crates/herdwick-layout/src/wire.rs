@@ -7,12 +7,14 @@ mod control;
 mod encode;
 mod fields;
 mod reply;
+mod report;
 mod request;
 
 pub use control::{ATTEMPTS, Control, Epoch, OpCode, SEQUENCES, Sequence, Stamp};
 pub use encode::{Unencodable, encode};
 pub use fields::*;
 pub use reply::{ReplyHead, ReplyStatus, imm, split_imm};
+pub use report::{REPORT_HASHES_MAX, decode_report, encode_report};
 pub use request::{BadRequest, Body, Line, decode};
 
 /// Slots that a client has at one worker: a power of two, at most [`Window::MAX`].

@@ -2,8 +2,13 @@
 
 use std::io;
 
-use herdwick_layout::{bucket::Bucket, published::Geometry};
+use herdwick_layout::{
+    bucket::{Bucket, Offset},
+    item::bit,
+    published::Geometry,
+};
 use herdwick_mem::{Arena, Published, PublishedFile};
+use herdwick_request::ReadReport;
 
 use crate::{
     Store, StoreConfig, StoreError, index::Index, items::Items, segments::Readers, shape::Shape,
@@ -23,7 +28,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn published(config: &StoreConfig) -> Result<(Self, Published), StoreError> {
-        let head = HEAD + config.memory_bytes / SEGMENT_WORDS;
+        let head = Self::readers_bytes(config.memory_bytes);
         let rest = StoreConfig {
             memory_bytes: config.memory_bytes.saturating_sub(head),
             ..*config
@@ -43,10 +48,49 @@ impl Store {
         Ok((store, published))
     }
 
+    /// Returns how many of `memory_bytes` of published memory are for readers alone, at most.
+    #[must_use]
+    pub fn readers_bytes(memory_bytes: usize) -> usize {
+        HEAD + memory_bytes / SEGMENT_WORDS
+    }
+
     /// Has readers tell the store's seconds by this host's monotonic clock, of which second 0 began at so
     /// many nanoseconds; with 0 they tell none, and read no item that has a deadline.
     pub fn set_readers_clock(&mut self, clock: u64) {
         self.segments.readers.set_clock(clock);
+    }
+}
+
+impl Store {
+    /// Counts a use of each item that was read in this memory. Hashes alone name them: that of another item
+    /// with the same tag in the same bucket counts a use of that.
+    pub(crate) fn note_uses(&mut self, report: &ReadReport<'_>) {
+        for hash in report.hashes() {
+            self.index.prefetch_first(hash);
+        }
+        for hash in report.hashes() {
+            if let Some((_, at)) = self.index.guess_first(hash) {
+                self.items.prefetch(at);
+            }
+        }
+        for hash in report.hashes() {
+            let place = self.index.find(hash, |_| true);
+            if let Some((_, at)) = place.filter(|(_, at)| !self.gone(*at)) {
+                self.use_item(at);
+            }
+        }
+    }
+
+    /// Marks an item as read now.
+    fn use_item(&mut self, at: Offset) {
+        let before = self.items.header(at);
+        let bits = self.count_use(at, before.bits | bit::FETCHED);
+        if before.last_access(self.now) != self.now {
+            self.items.set_last_access(at, self.now);
+        }
+        if bits != before.bits {
+            self.items.set_bits(at, bits);
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use herdwick_layout::{
 };
 use herdwick_mem::Arena;
 use herdwick_request::{
-    Clock, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second, Sink, Status,
+    Clock, Execute, HashKey, Item, KEY_BYTES_MAX, Op, ReadReport, Reply, Request, Second, Sink,
+    Status,
 };
 
 use crate::{
@@ -66,6 +67,11 @@ impl Execute for Store {
     #[inline]
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         self.execute_hashed(clock, batch, Hashes::Claimed, sink);
+    }
+
+    fn note_reads(&mut self, clock: Clock, report: &ReadReport<'_>) {
+        self.tick(clock.second);
+        self.note_uses(report);
     }
 }
 

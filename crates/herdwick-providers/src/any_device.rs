@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use herdwick_fabric::{
     Access, AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
     Endpoint, ImportError, OpenError, PdId, PdRoom, PdTicket, PortHealth, PortLimits, QpId, QpSpec,
-    QpState, RegionId, RegionSpec, Released, Remote, Scope, SharedMemory, Sharing, Source,
+    QpState, RegionId, RegionSpec, Released, Remote, Rkey, Scope, SharedMemory, Sharing, Source,
 };
 use herdwick_mem::Span;
 
@@ -123,6 +123,15 @@ macro_rules! devices {
                         device.is_at(port, pd, endpoints, host)
                     })*
                     _ => false,
+                }
+            }
+
+            fn imported(&self, port: &AnyPort, pd: PdId, rkey: Rkey) -> Option<Span> {
+                match (self, port) {
+                    $((Self::$name(device), AnyPort::$name(port)) => {
+                        device.imported(port, pd, rkey)
+                    })*
+                    _ => None,
                 }
             }
 

@@ -249,11 +249,35 @@ impl<F: FnMut(usize, &Reply<'_>)> Sink for F {
     }
 }
 
+/// What a client reports of reads that it made in the store's memory itself.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadReport<'a> {
+    /// Reads since the last report that found an item.
+    pub hits: u32,
+    /// Hashes of the keys of some of them, little-endian.
+    pub hashes: &'a [[u8; 8]],
+}
+
+impl ReadReport<'_> {
+    /// Returns the hashes.
+    #[inline]
+    pub fn hashes(&self) -> impl Iterator<Item = KeyHash> {
+        let hashes = self.hashes.iter();
+        hashes.map(|bytes| KeyHash(u64::from_le_bytes(*bytes)))
+    }
+}
+
 /// An executor of request batches: the store, or an echo that measures everything around it.
 pub trait Execute {
     /// Executes the requests of `batch` in order, with the result of one at a time, and calls
     /// `sink` once for each request that it has room for.
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink);
+
+    /// Notes reads that were made without it. An executor whose memory is not read does nothing.
+    #[inline]
+    fn note_reads(&mut self, clock: Clock, report: &ReadReport<'_>) {
+        let _ = (clock, report);
+    }
 }
 
 /// An executor whose two memory accesses for a request, bucket and item, can be prefetched by a caller that

@@ -59,8 +59,8 @@ pub use settings::{
     WORKERS_MAX,
     auth_error::AuthError,
     config::{
-        Config, CrawlerConfig, Engine, Leases, Offers, PORT, Protocol, SaslUsers, ShutdownHook,
-        Timeouts,
+        Config, CrawlerConfig, Engine, Leases, Offers, OneSidedReads, PORT, Protocol, SaslUsers,
+        ShutdownHook, Timeouts,
     },
     error::StartError,
     file_error::MemoryFileError,

@@ -49,7 +49,7 @@ use crate::{
         worker::{EVENTS, Worker, WorkerState},
     },
     settings::{
-        config::Config,
+        config::{Config, OneSidedReads},
         error::{StartError, refused},
         listen_address::Address,
         tuning::Tuning,
@@ -178,6 +178,7 @@ fn hello(
         item_bytes_max: config.item_bytes_max,
         path: RequestPath::default(),
         engine: config.engine.word().map(str::to_owned),
+        one_sided: config.one_sided_reads != OneSidedReads::Off,
         fabrics: Vec::new(),
     };
     let path = config.request_path;
@@ -402,7 +403,7 @@ impl Server {
             ))];
             for end in ends.next().into_iter().flatten() {
                 let (place, clock) = ((index, self.workers), (stores.hash_key, inputs.timer));
-                fronts.push(leases.front(place, inputs.fabrics, end, clock)?);
+                fronts.push(leases.front(place, inputs.fabrics, end, clock, &stores.published)?);
             }
             for (number, front) in fronts.iter_mut().enumerate() {
                 front

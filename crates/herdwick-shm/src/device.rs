@@ -13,7 +13,7 @@ use std::{
 use herdwick_fabric::{
     Access, AddressHandle, Atomics, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
     Endpoint, INLINE_RECEIVE, ImportError, OpenError, PdId, PdRoom, PdTicket, PortLimits, QpId,
-    QpSpec, QpState, RegionId, RegionSpec, Released, Remote, SLOTS_MAX, Scope, SharedMemory,
+    QpSpec, QpState, RegionId, RegionSpec, Released, Remote, Rkey, SLOTS_MAX, Scope, SharedMemory,
     Sharing, Slab, Source,
 };
 
@@ -32,8 +32,7 @@ use crate::{
     wakeup::{Wakeup, WakeupSet},
 };
 
-/// Size of a protection domain's memory, by use; in bytes, rounded up to pages. Unused memory is
-/// not allocated.
+/// Bytes of a domain's memory, by use, rounded up to pages. Unused memory is not allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PdSize {
     /// Regions of the host that the client may WRITE, and rings into the host's queue pairs.
@@ -411,6 +410,10 @@ impl Device for ShmDevice {
         ticket: PdTicket,
     ) -> Result<(), ImportError> {
         shared::import(port, pd, ticket)
+    }
+
+    fn imported(&self, port: &ShmPort, pd: PdId, rkey: Rkey) -> Option<herdwick_mem::Span> {
+        shared::imported(port, pd, rkey)
     }
 
     fn free_region(&self, port: &mut ShmPort, region: RegionId) -> Result<(), ControlError> {

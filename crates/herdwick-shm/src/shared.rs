@@ -100,6 +100,12 @@ pub(crate) fn export(port: &ShmPort, region: RegionId) -> Result<PdTicket, Contr
     })
 }
 
+/// Returns the memory that [`import`] has mapped under this rkey.
+pub(crate) fn imported(port: &ShmPort, pd: PdId, rkey: Rkey) -> Option<Span> {
+    let span = port.pds.get(pd.0)?.shared.get(rkey)?;
+    Some(span.clone())
+}
+
 /// Maps what [`export`] named, for a client. Trusts nothing in the ticket.
 pub(crate) fn import(port: &mut ShmPort, pd: PdId, ticket: PdTicket) -> Result<(), ImportError> {
     let pd = port.pds.get_mut(pd.0).ok_or(ControlError::Unknown(PD))?;

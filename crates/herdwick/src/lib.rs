@@ -65,8 +65,8 @@ pub use cluster::{
 pub use connection::Connection;
 pub use error::{Cause, DialError, Error, OsError, Usage};
 pub use fallback::{Fallback, LeaseRefusal};
-pub use herd::Direct;
-pub use options::{DialOptions, Fabric, Login, Options, RequestPath};
+pub use herd::{Direct, OneSidedCounters};
+pub use options::{DialOptions, Fabric, Login, OneSidedReads, Options, RequestPath};
 pub use poll_descriptor::PollDescriptor;
 pub use pool::{Pool, Pooled};
 pub use request::{Key, Mode, Op, Put, Ttl};

@@ -27,11 +27,26 @@ pub struct Options {
     /// Requests in flight at each worker over a fabric: rounded up to a power of two, at most 256;
     /// the server may grant fewer.
     pub window: usize,
+    /// Whether reads look in the server's memory first, where the server grants that.
+    pub one_sided: OneSidedReads,
     /// Sent to a server that requires a password (memcached's `-Y`), and to no other.
     pub login: Option<Login>,
     /// TLS on the connection; `None`: in plain text. With it no fabric is used that leaves the
     /// host, for none is encrypted.
     pub tls: Option<Tls>,
+}
+
+/// Whether a client on the server's host reads items in the server's memory itself (`herdwick serve
+/// --one-sided-reads`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OneSidedReads {
+    /// Where that is faster.
+    #[default]
+    Auto,
+    /// Wherever it may. What it cannot judge there it requests from the server.
+    Always,
+    /// Never: each read is a request.
+    Never,
 }
 
 /// A user and a password. `Debug` prints neither.
@@ -74,6 +89,7 @@ impl Default for Options {
             request_path: None,
             dial: DialOptions::default(),
             window: 32,
+            one_sided: OneSidedReads::Auto,
             login: None,
             tls: None,
         }

@@ -6,7 +6,8 @@ use herdwick_fabric::Port;
 use herdwick_mem::ForkMark;
 
 use crate::{
-    Address, Answer, Cause, DialError, Direct, Fallback, Key, Op, Options, PollDescriptor, Ticket,
+    Address, Answer, Cause, DialError, Direct, Fallback, Key, OneSidedCounters, Op, Options,
+    PollDescriptor, Ticket,
     sleep::Sleep,
     text::{Command, When},
     transports::OpenTransport,
@@ -204,6 +205,14 @@ impl Session {
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.transport.name()
+    }
+
+    /// What became of the reads that were looked up in the server's memory; `None` where this session may not
+    /// read it: the server does not publish it (`--one-sided-reads`), or not to this user, or
+    /// [`Options::one_sided`] forbids it.
+    #[must_use]
+    pub fn one_sided(&self) -> Option<OneSidedCounters> {
+        self.transport.one_sided()
     }
 
     /// Why it does not go by a better transport that the server offers, if there is one; by text,

@@ -2,6 +2,7 @@
 
 use std::{os::fd::BorrowedFd, time::Duration};
 
+use herdwick_fabric::{Armed, CqId, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Most descriptors of one session: the fabric's and the lease socket's.
@@ -69,4 +70,29 @@ fn sleep(fds: &mut [PollFd<'_>], limit: Duration) {
     let limit = Timespec::try_from(limit).ok();
     // An interrupted wait is a short one; every caller must expect that.
     let _ = poll(fds, limit.as_ref());
+}
+
+/// Sleeps until there is a completion in `cq`, or `limit` has passed.
+pub(crate) fn doze(port: &mut impl Port, cq: CqId, limit: Duration) {
+    if port.arm(cq) == Armed::Yes
+        && let Some(fd) = port.wait_fd()
+    {
+        Sleep::on_one((fd, PollFlags::IN), limit).run();
+    }
+    port.disarm(cq);
+}
+
+/// Time that a wait spins before it sleeps (busy polling). A round trip takes a microsecond or two,
+/// a sleeping worker some tens more to wake; sleeping meanwhile would add this thread's own wakeup.
+/// A longer wait means that the worker is busy with something else.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// Returns [`SPIN`], or zero where the worker would have to wait for this very CPU.
+pub(crate) fn spin() -> Duration {
+    let cpus = std::thread::available_parallelism();
+    if cpus.is_ok_and(|cpus| cpus.get() > 1) {
+        SPIN
+    } else {
+        Duration::ZERO
+    }
 }

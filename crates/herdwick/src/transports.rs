@@ -11,7 +11,8 @@ use herdwick_herd::{
 use herdwick_providers::{self as providers, AnyPort, Dial, Visit};
 
 use crate::{
-    Address, Answer, Cause, DialError, Fabric, Fallback, Key, Op, Options, Ticket,
+    Address, Answer, Cause, DialError, Fabric, Fallback, Key, OneSidedCounters, OneSidedReads, Op,
+    Options, Ticket,
     clover::{self, AskedClover, Clover, TakenClover},
     due::Due,
     hello::{self, CLOVER, Said},
@@ -58,7 +59,8 @@ impl OpenTransport {
                         let memcached = Memcached::new(stream, options.value_bytes_max);
                         let transport = match leased {
                             Leased::Herd(taken) => {
-                                let herd = Herd::new(*taken, key, memcached, port);
+                                let mode = options.one_sided;
+                                let herd = Herd::new(*taken, key, memcached, port, mode);
                                 Self::Herd(fabric, Box::new(herd))
                             }
                             Leased::Clover(taken) => {
@@ -188,6 +190,13 @@ impl OpenTransport {
         }
     }
 
+    pub(crate) fn one_sided(&self) -> Option<OneSidedCounters> {
+        match self {
+            Self::Memcached(_) | Self::Clover(..) => None,
+            Self::Herd(_, transport) => transport.one_sided(),
+        }
+    }
+
     pub(crate) fn direct(&mut self) -> Option<Direct<'_, AnyPort>> {
         match self {
             Self::Memcached(_) | Self::Clover(..) => None,
@@ -258,6 +267,8 @@ fn take(
         token: lease.token,
         path: lease.path.unwrap_or(offer.path),
         slots: slots as u32,
+        reads: offer.one_sided && options.one_sided != OneSidedReads::Never,
+        value_bytes_max: options.value_bytes_max,
     };
     let taken = socket.map_err(LeaseError::from).and_then(|socket| {
         if offer.engine.is_some() {

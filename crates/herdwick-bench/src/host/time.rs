@@ -25,6 +25,10 @@ impl Stopwatch {
 }
 
 /// Returns the CPU time that this thread has used, in nanoseconds.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a benchmark is a shell: it reads the clocks"
+)]
 #[must_use]
 pub(crate) fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -89,6 +89,7 @@ impl Prey {
             token: offer.token,
             window: WINDOW as u32,
             reply_bytes_max: REPLY_BYTES_MAX as u32,
+            reads: false,
         });
         socket.write_all(&claim)?;
         let ClientEvent::Granted(grant, tickets) = receive(&socket, &mut shake)? else {
@@ -98,7 +99,7 @@ impl Prey {
         let epoch = Epoch::new(grant.epoch).ok_or(FrameError::Body)?;
         let (device, path) = (ShmDevice::client(), RequestPath::UcWrite);
         let mut client = BenchClient::new(device, (path, window), epoch, grant.workers.len())?;
-        let memory = tickets.iter().map(|ticket| writable(&ticket.fds));
+        let memory = tickets.iter().map(|worker| writable(&worker.domain.fds));
         let memory = memory.collect::<Result<_, _>>()?;
         let accept = client.accept(&grant, tickets)?;
         socket.write_all(&shake.accept(&accept))?;

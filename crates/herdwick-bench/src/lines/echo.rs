@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use herdwick_fabric::{Device, Port};
 use herdwick_herd::{
     Echo, RequestPath, ServerEnd, ServerTerms,
+    handshake::WorkerTickets,
     hello::Grant,
     wire::{Epoch, Window},
 };
@@ -127,7 +128,11 @@ impl<D: Device> Host<D> {
             workers: vec![end.grant(device, &resources, blob, fds)?],
         };
         let mut client = BenchClient::new(client, (path, window), epoch(), 1)?;
-        for peer in client.accept(&grant, vec![ticket])?.workers {
+        let tickets = WorkerTickets {
+            domain: ticket,
+            store: None,
+        };
+        for peer in client.accept(&grant, vec![tickets])?.workers {
             end.admit(device, &resources, &peer, epoch(), REPLY_BYTES_MAX)?;
         }
         client.finish()

@@ -5,9 +5,10 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{ControlError, Device, PdTicket, Port, PostError};
+use herdwick_fabric::{ControlError, Device, Port, PostError};
 use herdwick_herd::{
     ClientEnd, ClientSetup, ClientSide, ClientTerms, Refused, RequestPath, SetupError,
+    handshake::WorkerTickets,
     hello::{Accept, Grant},
     wire::{Epoch, Window},
 };
@@ -178,7 +179,7 @@ impl<D: Device> BenchClient<D> {
     pub(crate) fn accept(
         &mut self,
         grant: &Grant,
-        tickets: Vec<PdTicket>,
+        tickets: Vec<WorkerTickets>,
     ) -> Result<Accept, EndpointError> {
         Ok(self.endpoints.accept(&self.device, grant, tickets)?)
     }

@@ -9,6 +9,7 @@ mod endpoints;
 pub(crate) mod farm;
 mod get_or_put;
 mod instant;
+mod memory_reads;
 mod one_sided;
 mod paper;
 pub(crate) mod pilaf;
@@ -32,6 +33,7 @@ pub(crate) use echo::EchoTarget;
 pub use endpoints::EndpointError;
 pub(crate) use endpoints::{BenchClient, REPLY_BYTES_MAX};
 pub(crate) use instant::generator_ns;
+pub(crate) use memory_reads::MemoryTarget;
 pub(crate) use paper::{DEADLINE, PaperSizes, PaperTarget};
 
 /// A session over a fabric, with a lease granted by the server.

@@ -17,7 +17,10 @@ const READERS: [(&str, OptionReaders); 24] = [
     }),
     ("bare", serves),
     ("server", |system| {
-        matches!(system, System::Herd | System::Hostile | System::Idle)
+        matches!(
+            system,
+            System::Herd | System::OneSided | System::Hostile | System::Idle
+        )
     }),
     ("workload", serves),
     ("get_share", serves),
@@ -34,7 +37,10 @@ const READERS: [(&str, OptionReaders); 24] = [
     ("inline_below", |system| system == System::HerdPaper),
     ("replicas", |system| system == System::Clover),
     ("request_path", |system| {
-        matches!(system, System::Echo | System::Herd | System::Hostile)
+        matches!(
+            system,
+            System::Echo | System::Herd | System::OneSided | System::Hostile
+        )
     }),
     ("connections", is_herd),
     ("idle_connections", is_herd),
@@ -68,7 +74,7 @@ fn in_process(system: System) -> bool {
 
 /// Whether clients send it a mix of requests.
 fn serves(system: System) -> bool {
-    in_process(system) || matches!(system, System::Herd | System::Hostile)
+    in_process(system) || matches!(system, System::Herd | System::OneSided | System::Hostile)
 }
 
 fn loaded(system: System) -> bool {
@@ -86,7 +92,7 @@ fn timed(system: System) -> bool {
 fn has_store(system: System) -> bool {
     matches!(
         system,
-        System::Store | System::Herd | System::Hostile | System::Idle
+        System::Store | System::Herd | System::OneSided | System::Hostile | System::Idle
     )
 }
 
@@ -95,7 +101,7 @@ const OF_OWN_SERVER: [(&str, OptionReaders); 2] = [
     ("workers", |system| {
         matches!(
             system,
-            System::Herd | System::Hostile | System::Idle | System::Verbs
+            System::Herd | System::OneSided | System::Hostile | System::Idle | System::Verbs
         )
     }),
     ("memory", has_store),

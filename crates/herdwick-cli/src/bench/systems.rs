@@ -27,6 +27,9 @@ pub(super) enum System {
     HerdPaper,
     /// The whole server.
     Herd,
+    /// The whole server, with --one-sided-reads: clients read items in its memory themselves, over shared
+    /// memory. Beside herd it shows what each GET takes of both ends' CPUs.
+    OneSided,
     /// The server, while a process on the host overwrites its own shared memory with random words;
     /// compared with one that only uses as much CPU.
     Hostile,

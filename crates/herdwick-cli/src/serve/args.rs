@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
 use herdwick_providers::{DeviceSelector, ROCE_PORT, Verbs, VerbsOptions};
-use herdwick_server::{Engine, Growth, PORT, Pin, Protocol, RequestPath};
+use herdwick_server::{Engine, Growth, OneSidedReads, PORT, Pin, Protocol, RequestPath};
 
 use crate::units;
 
@@ -187,6 +187,11 @@ pub(crate) struct ServeArgs {
     /// -a with -s, else 0700]
     #[arg(long = "shm-mode", value_name = "MODE", value_parser = octal)]
     pub(super) shm_mode: Option<u32>,
+    /// Let Herdwick clients on this host read items in the server's memory, without the server: those of the
+    /// server's user (owner, which is meant without a value), or each that may use shared memory (all). Such a
+    /// client can read all items. Not with -e
+    #[arg(long = "one-sided-reads", value_name = "off|owner|all", default_value = "off", num_args = 0..=1, default_missing_value = "owner", value_parser = readers)]
+    pub(super) one_sided_reads: OneSidedReads,
     /// Find the keys requested most, and show this many by "stats hotkeys": 1 to 64, or off
     #[arg(long = "hot-keys", value_name = "N|off", default_value = "16", value_parser = hot_keys)]
     pub(super) hot_keys: usize,
@@ -366,6 +371,12 @@ fn engine(text: &str) -> Result<Engine, String> {
         "clover" => Ok(Engine::Clover),
         _ => Err("give herd, slab or clover".into()),
     }
+}
+
+fn readers(text: &str) -> Result<OneSidedReads, String> {
+    let all = [OneSidedReads::Off, OneSidedReads::Owner, OneSidedReads::All];
+    let named = all.into_iter().find(|readers| readers.name() == text);
+    named.ok_or_else(|| "give off, owner or all".into())
 }
 
 fn protocol(text: &str) -> Result<Protocol, String> {

@@ -312,6 +312,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         pin: args.pin.clone(),
         verbosity: args.verbosity,
         leases: args.shm.then(|| leases(args)),
+        one_sided_reads: args.one_sided_reads,
         fabrics: ListenOptions {
             roce: args.roce.0,
             roce_keyed: args.roce_keyed,

@@ -12,6 +12,7 @@ mod exit;
 mod figures;
 mod leavers;
 mod memory;
+mod one_sided;
 mod restart;
 mod sasl;
 mod secure;

@@ -214,6 +214,7 @@ fn h07_h08_wrong_or_replayed_tokens_are_refused() {
             token,
             window: 8,
             reply_bytes_max: 4096,
+            reads: false,
         };
         step.say(&claim.to_frame());
         let (kind, body, fds) = step.hear();

@@ -75,6 +75,7 @@ fn claimant(address: &str) -> (TcpStream, Vec<u8>) {
         token: offer.fabric("roce").expect("it is offered").token,
         window: WINDOW as u32,
         reply_bytes_max: 4096,
+        reads: false,
     };
     let stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();

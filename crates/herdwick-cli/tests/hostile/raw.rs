@@ -515,6 +515,7 @@ impl Step {
             token: self.token,
             window: window as u32,
             reply_bytes_max: 4096,
+            reads: false,
         }
     }
 
@@ -531,7 +532,7 @@ impl Step {
             panic!("{event:?}");
         };
         self.shake = Some(shake);
-        let fds = tickets.into_iter().flat_map(|ticket| ticket.fds);
+        let fds = tickets.into_iter().flat_map(|worker| worker.domain.fds);
         (grant, fds.collect())
     }
 

@@ -1,15 +1,17 @@
-//! Probes: cancellations of nothing that show whether requests and replies travel.
+//! What is no request: probes, cancellations of nothing that show whether requests and replies travel, and
+//! reports of reads that were made without the server.
 
 use std::time::Duration;
 
 use herdwick_fabric::Port;
+use herdwick_request::KeyHash;
 
 use super::{
     ClientSide,
     channel::{Channel, SlotState},
     nanos,
 };
-use crate::wire::{Line, Stamp};
+use crate::wire::{LINE_BYTES, Line, REQUEST_BYTES_MAX, Stamp, encode_report};
 
 impl ClientSide {
     /// Sends every worker a cancellation of nothing. It changes nothing, and is answered and
@@ -24,7 +26,47 @@ impl ClientSide {
     }
 }
 
+impl ClientSide {
+    /// Reports to a worker `hits` reads in its store's memory, and the hashes of the keys of some of them, at
+    /// least one. Returns whether the report was accepted: it leaves room for a request. Its outcome carries
+    /// `token`.
+    pub fn report(&mut self, worker: usize, hits: u32, hashes: &[KeyHash], token: u64) -> bool {
+        let channel = self.channels.get_mut(worker);
+        channel.is_some_and(|channel| channel.report(hits, hashes, token))
+    }
+}
+
 impl Channel {
+    fn report(&mut self, hits: u32, hashes: &[KeyHash], token: u64) -> bool {
+        let Some(first) = hashes.first() else {
+            return false;
+        };
+        if self.in_flight + 1 >= self.slots.len() || !self.has_room() {
+            return false;
+        }
+        let index = self.next_free();
+        let slot = &mut self.slots[index];
+        let stamp = Stamp::new(self.spec.epoch, slot.sequence);
+        let body = &mut self.overflow[..];
+        let len = encode_report(hits, hashes, stamp, &mut self.lines[index], body);
+        if len > 0 {
+            let at = index * REQUEST_BYTES_MAX + LINE_BYTES;
+            self.stage.write_bytes(at, &body[..len]);
+        }
+        slot.token = token;
+        slot.overflow_len = len as u16;
+        slot.attempts = 0;
+        // It changes nothing that a request would see.
+        slot.is_read = true;
+        slot.deadline = u64::MAX;
+        slot.state = SlotState::Queued;
+        let bucket = self.keys.bucket(*first);
+        self.keys.take_slot(index, bucket, true);
+        self.in_flight += 1;
+        self.enqueue(index);
+        true
+    }
+
     fn probe(&mut self, retry_at: u64) {
         if !self.has_room() {
             return;

@@ -31,12 +31,21 @@ enum ClientState {
 /// A complete message from the server.
 #[derive(Debug)]
 pub enum ClientEvent {
-    /// A lease, and the ticket of each worker's domain, in the order of [`Grant::workers`].
-    Granted(Grant, Vec<PdTicket>),
+    /// A lease, and the tickets of each worker, in the order of [`Grant::workers`].
+    Granted(Grant, Vec<WorkerTickets>),
     /// A lease of another engine than HERD: its parts, each with its descriptors.
     Parts(Vec<PdTicket>),
     /// Requests may be written.
     Go,
+}
+
+/// The tickets of one worker.
+#[derive(Debug)]
+pub struct WorkerTickets {
+    /// That of its domain.
+    pub domain: PdTicket,
+    /// That of its store, if it is granted.
+    pub store: Option<PdTicket>,
 }
 
 /// Why there is no lease. The socket must be closed.
@@ -118,16 +127,22 @@ impl ClientHandshake {
             Kind::Parts => {
                 let Parts(parts) = Parts::parse(body)?;
                 self.state = ClientState::Granted;
-                let parts = parts.into_iter().map(|part| (part.blob, part.fds));
-                let parts = tickets(parts, std::mem::take(&mut self.fds));
-                Ok(Some(ClientEvent::Parts(parts)))
+                let mut fds = std::mem::take(&mut self.fds).into_iter();
+                let parts = parts.iter();
+                let parts = parts.map(|part| ticket(&part.blob, part.fds, &mut fds));
+                Ok(Some(ClientEvent::Parts(parts.collect())))
             }
             _ => {
                 let grant = Grant::parse(body)?;
                 self.state = ClientState::Granted;
+                let mut fds = std::mem::take(&mut self.fds).into_iter();
                 let workers = grant.workers.iter();
-                let workers = workers.map(|worker| (worker.ticket.clone(), worker.fds));
-                let tickets = tickets(workers, std::mem::take(&mut self.fds));
+                let workers = workers.map(|worker| WorkerTickets {
+                    domain: ticket(&worker.ticket, worker.fds, &mut fds),
+                    store: (worker.store.as_ref())
+                        .map(|store| ticket(&store.ticket, store.fds, &mut fds)),
+                });
+                let tickets = workers.collect();
                 Ok(Some(ClientEvent::Granted(grant, tickets)))
             }
         }
@@ -153,15 +168,13 @@ impl ClientHandshake {
     }
 }
 
-/// Deals the descriptors out, as many as each blob has, in order. Where there are too few, a provider
-/// finds its ticket malformed.
-fn tickets(blobs: impl Iterator<Item = (Vec<u8>, u8)>, fds: Vec<OwnedFd>) -> Vec<PdTicket> {
-    let mut fds = fds.into_iter();
-    let ticket = blobs.map(|(blob, count)| PdTicket {
+/// Makes a ticket with its number of the frame's descriptors, which are dealt out in order. Where there are
+/// too few, a provider finds its ticket malformed.
+fn ticket(blob: &[u8], count: u8, fds: &mut impl Iterator<Item = OwnedFd>) -> PdTicket {
+    PdTicket {
         fds: fds.by_ref().take(count.into()).collect(),
-        blob,
-    });
-    ticket.collect()
+        blob: blob.to_vec(),
+    }
 }
 
 #[cfg(test)]
@@ -175,7 +188,7 @@ mod tests {
     use crate::{
         Announce,
         handshake::{ServerEvent, ServerHandshake},
-        hello::{Go, Part, Token, WorkerAccept, WorkerGrant},
+        hello::{Go, Part, StoreGrant, Token, WorkerAccept, WorkerGrant},
     };
 
     fn claim() -> Claim {
@@ -183,6 +196,7 @@ mod tests {
             token: Token([1; 16]),
             window: 16,
             reply_bytes_max: 4096,
+            reads: false,
         }
     }
 
@@ -200,6 +214,12 @@ mod tests {
             announce: Announce::Never,
             requests: endpoint,
             replies: endpoint,
+            store: Some(StoreGrant {
+                fds: 2 - fds,
+                memory: remote,
+                now: 7,
+                ticket: vec![fds; 9],
+            }),
         };
         Grant {
             epoch: 3,
@@ -252,14 +272,19 @@ mod tests {
             let event = server.handle_input(NOW, &bytes);
             assert_eq!(event, Ok(Some(ServerEvent::Claim(claim()))));
             server.granted();
-            let event = feed(&mut client, &grant().to_frame(), descriptors(3), step);
+            let event = feed(&mut client, &grant().to_frame(), descriptors(4), step);
             let Ok(ClientEvent::Granted(granted, tickets)) = event else {
                 panic!("{event:?}");
             };
             assert_eq!(granted, grant());
-            let counts: Vec<_> = tickets.iter().map(|ticket| ticket.fds.len()).collect();
-            assert_eq!(counts, [1, 2]);
-            assert_eq!((client.wanted(), &tickets[1].blob[..]), (0, &[2; 20][..]));
+            let count = |worker: &WorkerTickets| {
+                let store = worker.store.as_ref().map(|store| store.fds.len());
+                (worker.domain.fds.len(), store)
+            };
+            let counts: Vec<_> = tickets.iter().map(count).collect();
+            assert_eq!(counts, [(1, Some(1)), (2, Some(0))]);
+            let blob = &tickets[1].domain.blob[..];
+            assert_eq!((client.wanted(), blob), (0, &[2; 20][..]));
             let event = server.handle_input(NOW, &client.accept(&accept()));
             assert_eq!(event, Ok(Some(ServerEvent::Accept(accept()))));
             server.connected(NOW);
@@ -326,7 +351,7 @@ mod tests {
         shake.handle_input(&frame[..4], descriptors(1)).unwrap();
         assert!(out_of_place(&mut shake, &frame[4..8], 1), "a later byte");
         let (mut shake, _) = ClientHandshake::new(&claim());
-        feed(&mut shake, &frame, descriptors(3), 9).unwrap();
+        feed(&mut shake, &frame, descriptors(4), 9).unwrap();
         let _ = shake.accept(&accept());
         assert!(out_of_place(&mut shake, &Go.to_frame(), 1), "on a go");
     }

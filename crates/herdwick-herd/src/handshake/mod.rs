@@ -18,5 +18,5 @@
 mod client;
 mod server;
 
-pub use client::{ClientEvent, ClientHandshake, HandshakeError};
+pub use client::{ClientEvent, ClientHandshake, HandshakeError, WorkerTickets};
 pub use server::{ServerEvent, ServerHandshake};

@@ -163,6 +163,7 @@ mod tests {
             token: Token([1; 16]),
             window: 16,
             reply_bytes_max: 4096,
+            reads: false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Frames of the lease handshake: CLAIM, GRANT, ACCEPT, GO and REFUSAL as bytes and back. Parsing
+//! Frames of the lease handshake: CLAIM, GRANT, ACCEPT and GO as bytes and back. Parsing
 //! bounds every length first and never panics.
 
 use herdwick_fabric::{Endpoint, Remote, Rkey};
@@ -16,12 +16,15 @@ pub const TICKET_BYTES_MAX: usize = 512;
 /// of 253 a message (SCM_MAX_FD).
 pub const TICKET_FDS_MAX: usize = 6;
 
+/// Most file descriptors of the ticket to a worker's store.
+pub const STORE_FDS_MAX: usize = 1;
+
 /// First bytes of a frame. No memcached command begins with them.
 pub const MAGIC: [u8; 3] = *b"HWL";
 
 // A grant for the most workers, each with the largest ticket and two endpoints, fits one frame.
-const _: () = assert!(WORKERS_MAX * (TICKET_BYTES_MAX + 300) + 16 <= u16::MAX as usize);
-const _: () = assert!(WORKERS_MAX * TICKET_FDS_MAX <= 253);
+const _: () = assert!(WORKERS_MAX * (2 * TICKET_BYTES_MAX + 340) + 16 <= u16::MAX as usize);
+const _: () = assert!(WORKERS_MAX * (TICKET_FDS_MAX + STORE_FDS_MAX) <= 253);
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +101,8 @@ impl Header {
     }
 }
 
-/// The client's claim: 24 bytes {token 16, window u32, max_reply u32}.
+/// The client's claim: 24 bytes {token 16, window u32, max_reply u32}, and one more that is 1 if it asks for
+/// the stores, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// From the offer.
@@ -108,6 +112,9 @@ pub struct Claim {
     /// Largest reply payload it takes over the fabric; the server takes less than
     /// [`RECV_BYTES_MIN`](crate::RECV_BYTES_MIN) for so much.
     pub reply_bytes_max: u32,
+    /// Whether it asks to read the workers' stores. Only of a server that offers them
+    /// ([`Offer::one_sided`](super::Offer::one_sided)): others take no such claim.
+    pub reads: bool,
 }
 
 /// The server's grant.
@@ -140,6 +147,21 @@ pub struct WorkerGrant {
     pub requests: Endpoint,
     /// The worker's UD queue pair that sends replies.
     pub replies: Endpoint,
+    /// The worker's store, if the client asked for it and may read it: all workers', or none.
+    pub store: Option<StoreGrant>,
+}
+
+/// A worker's store in published memory (`herdwick_layout::published`), for READs by the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreGrant {
+    /// Number of the frame's file descriptors that belong to its ticket.
+    pub fds: u8,
+    /// Where its first byte is, in the domain of the worker.
+    pub memory: Remote,
+    /// The server's monotonic clock when it granted, in nanoseconds.
+    pub now: u64,
+    /// The provider's ticket of the region, opaque here.
+    pub ticket: Vec<u8>,
 }
 
 /// The client's side of the queue pairs, one for each worker, in order.
@@ -162,28 +184,10 @@ pub struct WorkerAccept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Go;
 
-/// Reason for refusing a lease: one byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Wrong, expired or used token.
-    #[error("the token is not valid (any more); say hello again")]
-    Token,
-    /// No room for another lease, by number or by memory: of all clients, or of this one's owner; or
-    /// too many grants of that owner lie unread.
-    #[error("the server has as many leases as its memory is for; `herdwick serve -m` takes more")]
-    Full,
-    /// A frame was malformed.
-    #[error("the server could not read the request")]
-    Malformed,
-    /// The memory could not be allocated.
-    #[error("the server could not get the memory for a lease")]
-    Memory,
-}
-
 impl Claim {
     /// Token (16), window (4), reply_bytes_max (4).
     const BODY: usize = 24;
-    /// Bytes of the frame.
+    /// Bytes of the frame, one that asks for no stores.
     pub const FRAME_BYTES: usize = HEADER_BYTES + Self::BODY;
 
     /// Encodes the frame.
@@ -193,6 +197,9 @@ impl Claim {
         out.bytes(&self.token.0);
         out.u32(self.window);
         out.u32(self.reply_bytes_max);
+        if self.reads {
+            out.u8(1);
+        }
         out.finish()
     }
 
@@ -201,23 +208,27 @@ impl Claim {
     /// # Errors
     /// [`FrameError::Body`].
     pub fn parse(body: &[u8]) -> Result<Self, FrameError> {
-        if body.len() != Self::BODY {
-            return Err(FrameError::Body);
-        }
         let mut from = Reader(body);
-        let token = Token(from.array()?);
-        Ok(Self {
-            token,
+        let claim = Self {
+            token: Token(from.array()?),
             window: from.u32()?,
             reply_bytes_max: from.u32()?,
-        })
+            reads: match body.get(Self::BODY) {
+                None => false,
+                Some(1) => from.u8()? == 1,
+                Some(_) => return Err(FrameError::Body),
+            },
+        };
+        from.end()?;
+        Ok(claim)
     }
 }
 
 impl Grant {
     /// The frame: {epoch u16, window u16, reply_bytes_max u32, workers u8}, then for each worker
     /// {fds u8, lines rkey u32 + addr u64, overflow rkey u32 + addr u64, announce u8, then three
-    /// blobs, each a u16 length and its bytes: ticket, requests endpoint, replies endpoint}.
+    /// blobs, each a u16 length and its bytes: ticket, requests endpoint, replies endpoint}, then, if they
+    /// are granted, for each worker its store {fds u8, rkey u32 + addr u64, now u64, ticket as a blob}.
     ///
     /// # Panics
     /// For more than [`WORKERS_MAX`] workers, or a ticket of more than [`TICKET_BYTES_MAX`] bytes.
@@ -241,6 +252,13 @@ impl Grant {
             out.blob(worker.requests.as_bytes());
             out.blob(worker.replies.as_bytes());
         }
+        let stores = self.workers.iter().map(|worker| worker.store.as_ref());
+        for store in stores.collect::<Option<Vec<_>>>().unwrap_or_default() {
+            out.u8(store.fds);
+            out.remote(store.memory);
+            out.bytes(&store.now.to_le_bytes());
+            out.blob(&store.ticket);
+        }
         out.finish()
     }
 
@@ -254,9 +272,14 @@ impl Grant {
         if epoch == 0 || !window.is_power_of_two() {
             return Err(FrameError::Body);
         }
-        let workers = (0..from.count()?)
+        let mut workers = (0..from.count()?)
             .map(|_| from.worker_grant())
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        if from.end().is_err() {
+            for worker in &mut workers {
+                worker.store = Some(from.store_grant()?);
+            }
+        }
         from.end()?;
         Ok(Self {
             epoch,
@@ -308,32 +331,6 @@ impl Go {
     #[must_use]
     pub fn to_frame(self) -> Vec<u8> {
         Writer::new(4).finish()
-    }
-}
-
-impl Refusal {
-    /// Encodes the frame: one byte of reason.
-    #[must_use]
-    pub fn to_frame(self) -> Vec<u8> {
-        let mut out = Writer::new(5);
-        out.u8(match self {
-            Self::Token => 1,
-            Self::Full => 2,
-            Self::Malformed => 3,
-            Self::Memory => 4,
-        });
-        out.finish()
-    }
-
-    /// Parses a body; an unknown reason becomes [`Refusal::Malformed`].
-    #[must_use]
-    pub fn parse(body: &[u8]) -> Self {
-        match body {
-            [1] => Self::Token,
-            [2] => Self::Full,
-            [4] => Self::Memory,
-            _ => Self::Malformed,
-        }
     }
 }
 
@@ -445,6 +442,19 @@ impl<'a> Reader<'a> {
             announce,
             requests,
             replies,
+            store: None,
+        })
+    }
+    fn store_grant(&mut self) -> Result<StoreGrant, FrameError> {
+        let fds = self.u8()?;
+        if usize::from(fds) > STORE_FDS_MAX {
+            return Err(FrameError::Body);
+        }
+        Ok(StoreGrant {
+            fds,
+            memory: self.remote()?,
+            now: u64::from_le_bytes(self.array()?),
+            ticket: self.blob()?.to_vec(),
         })
     }
     pub(super) fn end(&self) -> Result<(), FrameError> {
@@ -459,6 +469,7 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hello::Refusal;
     use proptest::prelude::*;
 
     fn endpoint(byte: u8, len: usize) -> Endpoint {
@@ -485,6 +496,7 @@ mod tests {
             announce: Announce::AfterPause,
             requests: endpoint(4, 96),
             replies: endpoint(5, 0),
+            store: None,
         };
         Grant {
             epoch: 9,
@@ -494,23 +506,46 @@ mod tests {
         }
     }
 
+    fn with_stores(mut grant: Grant) -> Grant {
+        for (n, worker) in (0..).zip(&mut grant.workers) {
+            worker.store = Some(StoreGrant {
+                fds: 1,
+                memory: worker.lines,
+                now: 1 << 60 | n,
+                ticket: vec![9; TICKET_BYTES_MAX],
+            });
+        }
+        grant
+    }
+
     #[test]
     fn frames_round_trip() {
         let claim = Claim {
             token: Token([3; 16]),
             window: 64,
             reply_bytes_max: 4096,
+            reads: false,
         };
-        let frame = claim.to_frame();
-        let (header, body) = split(&frame);
-        assert_eq!((header.kind, Claim::parse(body)), (Kind::Claim, Ok(claim)));
+        for claim in [
+            claim,
+            Claim {
+                reads: true,
+                ..claim
+            },
+        ] {
+            let frame = claim.to_frame();
+            let (header, body) = split(&frame);
+            assert_eq!((header.kind, Claim::parse(body)), (Kind::Claim, Ok(claim)));
+            let other = [body, &[1]].concat();
+            assert_eq!(Claim::parse(&other).is_ok(), !claim.reads);
+            assert!(Claim::parse(&[body, &[0]].concat()).is_err());
+        }
 
-        let frame = grant(WORKERS_MAX).to_frame();
-        let (header, body) = split(&frame);
-        assert_eq!(
-            (header.kind, Grant::parse(body)),
-            (Kind::Grant, Ok(grant(WORKERS_MAX)))
-        );
+        for grant in [grant(WORKERS_MAX), with_stores(grant(WORKERS_MAX))] {
+            let frame = grant.to_frame();
+            let (header, body) = split(&frame);
+            assert_eq!((header.kind, Grant::parse(body)), (Kind::Grant, Ok(grant)));
+        }
 
         let pair = WorkerAccept {
             requests: endpoint(1, 10),
@@ -561,6 +596,11 @@ mod tests {
         }
         let surplus = [body, &[0]].concat();
         assert_eq!(Grant::parse(&surplus), Err(FrameError::Body));
+        let (stores, none) = (with_stores(grant(2)).to_frame(), body.len());
+        let body = &stores[HEADER_BYTES..];
+        for cut in (0..body.len()).filter(|cut| *cut != none) {
+            assert_eq!(Grant::parse(&body[..cut]), Err(FrameError::Body), "{cut}");
+        }
     }
 
     #[test]

@@ -83,6 +83,8 @@ pub struct Offer {
     pub path: RequestPath,
     /// The engine that a lease reaches; `None`: HERD. A client that does not know it takes no lease.
     pub engine: Option<String>,
+    /// Whether a claim may ask to read the stores.
+    pub one_sided: bool,
     /// The fabrics that both ends can use.
     pub fabrics: Vec<FabricOffer>,
 }
@@ -224,6 +226,9 @@ impl Offer {
         if let Some(engine) = &self.engine {
             let _ = write!(line, " engine={engine}");
         }
+        if self.one_sided {
+            line.push_str(" one-sided=reads");
+        }
         for fabric in &self.fabrics {
             fabric.append_to(&mut line);
         }
@@ -266,6 +271,7 @@ impl Offer {
             item_bytes_max: number("item-max")?,
             path: path(field("path"), "path")?,
             engine: field("engine").map(str::to_owned),
+            one_sided: field("one-sided") == Some("reads"),
             fabrics: known
                 .iter()
                 .filter_map(|words| FabricOffer::parse(words, field).transpose())
@@ -422,6 +428,7 @@ mod tests {
             item_bytes_max: 1 << 20,
             path: RequestPath::UdSend,
             engine: None,
+            one_sided: false,
             fabrics: KNOWN
                 .iter()
                 .zip(7..)
@@ -449,6 +456,7 @@ mod tests {
         assert_eq!(parse(&line), Ok(offer()));
         let other = Offer {
             engine: Some("rows".to_owned()),
+            one_sided: true,
             ..offer()
         };
         assert_eq!(parse(&other.to_line()), Ok(other));

@@ -15,10 +15,11 @@
 mod frame;
 mod line;
 mod part;
+mod refusal;
 
 pub use frame::{
     Accept, Claim, FRAME_BYTES_MAX, FrameError, Go, Grant, HEADER_BYTES, Header, Kind, MAGIC,
-    Refusal, TICKET_BYTES_MAX, TICKET_FDS_MAX, WorkerAccept, WorkerGrant,
+    STORE_FDS_MAX, StoreGrant, TICKET_BYTES_MAX, TICKET_FDS_MAX, WorkerAccept, WorkerGrant,
 };
 pub use line::{
     BootId, FabricOffer, FabricWords, HELLO_BYTES_MAX, Hello, LineError, Offer, Token, VERSION,
@@ -27,6 +28,7 @@ pub use line::{
 
 pub(crate) use part::PARTS_BODY_MAX;
 pub use part::{PART_BYTES_MAX, PART_FDS_MAX, PARTS_MAX, Part, Parts};
+pub use refusal::Refusal;
 
 use std::time::Duration;
 

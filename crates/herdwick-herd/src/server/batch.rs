@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     ServerCounters,
-    wire::{Body, Line, OVERFLOW_BYTES, decode},
+    wire::{Body, Line, OVERFLOW_BYTES, OpCode, ReplyStatus, decode, decode_report},
 };
 
 /// The requests of one pass, from line to reply.
@@ -101,6 +101,14 @@ impl Batch {
                 });
                 continue;
             }
+            if let (Work::Run { overflow_len }, true) =
+                (job.work, line.control().is(OpCode::Report))
+            {
+                let body = &overflow[i * OVERFLOW_BYTES..][..overflow_len.into()];
+                let instead = report(line, body, clock, exec, counters);
+                replies.instead(i, job, line, instead, clients, counters);
+                continue;
+            }
             match read(job, line, &overflow[i * OVERFLOW_BYTES..]) {
                 Ok(request) => {
                     whose[requests.len()] = i;
@@ -137,6 +145,30 @@ impl Batch {
                 fence: false,
             });
         }
+    }
+}
+
+/// Has `exec` note the reads that a client reports.
+#[cold]
+fn report<E: Execute>(
+    line: &Line,
+    overflow: &[u8],
+    clock: Clock,
+    exec: &mut E,
+    counters: &mut ServerCounters,
+) -> Instead {
+    let report = match line.body() {
+        Ok(Body::Here(body)) => decode_report(line, body),
+        Ok(Body::Overflow { .. }) => decode_report(line, overflow),
+        Err(bad) => Err(bad),
+    };
+    match report {
+        Ok(report) => {
+            counters.read_reports += 1;
+            exec.note_reads(clock, &report);
+            Instead::Refuse(ReplyStatus::Done)
+        }
+        Err(bad) => Instead::Bad(bad),
     }
 }
 

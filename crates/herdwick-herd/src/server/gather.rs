@@ -246,8 +246,9 @@ impl Intake<'_> {
     /// Appends the job of the staged line.
     #[inline]
     fn push(&mut self, client: &Attached, index: u32, slot: usize, control: Control, work: Work) {
-        // Who tries whether the fabric carries anything asks for nothing.
-        self.counters.requests += u64::from(!control.is(OpCode::Cancel));
+        // Who tries whether the fabric carries anything asks for nothing, nor does who reports.
+        let asks = !control.is(OpCode::Cancel) && !control.is(OpCode::Report);
+        self.counters.requests += u64::from(asks);
         self.batch.push(Job {
             client: index,
             reply_qp: client.chunk.reply_qp,

@@ -3,12 +3,14 @@
 use std::{fmt, time::Duration};
 
 use herdwick_fabric::{
-    CqId, CqSpec, Device, PdId, PdTicket, Port, PortLimits, QpId, QpSpec, RegionSpec, Transport,
+    CqId, CqSpec, Device, PdId, Port, PortLimits, QpId, QpSpec, RegionSpec, Transport,
 };
+use herdwick_mem::Span;
 
 use super::{MachineError, SetupError};
 use crate::{
     ClientOptions, ClientSide, Destination, RequestPath, SEND_DEPTH_MIN, WorkerChannel,
+    handshake::WorkerTickets,
     hello::{Accept, Grant, WorkerAccept, WorkerGrant},
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
@@ -43,6 +45,7 @@ pub struct ClientSetup<P> {
     path: RequestPath,
     epoch: Epoch,
     channels: Vec<WorkerChannel>,
+    stores: Vec<Span>,
 }
 
 /// A client's port, and its state machine.
@@ -108,6 +111,7 @@ impl<P: Port> ClientSetup<P> {
             path: terms.path,
             epoch: terms.epoch,
             channels: Vec::with_capacity(workers),
+            stores: Vec::new(),
         })
     }
 
@@ -120,14 +124,28 @@ impl<P: Port> ClientSetup<P> {
         &mut self,
         device: &D,
         grant: &Grant,
-        tickets: Vec<PdTicket>,
+        tickets: Vec<WorkerTickets>,
     ) -> Result<Accept, SetupError> {
         let mut workers = Vec::with_capacity(grant.workers.len());
-        for (worker, ticket) in grant.workers.iter().zip(tickets) {
-            let pd = device.import_pd(&mut self.port, ticket)?;
+        for (worker, WorkerTickets { domain, store }) in grant.workers.iter().zip(tickets) {
+            let pd = device.import_pd(&mut self.port, domain)?;
             workers.push(self.join(device, pd, worker)?);
+            if let (Some(ticket), Some(granted)) = (store, &worker.store) {
+                device.import_region(&mut self.port, pd, ticket)?;
+                let memory = device.imported(&self.port, pd, granted.memory.rkey);
+                self.stores.extend(memory);
+            }
         }
         Ok(Accept { workers })
+    }
+
+    /// Returns the workers' stores, where all are granted and mapped here; otherwise none.
+    pub fn take_stores(&mut self) -> Vec<Span> {
+        let stores = std::mem::take(&mut self.stores);
+        match stores.len() == self.channels.len() {
+            true => stores,
+            false => Vec::new(),
+        }
     }
 
     /// Makes the queue pairs and memory for the next worker, in its domain `pd`. Returns what to

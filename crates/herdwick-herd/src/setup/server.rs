@@ -1,11 +1,12 @@
 //! The worker's objects on a port, and a client's admission in steps: memory, grant, connection,
 //! service. A failed step leaves nothing that outlives the client's domain.
 
-use std::{fmt, time::Duration};
+use std::{fmt, os::fd::OwnedFd, time::Duration};
 
 use herdwick_fabric::{
-    Access, AddressHandle, ControlError, CqId, CqSpec, Device, PdId, PdRoom, Port, PortLimits,
-    QpId, QpSpec, QpState, RegionId, RegionSpec, Remote, Rkey, Scope, Source, Transport,
+    Access, AddressHandle, ControlError, CqId, CqSpec, Device, PdId, PdRoom, PdTicket, Port,
+    PortLimits, QpId, QpSpec, QpState, RegionId, RegionSpec, Remote, Rkey, Scope, SharedMemory,
+    Source, Transport,
 };
 use herdwick_mem::Span;
 
@@ -13,7 +14,7 @@ use super::{MachineError, SetupError};
 use crate::{
     Announce, BATCH, Chunk, ClientId, RECV_SLACK, REPLY_QPS_MAX, RequestPath, SEND_DEPTH_MIN,
     ServerOptions, ServerSide, UdQueue, WriteNotify,
-    hello::{WorkerAccept, WorkerGrant},
+    hello::{StoreGrant, WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
 
@@ -156,7 +157,8 @@ impl<P: Port> ServerEnd<P> {
             pds: clients + 1,
             qps: clients + reply_qps,
             cqs: 2,
-            regions: clients + 1,
+            // Each client's memory, and for those that read the store, its own rkey of that.
+            regions: 2 * clients + 1,
             addresses: 2 * clients,
         })?;
         let own = device.create_pd(&mut port)?;
@@ -305,7 +307,32 @@ impl<P: Port> ServerEnd<P> {
             announce: resources.announce,
             requests: device.endpoint(port, resources.requests)?,
             replies: device.endpoint(port, self.replies[resources.reply_qp])?,
+            store: None,
         })
+    }
+
+    /// Registers the worker's store `memory` in the domain of a client that may read it, and grants that, with
+    /// `now` as the time. Returns its descriptors, too. The region is destroyed with the domain.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn share<D: Device<Port = P>>(
+        &mut self,
+        device: &D,
+        pd: PdId,
+        memory: &SharedMemory,
+        now: Duration,
+    ) -> Result<(StoreGrant, Vec<OwnedFd>), ControlError> {
+        let port = &mut self.port;
+        let region = device.register_shared(port, pd, memory, Access::READ, Scope::Pd)?;
+        let PdTicket { blob, fds } = device.export_region(port, region)?;
+        let grant = StoreGrant {
+            fds: fds.len() as u8,
+            memory: device.remote(port, region)?,
+            now: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            ticket: blob,
+        };
+        Ok((grant, fds))
     }
 
     /// Connects `resources` with its client's queue pairs and takes the client into service.

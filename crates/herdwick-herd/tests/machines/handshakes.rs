@@ -63,6 +63,7 @@ fn claim(token: u8) -> Claim {
         token: Token([token; 16]),
         window: 16,
         reply_bytes_max: 4096,
+        reads: false,
     }
 }
 
@@ -92,6 +93,7 @@ fn grant(token: u8) -> Grant {
         announce: Announce::Never,
         requests: endpoint,
         replies: endpoint,
+        store: None,
     };
     Grant {
         epoch: u16::from(token) + 1,

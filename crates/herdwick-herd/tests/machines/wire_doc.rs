@@ -8,7 +8,7 @@ use herdwick_herd::{
     Announce, ServerCounters,
     hello::{
         Accept, Claim, Go, Grant, HEADER_BYTES, PART_BYTES_MAX, PART_FDS_MAX, PARTS_MAX, Part,
-        Parts, Refusal, Token, WorkerGrant,
+        Parts, Refusal, StoreGrant, Token, WorkerGrant,
     },
     wire::{
         Field, IMM_FIELDS, LINE_FIELDS, OVERFLOW_FIELDS, OpCode, REPLY_FIELDS, REQUEST_BYTES_MAX,
@@ -139,6 +139,7 @@ fn lease_frame_header_and_kinds_match_wire_md() {
         token: Token([0; 16]),
         window: 1,
         reply_bytes_max: 1,
+        reads: false,
     };
     let grant = Grant {
         epoch: 1,
@@ -215,6 +216,7 @@ fn claim_and_grant_match_wire_md() {
         token: Token([0; 16]),
         window: 0x0102_0304,
         reply_bytes_max: 0x0506_0708,
+        reads: false,
     };
     let claim = &claim.to_frame()[HEADER_BYTES..];
     let numbers = [
@@ -236,6 +238,16 @@ fn claim_and_grant_match_wire_md() {
         announce: Announce::Always,
         requests: Endpoint::new(&[7; 8]).unwrap(),
         replies: Endpoint::new(&[9; 10]).unwrap(),
+        store: None,
+    };
+    let with_store = WorkerGrant {
+        store: Some(StoreGrant {
+            fds: 1,
+            memory: remote(7),
+            now: 0x1122_3344_5566_7788,
+            ticket: vec![8; 5],
+        }),
+        ..worker.clone()
     };
     let grant = Grant {
         epoch: 0x0a0b,
@@ -262,6 +274,24 @@ fn claim_and_grant_match_wire_md() {
     let blobs = &grant[assert_laid_out("worker", grant, &worker)..];
     let blob = |len: u8, byte| [vec![len, 0], vec![byte; len.into()]].concat();
     assert_eq!(blobs, [blob(3, 1), blob(8, 7), blob(10, 9)].concat());
+    let workers = grant.len();
+    let grant = Grant {
+        epoch: 1,
+        window: 1,
+        reply_bytes_max: 1,
+        workers: vec![with_store],
+    };
+    let grant = grant.to_frame();
+    let store = &grant[grant.len() - (1 + 4 + 8 + 8) - (2 + 5)..];
+    assert_eq!(grant.len() - store.len(), HEADER_BYTES + 9 + workers);
+    let numbers = [
+        ("store_fds", 1),
+        ("store_rkey", 7),
+        ("store_addr", 7 << 24),
+        ("now", 0x1122_3344_5566_7788),
+    ];
+    let end = assert_laid_out("store", store, &numbers);
+    assert_eq!(store[end..], blob(5, 8));
 }
 
 #[test]

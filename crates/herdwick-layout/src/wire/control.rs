@@ -140,11 +140,13 @@ pub enum OpCode {
     Decr = 10,
     /// Free the slot without doing anything; the rest of the line is ignored.
     Cancel = 11,
+    /// Report reads that the client made in the store's memory.
+    Report = 12,
 }
 
 impl OpCode {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Get,
         Self::Gat,
         Self::Set,
@@ -156,6 +158,7 @@ impl OpCode {
         Self::Incr,
         Self::Decr,
         Self::Cancel,
+        Self::Report,
     ];
 
     /// Returns the operation of `code`.
@@ -330,6 +333,6 @@ mod tests {
             assert_eq!(OpCode::new(op as u8), Some(op));
         }
         assert_eq!(OpCode::new(0), None);
-        assert_eq!(OpCode::new(12), None);
+        assert_eq!(OpCode::new(13), None);
     }
 }

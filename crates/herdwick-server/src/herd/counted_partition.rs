@@ -1,7 +1,7 @@
 //! Counts fabric requests as memcached counts them, while a worker's partition executes them; and the
 //! counters of lost devices and unreleased leases.
 
-use herdwick_request::{Clock, Execute, Op, Reply, Request, Sink, Status};
+use herdwick_request::{Clock, Execute, Op, ReadReport, Reply, Request, Sink, Status};
 
 use crate::{
     runtime::{partition::PassStart, partition_lock::Own},
@@ -53,6 +53,16 @@ impl Execute for Counted<'_, '_> {
         let read: usize = batch.iter().map(bytes).sum();
         self.counters.fabric_bytes_read += read as u64;
         self.counters.fabric_bytes_written += written as u64;
+    }
+
+    fn note_reads(&mut self, _: Clock, report: &ReadReport<'_>) {
+        let hits = u64::from(report.hits);
+        self.counters.cmd_get += hits;
+        self.counters.get_hits += hits;
+        self.counters.one_sided_hits += hits;
+        let mut partition = self.own.lock(self.start);
+        let clock = partition.clock();
+        partition.note_reads(clock, report);
     }
 }
 

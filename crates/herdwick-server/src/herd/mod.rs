@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{Armed, Counter, Device, OpenError, Port, Released};
+use herdwick_fabric::{Armed, Counter, Device, OpenError, Port, Released, SharedMemory};
 use herdwick_herd::{
     ServerCounters, ServerEnd, ServerTerms, SetupError,
     hello::{Refusal, WorkerAccept, WorkerGrant},
@@ -44,6 +44,8 @@ pub(crate) struct HerdConfig {
     pub(crate) spin: Duration,
     /// Largest reply in bytes.
     pub(crate) reply_bytes_max: usize,
+    /// The memory of the worker's store, for clients that may read it.
+    pub(crate) store: Option<SharedMemory>,
     /// The worker's end of the lease manager's channels.
     pub(crate) end: WorkerEnd,
 }
@@ -175,7 +177,8 @@ impl<D: Device> HerdFront<D> {
             self.open().ok()?;
         }
         let server = self.server.as_mut().filter(|_| !self.losses.ending)?;
-        let grant = self.held.grant(&self.device, server, id, terms);
+        let store = self.config.store.as_ref().filter(|_| terms.reads);
+        let grant = self.held.grant(&self.device, server, (id, terms), store);
         grant.ok().map(Box::new)
     }
 

@@ -25,6 +25,7 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
         leases_max: 8,
         spin: Duration::ZERO,
         reply_bytes_max: 4096,
+        store: None,
         end: WorkerEnd {
             orders,
             answers,
@@ -38,6 +39,7 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
         window: 8,
         reply_bytes_max: 4096,
         path: RequestPath::UcWrite,
+        reads: false,
         host: None,
     };
     for id in 0..ORDERS {

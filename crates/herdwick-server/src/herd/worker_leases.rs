@@ -2,14 +2,17 @@
 
 use std::{collections::HashMap, os::fd::OwnedFd};
 
-use herdwick_fabric::{ConnectError, ControlError, Device, PdId, PdTicket, Released};
+use herdwick_fabric::{ConnectError, ControlError, Device, PdId, PdTicket, Released, SharedMemory};
 use herdwick_herd::{
     Admitted, LeaseResources, RequestPath, ServerEnd, SetupError,
     hello::{Refusal, WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
 
-use crate::herd::lease::{LeaseId, Terms};
+use crate::{
+    herd::lease::{LeaseId, Terms},
+    runtime::time::monotonic,
+};
 
 /// The leases that one worker holds resources for.
 #[derive(Default)]
@@ -76,19 +79,25 @@ impl HeldLeases {
         self.leases.is_empty()
     }
 
-    /// Creates a domain, memory and a queue pair for a lease. Returns the grant and its
-    /// descriptors.
+    /// Creates a domain, memory and a queue pair for a lease, and registers `store` in the domain. Returns
+    /// the grant and its descriptors.
     pub(super) fn grant<D: Device>(
         &mut self,
         device: &D,
         server: &mut ServerEnd<D::Port>,
-        id: LeaseId,
-        terms: Terms,
+        (id, terms): (LeaseId, Terms),
+        store: Option<&SharedMemory>,
     ) -> Result<(WorkerGrant, Vec<OwnedFd>), GrantError> {
         let window = Window::new(terms.window.into()).ok_or(GrantError::Terms)?;
         let pd = device.create_pd_for(&mut server.port, &terms.path.pd_room(window))?;
         match allocate(device, server, pd, (terms.path, window)) {
-            Ok((resources, grant, fds)) => {
+            Ok((resources, mut grant, mut fds)) => {
+                // Without its store a lease works all the same.
+                let shared = store.map(|store| server.share(device, pd, store, monotonic()));
+                if let Some(Ok((store, more))) = shared {
+                    grant.store = Some(store);
+                    fds.extend(more);
+                }
                 let lease = HeldLease {
                     terms,
                     pd,

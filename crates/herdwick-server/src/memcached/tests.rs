@@ -194,6 +194,7 @@ fn hello() -> Arc<HelloResponder> {
         item_bytes_max: 64 << 10,
         path: RequestPath::default(),
         engine: None,
+        one_sided: false,
         fabrics: Vec::new(),
     };
     Arc::new(HelloResponder::new(offer, None, None, ServerClock::start()))

@@ -15,7 +15,7 @@ use crate::{
     memory::split::partition_bytes,
     runtime::store::Store,
     settings::{
-        config::{Config, Engine, Protocol},
+        config::{Config, Engine, OneSidedReads, Protocol},
         error::StartError,
     },
 };
@@ -107,6 +107,12 @@ pub(crate) fn settle(
     config: &mut Config,
     cpus: usize,
 ) -> Result<(usize, Vec<Reduced>), StartError> {
+    if config.one_sided_reads != OneSidedReads::Off
+        && let Some(leases) = &mut config.leases
+    {
+        // Only clients with a lease can read.
+        leases.needed = true;
+    }
     let asked = config.settle(cpus)?;
     if config.engine == Engine::Clover {
         // memcached's port refuses every item.
@@ -192,8 +198,13 @@ fn counted(config: &Config) -> Config {
 
 /// Returns the bytes that a partition of `workers` needs, if it has less.
 fn lacks(config: &Config, workers: usize) -> Option<usize> {
+    let bytes = partition_bytes(config, workers, config.memory_bytes);
+    let for_readers = match config.one_sided_reads {
+        OneSidedReads::Off => 0,
+        OneSidedReads::Owner | OneSidedReads::All => herdwick_mica::Store::readers_bytes(bytes),
+    };
     let shape = StoreConfig {
-        memory_bytes: partition_bytes(config, workers, config.memory_bytes),
+        memory_bytes: bytes.saturating_sub(for_readers),
         item_bytes_max: config.item_bytes_max,
         hash_key: HashKey([0; 2]),
     };

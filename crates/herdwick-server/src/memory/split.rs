@@ -4,6 +4,7 @@
 use std::{io, time::Duration};
 
 use herdwick_clover::{CLIENTS_MAX, Secret};
+use herdwick_fabric::SharedMemory;
 use herdwick_herd::ServerOptions;
 use herdwick_providers::Fabric;
 use herdwick_request::HashKey;
@@ -17,7 +18,7 @@ use crate::{
     },
     runtime::{front::Front, parking::WakeupFd, time::ServerClock},
     settings::{
-        config::{Config, Engine},
+        config::{Config, Engine, OneSidedReads},
         error::{StartError, refused},
     },
 };
@@ -34,6 +35,7 @@ pub(crate) struct LeaseBounds {
     engine: Engine,
     /// Bytes of an engine that has no partitions.
     engine_bytes: usize,
+    readers: OneSidedReads,
 }
 
 impl LeaseBounds {
@@ -63,6 +65,7 @@ impl LeaseBounds {
                 spin: config.spin,
                 engine: config.engine,
                 engine_bytes: 0,
+                readers: OneSidedReads::Off,
             };
         }
         let share = (memory_bytes / 16).clamp(*Self::BYTES.start(), *Self::BYTES.end());
@@ -73,6 +76,7 @@ impl LeaseBounds {
             spin: config.spin,
             engine: config.engine,
             engine_bytes: 0,
+            readers: config.one_sided_reads,
         }
     }
 
@@ -105,6 +109,7 @@ impl LeaseBounds {
                 Engine::Clover => clover::lease_bytes,
             },
             is_local: Fabric::is_local,
+            readers: self.readers,
         };
         let service = LeaseService::open(socket, fabrics, manager, wakeups);
         service.map(Some).map_err(refused("the lease service"))
@@ -116,6 +121,7 @@ impl LeaseBounds {
         transports: &OpenFabrics,
         (fabric, end): (Fabric, WorkerEnd),
         (hash_key, timer): (HashKey, ServerClock),
+        published: &[SharedMemory],
     ) -> Result<Box<dyn Front + Send>, StartError> {
         if let (Engine::Clover, Some(device)) = (self.engine, transports.device(fabric)) {
             let config = CloverConfig {
@@ -134,6 +140,8 @@ impl LeaseBounds {
             leases_max: self.clients_max,
             spin: self.spin,
             reply_bytes_max: REPLY_BYTES_MAX,
+            // Over a network it would have to be registered with each device.
+            store: published.get(worker).filter(|_| fabric.is_local()).cloned(),
             end,
         };
         let front = transports.front(fabric, config);

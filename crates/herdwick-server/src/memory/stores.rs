@@ -2,6 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
+use herdwick_fabric::{SharedMemory, Sharing};
 use herdwick_mica::StoreConfig;
 use herdwick_request::{HashKey, Second};
 
@@ -13,7 +14,7 @@ use crate::{
     },
     runtime::{store::Store, time::ServerClock},
     settings::{
-        config::{Config, Engine},
+        config::{Config, Engine, OneSidedReads},
         error::StartError,
         file_error::MemoryFileError,
         tuning::MemoryLimit,
@@ -29,6 +30,8 @@ pub(crate) struct Stores {
     pub(crate) timer: ServerClock,
     /// The file of the items, if there is one, and what was recovered from it.
     pub(crate) lasting: Option<(MemoryFile, Restart)>,
+    /// The memory of each store, where clients read it.
+    pub(crate) published: Vec<SharedMemory>,
 }
 
 impl Stores {
@@ -56,6 +59,9 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
     if let Some(path) = &config.memory_file {
         return lasting_stores(workers, store, path);
     }
+    if config.one_sided_reads != OneSidedReads::Off {
+        return published_stores(workers, &store);
+    }
     let make = || match config.engine {
         Engine::Herd | Engine::Clover => Store::new(&store),
         Engine::Slab => Store::in_slabs(&store, config.growth),
@@ -69,6 +75,27 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
         hash_key: store.hash_key,
         timer: ServerClock::start(),
         lasting: None,
+        published: Vec::new(),
+    })
+}
+
+/// As [`evicting_stores`], in memory that clients map to read.
+fn published_stores(workers: usize, config: &StoreConfig) -> Result<Stores, StartError> {
+    let timer = ServerClock::start();
+    let (mut stores, mut memories) = (Vec::new(), Vec::new());
+    for _ in 0..workers {
+        let (mut store, published) = Store::published(config).map_err(StartError::Store)?;
+        store.set_readers_clock(timer.second_zero());
+        let (words, file) = (published.words, Some(published.fd));
+        memories.push(SharedMemory::new(words, file, Sharing::ReadOnly));
+        stores.push(store);
+    }
+    Ok(Stores {
+        stores,
+        hash_key: config.hash_key,
+        timer,
+        lasting: None,
+        published: memories,
     })
 }
 
@@ -110,6 +137,7 @@ fn lasting_stores(
         hash_key: store.hash_key,
         timer,
         lasting: Some((file, restart)),
+        published: Vec::new(),
     })
 }
 

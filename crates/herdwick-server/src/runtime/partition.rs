@@ -4,7 +4,9 @@
 use std::{collections::BTreeMap, os::fd::RawFd, time::Duration};
 
 use herdwick_mica::Hashes;
-use herdwick_request::{Clock, Execute, Get, Op, Reply, Request, Second, Sink, Staged, Status};
+use herdwick_request::{
+    Clock, Execute, Get, Op, ReadReport, Reply, Request, Second, Sink, Staged, Status,
+};
 
 use crate::{
     runtime::store::Store,
@@ -158,6 +160,10 @@ impl Execute for Partition {
     #[inline]
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         self.execute_hashed(clock, batch, Hashes::Claimed, |_| NOBODY, sink);
+    }
+
+    fn note_reads(&mut self, clock: Clock, report: &ReadReport<'_>) {
+        self.store.note_reads(clock, report);
     }
 }
 

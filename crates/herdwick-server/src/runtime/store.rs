@@ -1,7 +1,8 @@
 //! The store of a partition: of the engine HERD, items in segments; of the engine slab, in slabs.
 
+use herdwick_mem::Published;
 use herdwick_mica::{Counters, Hashes, StoreConfig, StoreError};
-use herdwick_request::{Clock, Deadline, Execute, Item, Request, Second, Sink, Staged};
+use herdwick_request::{Clock, Deadline, Execute, Item, ReadReport, Request, Second, Sink, Staged};
 use herdwick_slab::{Growth, SlabConfig, SlabError};
 
 /// The store of a partition.
@@ -91,12 +92,29 @@ impl Execute for Store {
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         self.execute_hashed(clock, batch, Hashes::Claimed, sink);
     }
+
+    fn note_reads(&mut self, clock: Clock, report: &ReadReport<'_>) {
+        either!(self, note_reads(clock, report));
+    }
 }
 
 impl Store {
     /// Creates a store with items in segments.
     pub(crate) fn new(config: &StoreConfig) -> Result<Self, StoreError> {
         herdwick_mica::Store::new(config).map(Self::Segments)
+    }
+
+    /// Creates a store with items in segments of published memory, and what clients map of it.
+    pub(crate) fn published(config: &StoreConfig) -> Result<(Self, Published), StoreError> {
+        let (store, published) = herdwick_mica::Store::published(config)?;
+        Ok((Self::Segments(store), published))
+    }
+
+    /// Has readers of published memory count seconds by the host's clock, from so many nanoseconds on; 0: not.
+    pub(crate) fn set_readers_clock(&mut self, clock: u64) {
+        if let Self::Segments(store) = self {
+            store.set_readers_clock(clock);
+        }
     }
 
     /// Creates a store with items in slabs.

@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use herdwick_request::{Clock, Second};
+use rustix::time::{ClockId, clock_gettime};
 
 /// The store's first second. The store uses 0 for "never"; memcached starts at 2 as well, so that
 /// "one second ago" exists from the beginning.
 const FIRST_SECOND: u32 = 2;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Returns the time since 1970.
 #[expect(
@@ -16,6 +18,17 @@ const FIRST_SECOND: u32 = 2;
 pub(crate) fn unix_time() -> Duration {
     let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     wall.unwrap_or_default()
+}
+
+/// Returns the host's monotonic clock.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the server is the shell that reads the clocks"
+)]
+pub(crate) fn monotonic() -> Duration {
+    let time = clock_gettime(ClockId::Monotonic);
+    let (seconds, nanos) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
+    Duration::new(seconds, u32::try_from(nanos).unwrap_or(0))
 }
 
 /// The server's clock: monotonic since the start, so that a step of the wall clock moves no
@@ -96,6 +109,23 @@ impl ServerClock {
         }
     }
 
+    /// Returns the nanoseconds of the host's monotonic clock at which the store's second 0 began, for readers
+    /// in other processes; 0 if it began before that clock, or if the store's clock is stopped.
+    pub(crate) fn second_zero(&self) -> u64 {
+        if self.paused.is_some() {
+            return 0;
+        }
+        // In this order: readers are ahead of the store by the time between, and so find an item expired
+        // no later than the store does.
+        let host = monotonic();
+        let elapsed = self.now() + self.started_within;
+        let seconds = i128::from(self.first.0) + i128::from(self.skipped);
+        let zero = host.as_nanos().cast_signed()
+            - elapsed.as_nanos().cast_signed()
+            - seconds * i128::from(NANOS_PER_SECOND);
+        u64::try_from(zero).unwrap_or(0)
+    }
+
     /// Converts `now` to the store's clock.
     pub(crate) fn clock(&self, now: Duration) -> Clock {
         let elapsed = self.paused.unwrap_or(now) + self.started_within;
@@ -140,6 +170,24 @@ mod tests {
         assert_eq!(second(&timer, 20), at + 15);
         timer.warp(Warp::By(i64::MIN), Duration::from_secs(20));
         assert_eq!(second(&timer, 20), FIRST_SECOND);
+    }
+
+    #[test]
+    fn readers_count_the_same_seconds() {
+        let mut timer = ServerClock::start();
+        for warp in [Warp::Resume, Warp::By(77), Warp::By(-70)] {
+            timer.warp(warp, timer.now());
+            let before = timer.clock(timer.now()).second.0;
+            let since = monotonic().as_nanos() - u128::from(timer.second_zero());
+            let read = u32::try_from(since / u128::from(NANOS_PER_SECOND)).unwrap();
+            let after = timer.clock(timer.now()).second.0;
+            assert!((before..=after + 1).contains(&read), "{read} of {before}");
+        }
+        timer.warp(Warp::Pause, timer.now());
+        assert_eq!(timer.second_zero(), 0);
+        let long_ago = (timer.started_unix() - (1 << 30), Second(7));
+        let timer = ServerClock::resume(Some(long_ago));
+        assert_eq!(timer.second_zero(), 0, "before the host's clock began");
     }
 
     #[test]

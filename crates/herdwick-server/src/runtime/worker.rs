@@ -258,6 +258,8 @@ impl Worker {
             Order::Warp(warp) => {
                 self.timer.warp(warp, now);
                 partition.set_clock(now, self.timer.clock(now));
+                let zero = self.timer.second_zero();
+                partition.store.set_readers_clock(zero);
             }
             Order::Reset => {
                 self.counters.reset();

@@ -12,7 +12,7 @@ use std::{
 use super::{WORKERS_MAX, error::StartError, listen_address::Listen, pin::Pin, tls::Tls, udp::Udp};
 use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
 use herdwick_memcache::binary::REQUEST;
-use herdwick_providers::{ListenOptions, Wanted};
+use herdwick_providers::{Fabric, ListenOptions, Wanted};
 use herdwick_request::ITEM_BYTES_MAX;
 use herdwick_slab::Growth;
 
@@ -46,6 +46,8 @@ pub struct Config {
     pub verbosity: u8,
     /// Shared memory for clients on this host; `None`: not offered.
     pub leases: Option<Leases>,
+    /// Which clients on this host read items in the server's memory themselves; not with `memory_file`.
+    pub one_sided_reads: OneSidedReads,
     /// The other fabrics.
     pub fabrics: ListenOptions,
     /// The request path of every lease; `None`: the client's choice, or the fabric's default.
@@ -254,6 +256,31 @@ impl Engine {
     }
 }
 
+/// Which clients get the memory of the stores to read, beside their lease: with it they read all items, and
+/// what is left of those that are gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OneSidedReads {
+    /// None. The memory is private.
+    #[default]
+    Off,
+    /// Those of the server's user, and root.
+    Owner,
+    /// Each that gets a lease of shared memory.
+    All,
+}
+
+impl OneSidedReads {
+    /// Returns the name, as in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Owner => "owner",
+            Self::All => "all",
+        }
+    }
+}
+
 /// Leases: shared memory for clients on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leases {
@@ -294,6 +321,7 @@ impl Default for Config {
             pin: Pin::Off,
             verbosity: 0,
             leases: Some(Leases::default()),
+            one_sided_reads: OneSidedReads::default(),
             fabrics: ListenOptions::default(),
             request_path: None,
             backlog: 1024,
@@ -362,7 +390,22 @@ impl Config {
             return Err(StartError::NoConnections);
         }
         self.settle_users()?;
+        self.settle_readers()?;
         self.settle_engine(workers)
+    }
+
+    /// Checks that the stores can be published, and that there are leases for their readers.
+    fn settle_readers(&self) -> Result<(), StartError> {
+        let is_off = self.one_sided_reads == OneSidedReads::Off;
+        let other = match self.engine {
+            _ if is_off => return Ok(()),
+            Engine::Clover | Engine::Slab => Some("another engine than herd (--engine)"),
+            Engine::Herd if self.memory_file.is_some() => Some("a memory file (-e)"),
+            // Those whose clients map memory are on where there are leases.
+            Engine::Herd if self.leases.is_none() => Fabric::local().map(Fabric::off).next(),
+            Engine::Herd => None,
+        };
+        other.map_or(Ok(()), |other| Err(StartError::OneSided { other }))
     }
 
     /// Checks that the engine has what is configured. Returns the number of workers.

@@ -59,6 +59,12 @@ pub enum StartError {
         /// What it does not have.
         what: &'static str,
     },
+    /// One-sided reads beside what they exclude.
+    #[error("one-sided reads (--one-sided-reads) do not go with {other}: leave one of them out")]
+    OneSided {
+        /// What they exclude.
+        other: &'static str,
+    },
     /// The engine Clover without a fabric, or whose data node or metadata server cannot be made.
     #[error("cannot start the engine clover: {0}")]
     Clover(String),

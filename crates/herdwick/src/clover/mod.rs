@@ -15,10 +15,10 @@ pub(crate) use self::take::{AskedClover, TakenClover, take};
 use crate::{
     Answer, Cause, Hit, Key, Lost, Mode, Op, Put, Refusal, Ticket, Ttl,
     due::Due,
-    herd::{Entry, Lease, OpKind, Pending, SPIN, has_spare_cpu},
+    herd::{Entry, Lease, OpKind, Pending},
     memcached::Memcached,
     memcached_port::MemcachedPort,
-    sleep::Sleep,
+    sleep::{Sleep, spin},
     text::{Command, When},
 };
 
@@ -85,11 +85,7 @@ impl<P: Port> Clover<P> {
             command: None,
             next: 0,
             awake: Duration::ZERO,
-            spin: if has_spare_cpu() {
-                SPIN
-            } else {
-                Duration::ZERO
-            },
+            spin: spin(),
             elapsed,
             broken: None,
         }

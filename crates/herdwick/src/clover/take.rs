@@ -64,6 +64,7 @@ pub(crate) fn take<D: Device>(
         // HERD's, and of no meaning here.
         window: 0,
         reply_bytes_max: 0,
+        reads: false,
     });
     socket.write_all(&claim)?;
     let ClientEvent::Parts(parts) = receive(&socket, &mut shake)? else {

@@ -8,9 +8,10 @@ use std::time::Duration;
 use herdwick_fabric::Port;
 use herdwick_herd::{ClientSide, Outcome, Refused};
 use herdwick_mem::OwnProcess;
-use herdwick_request::{HashKey, Request};
+use herdwick_request::{HashKey, KeyHash, Request};
 
-use super::lease::Lease;
+use super::{lease::Lease, one_sided::OneSided};
+use crate::Hit;
 
 /// The fabric under a session, without the conveniences: requests in the store's own language,
 /// hashed by the caller, at tens of nanoseconds each.
@@ -23,6 +24,8 @@ pub struct Direct<'a, P> {
     pub(super) port: &'a mut OwnProcess<P>,
     pub(super) hash_key: HashKey,
     pub(super) lease: &'a Lease,
+    pub(super) one_sided: Option<&'a mut OneSided>,
+    pub(super) asked: &'a mut Duration,
     pub(super) elapsed: Duration,
 }
 
@@ -62,6 +65,28 @@ impl<P: Port> Direct<'_, P> {
         let now = now.saturating_add(self.elapsed);
         self.port.progress(now);
         self.side.poll(&mut **self.port, now, sink)
+    }
+
+    /// Reads `count` keys in the server's memory; `key_of` returns each with its hash, by its place. Passes each to
+    /// `sink` by its place, with `None` for what has to be requested. Returns whether it did: the session may
+    /// not read the memory, or its lease is over. [`Direct::flush`] sends the reports of what was read.
+    #[inline]
+    pub fn read<'k>(
+        &mut self,
+        now: Duration,
+        count: usize,
+        key_of: impl Fn(usize) -> (KeyHash, &'k [u8]),
+        sink: &mut impl FnMut(usize, Option<Hit<'_>>),
+    ) -> bool {
+        let Some(one_sided) = &mut self.one_sided else {
+            return false;
+        };
+        if !self.port.is_here() || !self.lease.lives(now, self.asked) {
+            return false;
+        }
+        one_sided.read_all(count, key_of, sink);
+        one_sided.end_poll(now, true, self.side);
+        true
     }
 
     /// Slots at each worker: as requested, or as many as the server had memory for.

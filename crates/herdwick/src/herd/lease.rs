@@ -21,7 +21,9 @@ use herdwick_fabric::{Device, Port};
 use herdwick_herd::{
     ClientEnd, ClientSetup, ClientTerms, RequestPath, SetupError,
     handshake::{ClientEvent, ClientHandshake, HandshakeError},
-    hello::{Claim, FrameError, Grant, HEARTBEAT, TICKET_FDS_MAX, Token, WORKERS_MAX},
+    hello::{
+        Claim, FrameError, Grant, HEARTBEAT, STORE_FDS_MAX, TICKET_FDS_MAX, Token, WORKERS_MAX,
+    },
     wire::{Epoch, Window},
 };
 use herdwick_mem::ForkMark;
@@ -32,10 +34,15 @@ use rustix::{
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg},
 };
 
-use super::{LeaseSocket, doze, socket::in_time};
+use super::{
+    LeaseSocket,
+    one_sided::{Stores, monotonic},
+    socket::in_time,
+};
 use crate::{
     Fabric, Fallback,
     due::{Due, clock},
+    sleep::doze,
 };
 
 /// Largest reply in bytes over the fabric; larger values are read as text.
@@ -46,6 +53,10 @@ const RETRY_AFTER: Duration = Duration::from_millis(5);
 const RETRY_AFTER_MAX: Duration = Duration::from_millis(200);
 /// Deadline of the state machine's requests: beyond any deadline of the session, which ends them.
 const NEVER: Duration = Duration::from_secs(1 << 30);
+
+/// How long after an answer the system is asked whether the server has hung up, which costs as much
+/// as a tenth of a round trip: no caller learns sooner that a server has ended which answered it.
+pub(crate) const ASK_AFTER: Duration = Duration::from_micros(50);
 
 /// Least timeout of the first exchange over a fabric, which otherwise gets a quarter of the time
 /// left. It is repeated after 5, 15, 35, 75 and 155 ms, so a network that loses one packet in ten
@@ -109,6 +120,8 @@ impl LeaseError {
 pub(crate) struct Taken<P> {
     pub(super) end: ClientEnd<P>,
     pub(super) lease: Lease,
+    /// The workers' stores, where this process may read them.
+    pub(super) stores: Option<Stores>,
     /// Most requests in flight at all workers together.
     pub(super) capacity: u32,
     /// The time that the fabric's clock shows now.
@@ -125,6 +138,7 @@ impl<P> Taken<P> {
                 reply_cq: self.end.reply_cq,
             },
             lease: self.lease,
+            stores: self.stores,
             capacity: self.capacity,
             elapsed: self.elapsed,
         }
@@ -147,6 +161,7 @@ impl<P> Taken<P> {
                 keeper: None,
                 process: ForkMark::here(),
             },
+            stores: None,
             elapsed: TRIAL_START,
         }
     }
@@ -192,6 +207,20 @@ impl Lease {
     /// Whether the thread has seen the server hang up.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server lives, as the system knows at `now` or up to [`ASK_AFTER`] before; `asked` is when
+    /// it was asked last.
+    #[inline]
+    pub(crate) fn lives(&self, now: Duration, asked: &mut Duration) -> bool {
+        let asks = now.saturating_sub(*asked) >= ASK_AFTER;
+        if self.is_over() || asks && self.is_hung_up() {
+            return false;
+        }
+        if asks {
+            *asked = now;
+        }
+        true
     }
 
     /// Whether the server has hung up: a system call, for the thread may not have run since.
@@ -251,6 +280,10 @@ pub(crate) struct Asked {
     pub(crate) path: RequestPath,
     /// Slots at each worker.
     pub(crate) slots: u32,
+    /// Whether the server offers its stores to readers, and this client is to be one.
+    pub(crate) reads: bool,
+    /// Largest value in bytes that is read from them.
+    pub(crate) value_bytes_max: usize,
 }
 
 /// Claims a lease on `socket` and sets HERD up on it.
@@ -263,11 +296,14 @@ pub(crate) fn take<D: Device>(
         token: asked.token,
         window: asked.slots,
         reply_bytes_max: REPLY_BYTES_MAX.min(device.capabilities().datagram_bytes_max) as u32,
+        reads: asked.reads,
     });
+    let since = monotonic();
     socket.write_all(&claim)?;
     let ClientEvent::Granted(grant, tickets) = receive(&socket, &mut shake)? else {
         return Err(FrameError::Body.into());
     };
+    let between = (since, monotonic());
     let window = Window::new(grant.window.into()).ok_or(FrameError::Body)?;
     let workers = grant.workers.len();
     let mut setup = ClientSetup::open(device, workers, &terms(&grant, asked.path, window)?)?;
@@ -279,11 +315,17 @@ pub(crate) fn take<D: Device>(
     let due = socket.due().unwrap_or_else(|| Due::after(TRIAL));
     socket.settle()?;
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
+    let memories = setup.take_stores();
+    // Beside a request there has to be room for a report of reads.
+    let stores = (window.slots() > 1)
+        .then(|| Stores::open(memories, &grant, between, asked.value_bytes_max));
+    let stores = stores.flatten();
     let mut end = setup.finish()?;
     let elapsed = try_out(&mut end, due.quarter(TRIAL, TRIAL_MAX))?;
     Ok(Taken {
         end,
         lease,
+        stores,
         capacity: (workers * window.slots()) as u32,
         elapsed,
     })
@@ -349,7 +391,8 @@ fn receive_with_fds(
     into: &mut [u8],
 ) -> Result<(usize, Vec<OwnedFd>), LeaseError> {
     socket.limit_read()?;
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(WORKERS_MAX * TICKET_FDS_MAX))];
+    let mut space = [MaybeUninit::uninit();
+        cmsg_space!(ScmRights(WORKERS_MAX * (TICKET_FDS_MAX + STORE_FDS_MAX)))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message = retry_on_intr(|| {
         recvmsg(

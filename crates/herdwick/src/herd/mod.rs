@@ -5,7 +5,9 @@
 //! type of the lease's socket, and its sleep, are of the session.
 
 mod direct;
+mod endings;
 mod lease;
+mod one_sided;
 mod pending;
 mod socket;
 #[cfg(test)]
@@ -20,8 +22,13 @@ use herdwick_mem::OwnProcess;
 use herdwick_request::{HashKey, Request};
 use rustix::event::PollFlags;
 
-pub use self::direct::Direct;
-use self::translate::{answer, lost, store_op};
+pub use self::{direct::Direct, one_sided::OneSidedCounters};
+use self::{
+    endings::{ended, outside},
+    lease::ASK_AFTER,
+    one_sided::OneSided,
+    translate::{answer, lost, store_op},
+};
 pub(crate) use self::{
     lease::{Asked, Lease, LeaseError, TRIAL, TRIAL_MAX, TRIAL_START, Taken, receive, take},
     pending::{Entry, Pending},
@@ -29,22 +36,13 @@ pub(crate) use self::{
     translate::OpKind,
 };
 use crate::{
-    Answer, Cause, Key, Op, Ticket,
+    Answer, Cause, Key, OneSidedReads, Op, Ticket,
     due::Due,
     memcached::Memcached,
     memcached_port::MemcachedPort,
-    sleep::Sleep,
+    sleep::{Sleep, spin},
     text::{Command, When},
 };
-
-/// Time that a wait spins before it sleeps (busy polling). A round trip takes a microsecond or two,
-/// a sleeping worker some tens more to wake; sleeping meanwhile would add this thread's own wakeup.
-/// A longer wait means that the worker is busy with something else.
-pub(crate) const SPIN: Duration = Duration::from_micros(200);
-
-/// How long after an answer the system is asked whether the server has hung up, which costs as much
-/// as a tenth of a round trip: no caller learns sooner that a server has ended which answered it.
-const ASK_AFTER: Duration = Duration::from_micros(50);
 
 /// HERD, and memcached's text beside it.
 ///
@@ -59,6 +57,10 @@ pub(crate) struct Herd<P> {
     reply_cq: CqId,
     hash_key: HashKey,
     lease: Lease,
+    /// Reads in the server's memory, where it may be read.
+    one_sided: Option<OneSided>,
+    /// When the server was last known to live.
+    asked: Duration,
     pending: Pending,
     memcached: Memcached,
     /// The port that the connection of `memcached` was dialled at.
@@ -70,7 +72,7 @@ pub(crate) struct Herd<P> {
     too_large: Vec<u64>,
     /// Time of the last flush or answer.
     awake: Duration,
-    /// [`SPIN`], or zero where the worker would have to wait for this very CPU.
+    /// How long a wait spins before it sleeps.
     spin: Duration,
     /// The time of the clock of `port` and `side` at the start of the caller's clock.
     elapsed: Duration,
@@ -85,10 +87,12 @@ impl<P: Port> Herd<P> {
         hash_key: HashKey,
         memcached: Memcached,
         memcached_port: MemcachedPort,
+        mode: OneSidedReads,
     ) -> Self {
         let Taken {
             end,
             lease,
+            stores,
             capacity,
             elapsed,
         } = taken;
@@ -103,6 +107,8 @@ impl<P: Port> Herd<P> {
             reply_cq,
             hash_key,
             lease,
+            one_sided: stores.map(|stores| OneSided::new(stores, mode)),
+            asked: Duration::ZERO,
             pending: Pending::new(capacity),
             memcached,
             memcached_port,
@@ -110,11 +116,7 @@ impl<P: Port> Herd<P> {
             next: 0,
             too_large: Vec::new(),
             awake: Duration::ZERO,
-            spin: if has_spare_cpu() {
-                SPIN
-            } else {
-                Duration::ZERO
-            },
+            spin: spin(),
             elapsed,
             armed: false,
             broken: None,
@@ -126,6 +128,20 @@ impl<P: Port> Herd<P> {
             return self.submit_text(when, key, op);
         }
         let hash = self.hash_key.hash(key.as_bytes());
+        if let Some(one_sided) = &mut self.one_sided {
+            let is_read = matches!(op, Op::Get);
+            if !is_read {
+                one_sided.note_other();
+            } else if !self.pending.changes(key.as_bytes()) && one_sided.is_chosen() {
+                let token = self.pending.reserve()?;
+                one_sided.begin(token, hash);
+                return Some(self.fill(token, when, key, op));
+            }
+            // What was submitted before is read before.
+            if !is_read && one_sided.holds(hash) {
+                return None;
+            }
+        }
         let request = Request {
             hash,
             key: key.as_bytes(),
@@ -133,17 +149,7 @@ impl<P: Port> Herd<P> {
         };
         let token = self.pending.reserve()?;
         match self.side.submit(&request, token) {
-            Ok(()) => {
-                let ticket = self.name();
-                let entry = Entry {
-                    ticket,
-                    unix: when.unix,
-                    due: when.due,
-                    kind: op.into(),
-                };
-                self.pending.fill(token, entry, key.as_bytes());
-                Some(ticket)
-            }
+            Ok(()) => Some(self.fill(token, when, key, op)),
             Err(refused) => {
                 self.pending.release(token);
                 match refused {
@@ -154,8 +160,26 @@ impl<P: Port> Herd<P> {
         }
     }
 
+    fn fill(&mut self, token: u64, when: When, key: Key<'_>, op: &Op<'_>) -> Ticket {
+        let ticket = self.name();
+        let entry = Entry {
+            ticket,
+            unix: when.unix,
+            due: when.due,
+            kind: op.into(),
+        };
+        self.pending.fill(token, entry, key.as_bytes());
+        ticket
+    }
+
+    /// Whether nothing but text is in flight.
+    fn is_text_alone(&self) -> bool {
+        // Not those of `side`: a report of reads may be in flight, which has no place in their order.
+        self.pending.in_flight() == 0
+    }
+
     pub(crate) fn command(&mut self, when: When, command: Command<'_>) -> Option<Ticket> {
-        if self.side.in_flight() > 0 || !self.too_large.is_empty() || !self.has_text(when) {
+        if !self.is_text_alone() || !self.has_text(when) {
             return None;
         }
         let inner = self.memcached.command(when.due, command)?;
@@ -163,7 +187,7 @@ impl<P: Port> Herd<P> {
     }
 
     fn submit_text(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
-        if self.side.in_flight() > 0 || !self.too_large.is_empty() || !self.has_text(when) {
+        if !self.is_text_alone() || !self.has_text(when) {
             return None;
         }
         let inner = self.memcached.submit(when, key, op)?;
@@ -208,6 +232,9 @@ impl<P: Port> Herd<P> {
 
     pub(crate) fn flush(&mut self, now: Duration) {
         self.awake = now;
+        if let Some(one_sided) = &mut self.one_sided {
+            one_sided.locate();
+        }
         let inside = self.inside(now);
         self.side.flush(&mut *self.port, inside);
         self.port.flush(inside);
@@ -225,13 +252,19 @@ impl<P: Port> Herd<P> {
         if self.broken.is_some() {
             return;
         }
+        if self.poll_one_sided(now, sink) > 0 {
+            self.awake = now;
+        }
         let inside = self.inside(now);
         self.side.flush(&mut *self.port, inside);
         self.port.progress(inside);
         if self.poll_fabric(inside, sink) > 0 {
-            self.awake = now;
+            (self.awake, self.asked) = (now, now);
         }
         self.resubmit(now);
+        if let Some(one_sided) = &mut self.one_sided {
+            one_sided.end_poll(now, self.pending.in_flight() == 0, &mut self.side);
+        }
         if self.memcached.due().is_some() {
             self.poll_text(now, sink);
         }
@@ -252,6 +285,24 @@ impl<P: Port> Herd<P> {
         }
     }
 
+    /// Answers the reads that are in the window of one-sided ones. Returns how many.
+    fn poll_one_sided(
+        &mut self,
+        now: Duration,
+        sink: &mut impl FnMut(Ticket, Answer<'_>),
+    ) -> usize {
+        let one_sided = self.one_sided.as_mut().filter(|reads| !reads.is_idle());
+        let Some(one_sided) = one_sided else {
+            return 0;
+        };
+        // The memory outlives the server, and another may have taken its place.
+        if !self.lease.lives(now, &mut self.asked) {
+            self.end(now, Cause::Closed, sink);
+            return 0;
+        }
+        one_sided.poll(&mut self.pending, &mut self.side, sink)
+    }
+
     fn poll_fabric(
         &mut self,
         inside: Duration,
@@ -262,6 +313,7 @@ impl<P: Port> Herd<P> {
             port,
             pending,
             too_large,
+            one_sided,
             ..
         } = self;
         side.poll(&mut **port, inside, &mut |token, outcome| {
@@ -277,7 +329,11 @@ impl<P: Port> Herd<P> {
                 return;
             }
             pending.release(token);
-            sink(ticket, answer(kind, &outcome));
+            let answer = answer(kind, &outcome);
+            if let Some(one_sided) = one_sided {
+                one_sided.note_answer(&answer);
+            }
+            sink(ticket, answer);
         })
     }
 
@@ -355,6 +411,11 @@ impl<P: Port> Herd<P> {
     /// Ends the requests that are not on the fabric.
     fn end_texts(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         self.broken = Some(cause);
+        for token in self.one_sided.take().into_iter().flat_map(OneSided::tokens) {
+            if let Some(entry) = self.pending.entry(token) {
+                sink(entry.ticket, lost(cause, &Outcome::Timeout));
+            }
+        }
         for token in std::mem::take(&mut self.too_large) {
             if let Some(entry) = self.pending.entry(token) {
                 sink(entry.ticket, lost(cause, &Outcome::Timeout));
@@ -375,7 +436,11 @@ impl<P: Port> Herd<P> {
         if self.memcached.due().is_some() {
             return self.memcached.sleep(limit);
         }
-        if now.saturating_sub(self.awake) < self.spin {
+        let reads = self
+            .one_sided
+            .as_ref()
+            .is_some_and(|reads| !reads.is_idle());
+        if reads || now.saturating_sub(self.awake) < self.spin {
             std::hint::spin_loop();
             return None;
         }
@@ -410,58 +475,20 @@ impl<P: Port> Herd<P> {
         self.broken
     }
 
+    /// Returns what became of reads in the server's memory; `None`: it may not be read.
+    pub(crate) fn one_sided(&self) -> Option<OneSidedCounters> {
+        self.one_sided.as_ref().map(OneSided::counters)
+    }
+
     pub(crate) fn direct(&mut self) -> Direct<'_, P> {
         Direct {
             side: &mut self.side,
             port: &mut self.port,
             hash_key: self.hash_key,
             lease: &self.lease,
+            one_sided: self.one_sided.as_mut(),
+            asked: &mut self.asked,
             elapsed: self.elapsed,
         }
     }
-}
-
-/// Sleeps until there is a completion in `cq`, or `limit` has passed.
-fn doze(port: &mut impl Port, cq: CqId, limit: Duration) {
-    if port.arm(cq) == Armed::Yes
-        && let Some(fd) = port.wait_fd()
-    {
-        Sleep::on_one((fd, PollFlags::IN), limit).run();
-    }
-    port.disarm(cq);
-}
-
-/// Answers a request on the fabric whose session ended for `cause`.
-fn ended(
-    pending: &mut Pending,
-    cause: Cause,
-    token: u64,
-    outcome: &Outcome<'_>,
-    sink: &mut impl FnMut(Ticket, Answer<'_>),
-) {
-    if let Some(entry) = pending.entry(token) {
-        let ticket = entry.ticket;
-        pending.release(token);
-        sink(ticket, lost(cause, outcome));
-    }
-}
-
-/// Passes an answer of the text connection on under the caller's ticket.
-fn outside(
-    aliases: &mut VecDeque<(Ticket, Ticket)>,
-    inner: Ticket,
-    answer: Answer<'_>,
-    sink: &mut impl FnMut(Ticket, Answer<'_>),
-) {
-    // Answers arrive in order, and some tickets get several: an older alias has had its last one.
-    while aliases.front().is_some_and(|(front, _)| *front < inner) {
-        aliases.pop_front();
-    }
-    if let Some((_, ticket)) = aliases.front() {
-        sink(*ticket, answer);
-    }
-}
-
-pub(crate) fn has_spare_cpu() -> bool {
-    std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1)
 }

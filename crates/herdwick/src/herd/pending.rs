@@ -12,6 +12,8 @@ pub(crate) struct Pending {
     free: Vec<u32>,
     /// A time before which no entry is due.
     due: Option<Duration>,
+    /// Entries that are no reads.
+    changes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +38,7 @@ impl Pending {
             slots,
             free: (0..capacity).rev().collect(),
             due: None,
+            changes: 0,
         }
     }
 
@@ -49,11 +52,13 @@ impl Pending {
         slot.key.clear();
         slot.key.extend_from_slice(key);
         slot.entry = Some(entry);
+        self.changes += usize::from(entry.kind != OpKind::Get);
         self.due = Some(self.due.map_or(entry.due, |due| due.min(entry.due)));
     }
 
     pub(crate) fn release(&mut self, token: u64) {
-        self.slots[token as usize].entry = None;
+        let entry = self.slots[token as usize].entry.take();
+        self.changes -= usize::from(entry.is_some_and(|entry| entry.kind != OpKind::Get));
         self.free.push(token as u32);
         if self.free.len() == self.slots.len() {
             self.due = None;
@@ -76,6 +81,11 @@ impl Pending {
             let reads = |entry: &Entry| entry.kind == OpKind::Get && kind == OpKind::Get;
             slot.entry.is_some_and(|entry| !reads(&entry)) && slot.key == key
         })
+    }
+
+    /// Whether a request for `key` is in flight that may change its item.
+    pub(super) fn changes(&self, key: &[u8]) -> bool {
+        self.changes > 0 && self.holds(key, OpKind::Get)
     }
 
     /// Ends every request in flight.

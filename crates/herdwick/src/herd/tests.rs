@@ -9,7 +9,7 @@ use herdwick_herd::{ClientSetup, ClientTerms, RequestPath, ServerEnd, ServerTerm
 use herdwick_request::{Clock, Second};
 
 use super::*;
-use crate::{Address, Lost, Mode, Options, Put, Ttl, map::Map, stream::Stream};
+use crate::{Address, Lost, Mode, OneSidedReads, Options, Put, Ttl, map::Map, stream::Stream};
 
 const HASH_KEY: HashKey = HashKey([7, 9]);
 const CLOCK: Clock = Clock {
@@ -69,6 +69,7 @@ impl Fixture {
         let taken = Taken {
             end: fixture.finish().unwrap(),
             lease: Lease::keep(LeaseSocket::of(lease)).unwrap(),
+            stores: None,
             capacity: WINDOW as u32,
             elapsed: Duration::ZERO,
         };
@@ -77,7 +78,13 @@ impl Fixture {
             MemcachedPort::new(&Address::Tcp("127.0.0.1:0".to_owned()), &Options::default());
         let memcached = Memcached::new(Stream::Unix(text), 1 << 20);
         Self {
-            herd: Herd::new(taken, HASH_KEY, memcached, memcached_port),
+            herd: Herd::new(
+                taken,
+                HASH_KEY,
+                memcached,
+                memcached_port,
+                OneSidedReads::Auto,
+            ),
             network,
             server,
             map: Map::default(),

@@ -358,6 +358,7 @@ fn accept(server: &Server, (grant, frame): (Kind, &[u8])) -> Option<Kind> {
         token: lease.token,
         window: 1,
         reply_bytes_max: 1,
+        reads: false,
     };
     socket.write_all(&claim.to_frame()).unwrap();
     let (kind, _) = frame_of(&mut socket).unwrap();

@@ -90,6 +90,7 @@ fn offers(socket: PathBuf) -> String {
         item_bytes_max: 1 << 20,
         path: herdwick::RequestPath::UcWrite,
         engine: None,
+        one_sided: false,
         fabrics: vec![FabricOffer {
             name: "shm",
             token,

@@ -2,7 +2,9 @@
 
 use std::{fmt::Debug, io::ErrorKind, net::TcpListener, time::Duration};
 
-use herdwick::{Answer, Cause, Client, DialError, DialOptions, Error, Key, Op, Options, Session};
+use herdwick::{
+    Answer, Cause, Client, DialError, DialOptions, Error, Key, OneSidedReads, Op, Options, Session,
+};
 use herdwick_server::{Address, Config, Listen};
 
 use crate::servers::{Memcached, Script};
@@ -16,6 +18,7 @@ const PATIENT: Options = Options {
     // The scripts speak memcached and count lines, so there is no hello.
     fabric: false,
     window: 1,
+    one_sided: OneSidedReads::Never,
     login: None,
     tls: None,
 };

@@ -7,6 +7,7 @@ mod deadlines;
 mod fallback;
 mod faults;
 mod login;
+mod one_sided;
 mod peers;
 mod servers;
 mod transports;

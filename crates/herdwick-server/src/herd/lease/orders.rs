@@ -39,6 +39,8 @@ pub(crate) struct Terms {
     /// Largest reply payload in bytes.
     pub(crate) reply_bytes_max: u32,
     pub(crate) path: RequestPath,
+    /// Whether the client asks for the stores, and may read them.
+    pub(crate) reads: bool,
     /// The host that the client connected from; `None`: this host.
     pub(crate) host: Option<IpAddr>,
 }

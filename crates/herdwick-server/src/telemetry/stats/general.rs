@@ -258,6 +258,9 @@ counted! {
     Counter udp_amplification_refused = fields.udp_amplification_refused in DROPS(fabric = "udp", reason = "amplification_refused");
     /// UDP replies that the kernel refused.
     Counter udp_unsent = fields.udp_unsent in DROPS(fabric = "udp", reason = "unsent");
+    /// Reads that clients made in the memory of the stores themselves, as they report them. `get_hits` and
+    /// `cmd_get` count them, too.
+    Counter one_sided_hits = fields.one_sided_hits => "herdwick_one_sided_hits_total";
     /// Bytes of keys and values in requests over fabrics.
     Counter(Bytes) fabric_bytes_read = fields.fabric_bytes_read
         => "herdwick_fabric_read_bytes_total";

@@ -126,6 +126,7 @@ settings! {
     spin_us = { context.settings.spin.as_micros() };
     hot_keys = { context.settings.hot_keys };
     memory_file = { path_or(context.settings.memory_file.as_deref(), "(null)") };
+    one_sided_reads = { context.settings.one_sided_reads.name() };
 }
 
 /// `stats settings`.

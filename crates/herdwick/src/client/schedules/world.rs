@@ -26,7 +26,7 @@ use herdwick_request::{Clock, HashKey, Second};
 
 use super::store::{Chance, Store, answered, begin};
 use crate::{
-    Address, DialError, Fabric, Fallback, Options, Session,
+    Address, DialError, Fabric, Fallback, OneSidedReads, Options, Session,
     client::caller::Surroundings,
     herd::{Herd, Taken},
     memcached::Memcached,
@@ -364,7 +364,13 @@ impl Inner {
             link.lease = Some(held);
             let memcached_port =
                 MemcachedPort::new(&Address::Unix("/no/such/server".into()), options);
-            let herd = Herd::new(taken, server.hash_key, memcached, memcached_port);
+            let herd = Herd::new(
+                taken,
+                server.hash_key,
+                memcached,
+                memcached_port,
+                OneSidedReads::Auto,
+            );
             (OpenTransport::Herd(Fabric::ALL[0], Box::new(herd)), None)
         };
         server.links.push(link);

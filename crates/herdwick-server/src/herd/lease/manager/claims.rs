@@ -7,13 +7,14 @@ use herdwick_herd::{
     hello::{Claim, Refusal},
     wire::Window,
 };
+use rustix::process::{Uid, geteuid};
 
 use super::{
     super::{LeaseId, LeaseKind, LeaseOrder, Terms, quota::Holder},
     LeaseManager,
     unread_grants::{UNREAD_HELD_MAX, is_unread},
 };
-use crate::{net::stream::Stream, telemetry::leases::count};
+use crate::{net::stream::Stream, settings::config::OneSidedReads, telemetry::leases::count};
 
 impl LeaseManager {
     pub(super) fn handle_claim(&mut self, id: LeaseId, claim: Claim, now: Duration) {
@@ -49,6 +50,7 @@ impl LeaseManager {
                 .max(RECV_BYTES_MIN as u32)
                 .min(most.copied().unwrap_or(0)),
             path: kind.path,
+            reads: claim.reads && may_read(self.config.readers, holder),
             host,
         };
         let Some(client) = self.clients.get_mut(&id) else {
@@ -107,6 +109,18 @@ impl LeaseManager {
     pub(super) fn show_bytes(&self) {
         let bytes = self.quotas.bytes() as u64;
         self.counters.bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether clients of `holder` may read the stores.
+fn may_read(readers: OneSidedReads, holder: Holder) -> bool {
+    let Holder::User(user) = holder else {
+        return false;
+    };
+    match readers {
+        OneSidedReads::Off => false,
+        OneSidedReads::Owner => user == geteuid().as_raw() || user == Uid::ROOT.as_raw(),
+        OneSidedReads::All => true,
     }
 }
 

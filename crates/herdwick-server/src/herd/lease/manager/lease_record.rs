@@ -116,10 +116,18 @@ impl LeaseRecord {
         if self.grants.iter().any(Option::is_none) {
             return None;
         }
-        let (workers, fds): (Vec<_>, Vec<_>) = std::mem::take(&mut self.grants)
+        let mut grants: Vec<_> = std::mem::take(&mut self.grants)
             .into_iter()
             .flatten()
-            .unzip();
+            .collect();
+        if grants.iter().any(|(grant, _)| grant.store.is_none()) {
+            // The stores of all workers, or of none.
+            for (grant, fds) in &mut grants {
+                grant.store = None;
+                fds.truncate(grant.fds.into());
+            }
+        }
+        let (workers, fds): (Vec<_>, Vec<_>) = grants.into_iter().unzip();
         let grant = Grant {
             epoch: terms.epoch,
             window: terms.window,

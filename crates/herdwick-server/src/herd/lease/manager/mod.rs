@@ -38,6 +38,7 @@ use super::{
 use crate::{
     net::unix,
     runtime::{readiness, time::ServerClock},
+    settings::config::OneSidedReads,
     telemetry::leases::{LeaseCounters, count},
 };
 use lease_record::{Grants, LeaseRecord};
@@ -71,6 +72,8 @@ pub(crate) struct LeaseConfig {
     pub(crate) lease_bytes: fn(kind: LeaseKind, window: Window, workers: usize) -> usize,
     /// Returns whether the fabric passes descriptors, which requires a unix socket.
     pub(crate) is_local: fn(fabric: Fabric) -> bool,
+    /// Who may read the stores.
+    pub(crate) readers: OneSidedReads,
 }
 
 /// The sources of clients, and the channels to and from the workers.

@@ -71,6 +71,7 @@ impl World {
             bytes_max: BYTES_MAX,
             lease_bytes: |_, window, workers| window.line_bytes() * workers,
             is_local: |_| true,
+            readers: OneSidedReads::Off,
         };
         let channels = LeaseChannels {
             listener: None,
@@ -126,6 +127,7 @@ impl World {
             token,
             window,
             reply_bytes_max: 4096,
+            reads: false,
         };
         let frame = claim.to_frame();
         let len = if said == Said::Nothing {

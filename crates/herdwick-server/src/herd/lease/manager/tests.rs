@@ -88,6 +88,7 @@ impl Fixture {
             bytes_max,
             lease_bytes: |_, window, workers| window.line_bytes() * workers,
             is_local: |fabric| fabric == LOCAL.fabric,
+            readers: OneSidedReads::Off,
         };
         let (_sender, arrivals) = mpsc::channel();
         let channels = LeaseChannels {
@@ -207,6 +208,7 @@ pub(super) fn worker_grant() -> WorkerGrant {
         announce: Announce::Never,
         requests: endpoint,
         replies: endpoint,
+        store: None,
     }
 }
 
@@ -215,6 +217,7 @@ fn claim(token: Token) -> Claim {
         token,
         window: 16,
         reply_bytes_max: 1 << 20,
+        reads: false,
     }
 }
 
@@ -267,6 +270,7 @@ fn lease_does_not_time_out_while_the_manager_is_blocked() {
         bytes_max: 0,
         lease_bytes: |_, _, _| 0,
         is_local: |_| true,
+        readers: OneSidedReads::Off,
     };
     let channels = LeaseChannels {
         listener: None,
@@ -311,6 +315,7 @@ fn claims_are_clamped_and_epochs_differ() {
         token: fixture.token(),
         window: u32::MAX,
         reply_bytes_max: 0,
+        reads: false,
     };
     let mut other = fixture.dial();
     other.write_all(&greedy.to_frame()).unwrap();

@@ -1,0 +1,202 @@
+//! One-sided GETs: a session's reads that are looked up in the server's memory, a window of them at a time.
+//! What cannot be judged there is requested from the server, as any read.
+
+mod choice;
+mod stores;
+mod uses;
+
+use std::time::Duration;
+
+use herdwick_herd::{ClientSide, Refused};
+use herdwick_layout::published::Pointer;
+use herdwick_request::{self as request, Get, KeyHash, Request};
+
+pub use self::stores::OneSidedCounters;
+pub(crate) use self::stores::{Stores, monotonic};
+use self::{
+    choice::{Choice, Way},
+    uses::Uses,
+};
+use super::Pending;
+use crate::{Answer, Hit, OneSidedReads, Ticket};
+
+/// Keys that are looked up together, where there is no window: their cache misses overlap.
+const TOGETHER: usize = 32;
+
+/// A read in the window.
+#[derive(Clone, Copy, Debug)]
+struct Lookup {
+    /// Of the session's request.
+    token: u64,
+    hash: KeyHash,
+    /// Where its item may be, once the index was looked at.
+    pointer: Option<Pointer>,
+}
+
+/// The stores, and the reads that are being looked up in them. Each goes three steps, so that the cache misses
+/// of all overlap: its bucket is prefetched when it is submitted, its item when the window is flushed, and
+/// read when the window is polled.
+#[derive(Debug)]
+pub(crate) struct OneSided {
+    stores: Stores,
+    uses: Uses,
+    choice: Choice,
+    window: Vec<Lookup>,
+    /// Those of the window whose items are prefetched.
+    located: usize,
+    /// Reads that the server has to be asked for, and has not been: it had no room.
+    unread: Vec<Lookup>,
+}
+
+impl OneSided {
+    pub(crate) fn new(stores: Stores, mode: OneSidedReads) -> Self {
+        Self {
+            uses: Uses::new(stores.workers()),
+            choice: Choice::new(mode),
+            stores,
+            window: Vec::new(),
+            located: 0,
+            unread: Vec::new(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> OneSidedCounters {
+        self.stores.counters
+    }
+
+    /// Whether the next read goes into the window, and is not requested from the server.
+    #[inline]
+    pub(crate) fn is_chosen(&mut self) -> bool {
+        self.choice.way() == Way::Memory
+    }
+
+    /// Notes a request that is no read.
+    #[inline]
+    pub(crate) fn note_other(&mut self) {
+        self.choice.note_other();
+    }
+
+    /// Notes an answer of the server to a request.
+    #[inline]
+    pub(crate) fn note_answer(&mut self, answer: &Answer<'_>) {
+        if let Answer::Hit(hit) = answer {
+            self.choice.note_value(hit.value.len());
+        }
+    }
+
+    /// Ends a poll, after which nothing may be in flight: submits the report of reads that is due, and sees
+    /// which way was faster.
+    #[inline]
+    pub(crate) fn end_poll(&mut self, now: Duration, is_idle: bool, side: &mut ClientSide) {
+        self.uses.report(now, side);
+        self.choice.settle(is_idle);
+    }
+
+    /// Reads `count` keys at once, and passes each to `sink` by its place, with `None` for what the server has
+    /// to be asked for.
+    #[inline]
+    pub(crate) fn read_all<'k>(
+        &mut self,
+        count: usize,
+        key_of: impl Fn(usize) -> (KeyHash, &'k [u8]),
+        sink: &mut impl FnMut(usize, Option<Hit<'_>>),
+    ) {
+        let mut pointers = [None; TOGETHER];
+        for first in (0..count).step_by(TOGETHER) {
+            let places = first..count.min(first + TOGETHER);
+            for n in places.clone() {
+                self.stores.prefetch(key_of(n).0);
+            }
+            for (n, pointer) in places.clone().zip(&mut pointers) {
+                *pointer = self.stores.locate(key_of(n).0);
+            }
+            for (n, pointer) in places.zip(pointers) {
+                let (hash, key) = key_of(n);
+                let hit = self.stores.read(hash, key, pointer);
+                if hit.is_some() {
+                    self.uses.note(hash);
+                }
+                sink(n, hit);
+            }
+        }
+    }
+
+    /// Adds a read to the window.
+    #[inline]
+    pub(crate) fn begin(&mut self, token: u64, hash: KeyHash) {
+        self.stores.prefetch(hash);
+        self.window.push(Lookup {
+            token,
+            hash,
+            pointer: None,
+        });
+    }
+
+    /// Looks the window's keys up in the index.
+    #[inline]
+    pub(crate) fn locate(&mut self) {
+        for lookup in &mut self.window[self.located..] {
+            lookup.pointer = self.stores.locate(lookup.hash);
+        }
+        self.located = self.window.len();
+    }
+
+    /// Reads the items of the window, answers the reads that have one, and has `side` request the others.
+    /// Returns how many were answered.
+    pub(crate) fn poll(
+        &mut self,
+        pending: &mut Pending,
+        side: &mut ClientSide,
+        sink: &mut impl FnMut(Ticket, Answer<'_>),
+    ) -> usize {
+        self.locate();
+        self.located = 0;
+        let mut answered = 0;
+        for lookup in self.window.drain(..) {
+            let (Some(entry), Some(key)) = (pending.entry(lookup.token), pending.key(lookup.token))
+            else {
+                continue;
+            };
+            let ticket = entry.ticket;
+            match self.stores.read(lookup.hash, key, lookup.pointer) {
+                Some(hit) => {
+                    self.uses.note(lookup.hash);
+                    self.choice.note_value(hit.value.len());
+                    pending.release(lookup.token);
+                    sink(ticket, Answer::Hit(hit));
+                    answered += 1;
+                }
+                None => self.unread.push(lookup),
+            }
+        }
+        self.unread.retain(|lookup| {
+            let key = pending.key(lookup.token).unwrap_or_default();
+            let request = Request {
+                hash: lookup.hash,
+                key,
+                op: request::Op::Get(Get::default()),
+            };
+            side.submit(&request, lookup.token) == Err(Refused::Full)
+        });
+        answered
+    }
+
+    /// Whether no read is in the window, nor to be requested from the server.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.window.is_empty() && self.unread.is_empty()
+    }
+
+    /// Whether a read of a key with this hash has not been answered nor requested from the server.
+    #[inline]
+    pub(crate) fn holds(&self, hash: KeyHash) -> bool {
+        let mut all = self.window.iter().chain(&self.unread);
+        all.any(|lookup| lookup.hash == hash)
+    }
+
+    /// Returns the tokens of all reads.
+    pub(crate) fn tokens(self) -> impl Iterator<Item = u64> {
+        let all = self.window.into_iter().chain(self.unread);
+        all.map(|lookup| lookup.token)
+    }
+}
