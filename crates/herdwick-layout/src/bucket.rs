@@ -20,7 +20,8 @@ pub const WAYS: usize = 8;
 pub struct Bucket {
     tags: [u64; 2],
     low: [u32; WAYS],
-    /// Bits 32..47 of the offsets. Bit 15 of `high[0]` is the bucket's overflow mark.
+    /// Bits 32..42 of the offsets in bits 0 to 9, then [`growth`]. Bit 15 of `high[0]` is the bucket's
+    /// overflow mark.
     high: [u16; WAYS],
 }
 
@@ -33,30 +34,73 @@ const _: () = assert!(std::mem::offset_of!(Bucket, high) == 48);
 pub const BUCKETS_MAX: usize = 1 << 32;
 
 const OVERFLOWED: u16 = 1 << 15;
+/// The bits of [`growth`] in `high`.
+const GROWTH_AT: u32 = 10;
+const GROWTH: u16 = ((1 << GROWTH_BITS) - 1) << GROWTH_AT;
+const _: () = assert!(GROWTH & OVERFLOWED == 0);
+/// 2^32 over the golden ratio: spreads bits upwards.
+const SPREAD: u32 = 0x9e37_79b1;
 /// 1 in each of a word's four tags.
 const EACH: u64 = 0x0001_0001_0001_0001;
 
-/// Returns the first of the two buckets of a hash among `buckets`: bits 16..48, scaled by
-/// multiply-shift.
+/// Buckets of a block: the two buckets of a key are in one. A smaller index is one block.
+pub const BLOCK: usize = 128;
+
+/// Returns the buckets of a block of an index of so many buckets, a multiple of [`BLOCK`] or less than
+/// that.
+#[inline]
+#[must_use]
+pub const fn block(buckets: usize) -> usize {
+    if buckets < BLOCK { buckets } else { BLOCK }
+}
+
+/// Returns the first of the two buckets of a hash among `buckets`, which do not grow.
 #[inline]
 #[must_use]
 pub fn first(hash: KeyHash, buckets: usize) -> usize {
-    scale((hash.0 >> 16) as u32, buckets)
+    let block = block(buckets);
+    block_among(hash, buckets / block) * block + within(hash, block)
 }
 
-/// Returns the other bucket of an entry: `point - bucket` modulo the number of buckets, where
-/// `point` depends on the tag alone. So the function is its own inverse for any number of
+/// Returns the block of a hash among so many: bits 16..48, scaled by multiply-shift.
+#[inline]
+#[must_use]
+pub fn block_among(hash: KeyHash, blocks: usize) -> usize {
+    scale((hash.0 >> 16) as u32, blocks)
+}
+
+/// Returns the number of a hash's first bucket in its block of so many.
+#[inline]
+#[must_use]
+pub fn within(hash: KeyHash, block: usize) -> usize {
+    scale(((hash.0 >> 16) as u32).wrapping_mul(SPREAD), block)
+}
+
+/// Returns the other bucket of an entry: in the block, `point - bucket` modulo the buckets of a block,
+/// where `point` depends on the tag alone. So the function is its own inverse for any number of
 /// buckets, where the usual XOR needs a power of two.
 #[inline]
 #[must_use]
 pub fn other(bucket: usize, tag: u16, buckets: usize) -> usize {
-    // 2^32 over the golden ratio: spreads the tag's 16 bits over 32.
-    let point = scale(u32::from(tag).wrapping_mul(0x9e37_79b1), buckets);
-    if point >= bucket {
-        point - bucket
+    let block = block(buckets);
+    let at = bucket % block;
+    let point = scale(u32::from(tag).wrapping_mul(SPREAD), block);
+    let other = if point >= at {
+        point - at
     } else {
-        point + buckets - bucket
-    }
+        point + block - at
+    };
+    bucket - at + other
+}
+
+/// Bits of a hash by which an index that grows divides a block: [`growth`].
+pub const GROWTH_BITS: u32 = 5;
+
+/// Returns the bits by which a hash's block is divided, one each time that the index doubles.
+#[inline]
+#[must_use]
+pub fn growth(hash: KeyHash) -> u16 {
+    (hash.0 >> 16) as u16 & ((1 << GROWTH_BITS) - 1)
 }
 
 impl Bucket {
@@ -88,16 +132,24 @@ impl Bucket {
     #[inline]
     #[must_use]
     pub fn offset(&self, way: usize) -> Offset {
-        let high = u64::from(self.high[way] & !OVERFLOWED);
+        let high = u64::from(self.high[way] & !OVERFLOWED & !GROWTH);
         Offset((high << 32 | u64::from(self.low[way])) as usize * ALIGN)
     }
 
-    /// Writes the entry of a way.
+    /// Returns the bits by which the block of a way's entry is divided.
     #[inline]
-    pub fn set(&mut self, way: usize, tag: u16, offset: Offset) {
+    #[must_use]
+    pub fn growth(&self, way: usize) -> u16 {
+        (self.high[way] & GROWTH) >> GROWTH_AT
+    }
+
+    /// Writes the entry of a way: tag, offset, and the bits by which its block is divided.
+    #[inline]
+    pub fn set(&mut self, way: usize, tag: u16, growth: u16, offset: Offset) {
         let units = (offset.0 / ALIGN) as u64;
         self.low[way] = units as u32;
-        self.high[way] = (self.high[way] & OVERFLOWED) | (units >> 32) as u16;
+        let high = growth << GROWTH_AT | (units >> 32) as u16;
+        self.high[way] = (self.high[way] & OVERFLOWED) | high;
         self.set_tag(way, tag);
     }
 

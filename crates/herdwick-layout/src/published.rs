@@ -41,7 +41,7 @@ pub enum Word {
 }
 
 /// What [`Word::Magic`] is: name and version of the layout.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"hwstore\x01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"hwstore\x02");
 /// The parts begin at multiples of this.
 pub const PAGE: usize = 4096;
 

@@ -54,6 +54,13 @@ impl<T: FromZeros + IntoBytes> Arena<T> {
         }
     }
 
+    /// Keeps the kernel from using huge pages for `items`, and for what shares a huge page with them.
+    pub fn forbid_huge_pages(&self, items: Range<usize>) {
+        let size = size_of::<T>();
+        self.mapping
+            .advise_small_in(items.start * size..items.end * size);
+    }
+
     /// Returns the memory of `items` to the system, as far as it is whole pages; those items are
     /// zeroed from now on. Only of an arena in anonymous memory.
     ///

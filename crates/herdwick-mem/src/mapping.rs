@@ -164,6 +164,18 @@ impl Mapping {
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxNoHugepage) };
     }
 
+    /// As [`Self::advise_small`], of the pages of `bytes` and those before that share a huge page with
+    /// them.
+    pub fn advise_small_in(&self, bytes: Range<usize>) {
+        let (start, end) = (bytes.start / HUGE_PAGE * HUGE_PAGE, bytes.end.min(self.len));
+        if bytes.start < end {
+            // SAFETY: `start` lies within the mapping by the check above.
+            let from = unsafe { self.base.add(start) }.as_ptr().cast();
+            // SAFETY: the range is this mapping's, and MADV_NOHUGEPAGE changes no contents.
+            let _ = unsafe { madvise(from, end - start, Advice::LinuxNoHugepage) };
+        }
+    }
+
     /// Makes the kernel zero this memory in every child forked from now on.
     ///
     /// # Errors

@@ -3,7 +3,9 @@
 
 use std::io;
 
-use herdwick_layout::bucket::{self, BUCKETS_MAX, Bucket, Offset, WAYS, tag};
+use herdwick_layout::bucket::{
+    self, BUCKET, BUCKETS_MAX, Bucket, Offset, WAYS, block_among, growth, tag, within,
+};
 use herdwick_mem::{Arena, prefetch_read};
 use herdwick_request::KeyHash;
 
@@ -46,9 +48,30 @@ impl Link {
 }
 
 /// The lossy index: partial-key cuckoo hashing with two buckets a key and bounded work.
+///
+/// It may grow, a block at a time (linear hashing): of the `base << level` blocks the first `split` were
+/// divided in two, by one more bit of each key's hash, which the entry holds. So no item is read.
 pub(crate) struct Index {
+    /// Memory for the largest index.
     buckets: Arena<Bucket>,
+    /// Buckets of a block.
+    block: usize,
+    /// Blocks of the smallest index.
+    base: usize,
+    /// How often the number of blocks has doubled, at most `level_max` times.
+    level: u32,
+    level_max: u32,
+    /// Blocks that were divided since.
+    split: usize,
+    entries: usize,
 }
+
+/// Bytes of the least index that has huge pages, if it grows.
+const HUGE_MIN: usize = 16 << 20;
+/// Blocks begin to be divided when so many tenths of the slots of those that are not are used, and all are
+/// when [`DIVIDED`] more are.
+const DIVIDING: usize = 6;
+const DIVIDED: usize = 2;
 
 impl Index {
     /// Creates an empty index of `buckets`, 1 to [`BUCKETS_MAX`].
@@ -58,18 +81,100 @@ impl Index {
 
     /// Creates an empty index in zeroed memory.
     pub(crate) fn over(buckets: Arena<Bucket>) -> Self {
+        let block = bucket::block(buckets.len());
         debug_assert!(!buckets.is_empty() && buckets.len() <= BUCKETS_MAX);
-        Self { buckets }
+        debug_assert!(buckets.len().is_multiple_of(block));
+        Self {
+            block,
+            base: buckets.len() / block,
+            level: 0,
+            level_max: 0,
+            split: 0,
+            entries: 0,
+            buckets,
+        }
+    }
+
+    /// Creates an empty index that grows from `buckets` by so many doublings.
+    pub(crate) fn growing(buckets: usize, doublings: u32) -> io::Result<Self> {
+        let index = Self::new(buckets << doublings)?;
+        // The first huge page of a small one would be most of what it grows to.
+        index
+            .buckets
+            .allow_huge_pages(index.bytes_most() >= HUGE_MIN);
+        Ok(Self {
+            base: buckets / bucket::block(buckets),
+            level_max: doublings,
+            ..index
+        })
+    }
+
+    /// Returns the bytes of the largest that it grows to.
+    pub(crate) fn bytes_most(&self) -> usize {
+        self.buckets.len() * BUCKET
+    }
+
+    /// Grows to the largest at once, if it is empty.
+    pub(crate) fn grow_at_once(&mut self) {
+        if self.entries == 0 {
+            (self.level, self.split) = (self.level_max, 0);
+        }
+    }
+
+    fn blocks(&self) -> usize {
+        (self.base << self.level) + self.split
+    }
+
+    /// Returns its bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.buckets() * BUCKET
+    }
+
+    /// Returns the bytes that it takes once another block is divided.
+    pub(crate) fn bytes_grown(&self) -> usize {
+        self.bytes() + self.block * BUCKET
+    }
+
+    /// Returns whether it should grow: whether too many of its slots are used.
+    #[inline]
+    pub(crate) fn is_crowded(&self) -> bool {
+        let tenths = DIVIDING * (self.base << self.level) + DIVIDED * self.split;
+        10 * self.entries > tenths * self.block * WAYS && self.level < self.level_max
+    }
+
+    /// Divides the next block: the entries with one more bit of their hashes move to a new block, each to
+    /// the bucket of the same number.
+    pub(crate) fn grow(&mut self) {
+        let whole = self.base << self.level;
+        let (from, to) = (self.split * self.block, (whole + self.split) * self.block);
+        let (olds, news) = self.buckets.split_at_mut(to);
+        for n in 0..self.block {
+            let (old, new) = (&mut olds[from + n], &mut news[n]);
+            if old.overflowed() {
+                new.mark_overflowed();
+            }
+            for way in 0..WAYS {
+                let ((tag, offset), bits) = (old.entry(way), old.growth(way));
+                if tag != 0 && bits >> self.level & 1 == 1 {
+                    old.set_tag(way, 0);
+                    new.set(way, tag, bits, offset);
+                }
+            }
+        }
+        self.split += 1;
+        if self.split == whole {
+            (self.level, self.split) = (self.level + 1, 0);
+        }
     }
 
     /// Returns the number of slots, free ones included.
     pub(crate) fn slots(&self) -> usize {
-        self.buckets.len() * WAYS
+        self.buckets() * WAYS
     }
 
     /// Returns the number of buckets.
     pub(crate) fn buckets(&self) -> usize {
-        self.buckets.len()
+        self.blocks() * self.block
     }
 
     /// Returns the offsets of the items in one bucket.
@@ -118,15 +223,18 @@ impl Index {
         self.find_in(self.other(first, tag), tag, &mut is_it)
     }
 
-    /// Changes the offset of an entry.
+    /// Changes the offset of an entry, or makes one at a place that was just freed.
     #[inline]
     pub(crate) fn point(&mut self, place: Place, hash: KeyHash, offset: Offset) {
-        self.buckets[place.bucket()].set(place.way(), tag(hash), offset);
+        let bucket = &mut self.buckets[place.bucket()];
+        self.entries += usize::from(bucket.entry(place.way()).0 == 0);
+        bucket.set(place.way(), tag(hash), growth(hash), offset);
     }
 
     /// Frees the entry.
     #[inline]
     pub(crate) fn remove(&mut self, place: Place) {
+        self.entries -= 1;
         self.buckets[place.bucket()].set_tag(place.way(), 0);
     }
 
@@ -151,7 +259,8 @@ impl Index {
         if place.bucket() != first {
             self.buckets[first].mark_overflowed();
         }
-        self.buckets[place.bucket()].set(place.way(), tag, offset);
+        self.entries += usize::from(evicted.is_none());
+        self.buckets[place.bucket()].set(place.way(), tag, growth(hash), offset);
         evicted
     }
 
@@ -278,11 +387,12 @@ impl Index {
 
     fn step_aside(&mut self, bucket: usize, way: usize) -> bool {
         let (tag, offset) = self.buckets[bucket].entry(way);
+        let growth = self.buckets[bucket].growth(way);
         let other = self.other(bucket, tag);
         let Some(free) = self.buckets[other].free() else {
             return false;
         };
-        self.buckets[other].set(free, tag, offset);
+        self.buckets[other].set(free, tag, growth, offset);
         // The tag does not show which of the two is the neighbour's first bucket. If it is this
         // one, a search for it has to continue in the other; if not, the mark costs each search one
         // more cache line.
@@ -306,7 +416,13 @@ impl Index {
 
     #[inline]
     fn first(&self, hash: KeyHash) -> usize {
-        bucket::first(hash, self.buckets.len())
+        let whole = self.base << self.level;
+        let bits = usize::from(growth(hash));
+        let mut block = block_among(hash, self.base) + self.base * (bits & ((1 << self.level) - 1));
+        if block < self.split {
+            block += whole * (bits >> self.level & 1);
+        }
+        block * self.block + within(hash, self.block)
     }
 
     #[inline]
@@ -317,7 +433,10 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use herdwick_layout::item::ALIGN;
+    use herdwick_layout::{
+        bucket::{BLOCK, GROWTH_BITS},
+        item::ALIGN,
+    };
 
     use super::*;
 
@@ -337,7 +456,7 @@ mod tests {
 
     #[test]
     fn other_bucket_of_the_other_bucket_is_the_first() {
-        for buckets in [1, 2, 3, 7, 64, 1000] {
+        for buckets in [1, 2, 3, 7, 64, 1024] {
             let index = Index::new(buckets).unwrap();
             for (bucket, tag) in (0..buckets).zip((1..=u16::MAX).rev().step_by(7)) {
                 let other = index.other(bucket, tag);
@@ -347,9 +466,39 @@ mod tests {
         }
     }
 
+    /// From one block to 32 of them: each entry is found after each step, those of overflowed buckets, too.
+    #[test]
+    fn growing_index_keeps_every_entry() {
+        let mut index = Index::growing(BLOCK, GROWTH_BITS).unwrap();
+        let mut count = 0;
+        for (n, hash) in hashes().enumerate() {
+            if index.blocks() == 32 {
+                break;
+            }
+            assert_eq!(index.insert(hash, offset(n), |_| 0), None, "at {n}");
+            count = n + 1;
+            if index.is_crowded() {
+                index.grow();
+                let all = hashes().take(count).enumerate();
+                for (n, hash) in all.filter(|(n, _)| n % 7 == count % 7) {
+                    let found = index.find(hash, |at| at == offset(n));
+                    assert!(found.is_some(), "{n} of {count}");
+                }
+            }
+        }
+        assert_eq!(index.entries, count);
+        assert_eq!((index.level, index.split), (GROWTH_BITS, 0));
+        let held: usize = (0..index.buckets()).map(|n| index.entries(n).count()).sum();
+        assert_eq!(held, count);
+        assert!(!index.is_crowded(), "it is as large as it gets");
+        for (n, hash) in hashes().take(count).enumerate() {
+            assert!(index.find(hash, |at| at == offset(n)).is_some(), "{n}");
+        }
+    }
+
     #[test]
     fn index_five_sixths_full_loses_no_entry() {
-        let mut index = Index::new(1000).unwrap();
+        let mut index = Index::new(1024).unwrap();
         let count = index.slots() * 5 / 6;
         for (n, hash) in hashes().take(count).enumerate() {
             assert_eq!(
@@ -369,7 +518,7 @@ mod tests {
     #[test]
     fn index_is_filled_again_in_another_order() {
         let fill = |order: &[(usize, KeyHash)], spread: bool| {
-            let mut index = Index::new(1000).unwrap();
+            let mut index = Index::new(1024).unwrap();
             let mut refused = Vec::new();
             for &(n, hash) in order {
                 if spread {
@@ -383,7 +532,7 @@ mod tests {
             }
             (index, refused)
         };
-        let slots = 1000 * WAYS;
+        let slots = 1024 * WAYS;
         let all: Vec<_> = hashes().take(slots).enumerate().collect();
         let (_, refused) = fill(&all, false);
         let mut kept = all;
@@ -415,7 +564,7 @@ mod tests {
         for n in 0..=WAYS {
             index.insert(hash, offset(n), |_| 0);
         }
-        let far = offset((1 << 47) - 1);
+        let far = offset((1 << 42) - 1);
         let (place, _) = index.find(hash, |at| at == offset(0)).unwrap();
         index.point(place, hash, far);
         assert_eq!(

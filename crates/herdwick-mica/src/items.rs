@@ -57,6 +57,11 @@ impl Items {
         self.bytes.allow_huge_pages(allow);
     }
 
+    /// Keeps the kernel from returning bytes with a huge page that they are a part of.
+    pub(crate) fn forbid_huge_pages(&self, bytes: Range<usize>) {
+        self.bytes.forbid_huge_pages(bytes);
+    }
+
     /// Returns the memory of bytes that no item has to the system.
     pub(crate) fn give_back(&mut self, bytes: Range<usize>) -> io::Result<()> {
         self.bytes.give_back(bytes)

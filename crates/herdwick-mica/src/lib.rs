@@ -29,16 +29,20 @@
 //! repeats or changes a key has the same result as its requests one by one.
 //!
 //! # Memory
-//! An eighth of [`StoreConfig::memory_bytes`] is index; the rest is segments and their table, an entry
-//! for each. An item takes 16, 24 or 32 bytes of header, its key and its value (docs/store.md): 24 if it
+//! [`StoreConfig::memory_bytes`] is index, segments, and their table, an entry for each. The index begins
+//! with a 256th of it, below 16 MiB with more, and takes the memory of the last segments as it grows, up to
+//! an eighth. In a file, in published memory, and where nothing is evicted, it has an eighth
+//! from the beginning. An item takes 16, 24 or 32 bytes of header, its key and its value (docs/store.md): 24 if it
 //! has client flags or a deadline, 32 if it is of 4 KiB or more, or if the store evicts nothing. One that
 //! fits a cache line lies within one. With 16-byte keys and 32-byte values, a line each, the index is
 //! five sixths full when memory is. Smaller items run out of slots before they run out of memory; larger
-//! ones leave slots unused.
+//! ones leave slots unused, where the index does not grow.
 //!
 //! # Index
-//! Partial-key cuckoo hashing on 64-byte buckets of 8 slots, any number of them. An entry's other
-//! bucket follows from its bucket and its tag, so a neighbour is moved without touching the items. An
+//! Partial-key cuckoo hashing on 64-byte buckets of 8 slots, in blocks of 128. An entry's other
+//! bucket is in the same block, and follows from its bucket and its tag, so a neighbour is moved without
+//! touching the items. The index grows by linear hashing: while more than six tenths of the slots are used,
+//! each mutation divides one block in two, by a bit of the hash that the entries hold. An
 //! insertion tries both buckets, then tries to move each of the 16 neighbours to its other bucket,
 //! then replaces the oldest neighbour. Its work is bounded whatever the keys are.
 //!
@@ -90,6 +94,7 @@ mod config;
 mod counters;
 mod evicted;
 mod eviction_log;
+mod grow;
 mod index;
 mod items;
 mod lossless;

@@ -15,6 +15,9 @@ impl Store {
     /// fails with [`Status::OutOfMemory`].
     pub fn evict_nothing(&mut self) {
         self.lossless = true;
+        if self.reserve_for_index(self.index.bytes_most()) {
+            self.index.grow_at_once();
+        }
     }
 
     /// Makes room for what the request may store. Returns the refusal if there is no room, else

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use herdwick_layout::bucket::{BUCKET, BUCKETS_MAX};
+use herdwick_layout::bucket::{self, BLOCK, BUCKET, BUCKETS_MAX, GROWTH_BITS};
 
 use crate::{StoreConfig, StoreError, segments::HEAD};
 
@@ -18,6 +18,8 @@ const ITEM_SHARE: usize = 4;
 const SEGMENTS: usize = 256;
 /// ... these bytes.
 const SEGMENT_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 20;
+/// Blocks of the index that an index grows from, at least: their number is rounded up.
+const BLOCKS_MIN: usize = 8;
 /// The step in which the memory that is needed is searched for.
 const PAGE: usize = 4 << 10;
 /// The least number of segments.
@@ -28,6 +30,8 @@ pub(crate) struct Shape {
     /// The number of segments, and the bytes of each.
     pub(crate) segments: usize,
     pub(crate) segment_bytes: usize,
+    /// How often the index may double.
+    pub(crate) doublings: u32,
     memory_bytes: usize,
 }
 
@@ -59,6 +63,7 @@ impl Shape {
     /// Divides the memory into index and segments; `None` if those do not hold the largest item.
     fn divided(memory_bytes: usize, item_bytes_max: usize) -> Option<Self> {
         let buckets = (memory_bytes / INDEX_SHARE / BUCKET).min(BUCKETS_MAX);
+        let buckets = buckets - buckets % bucket::block(buckets).max(1);
         let rest = memory_bytes - buckets * BUCKET;
         let (least, most) = SEGMENT_BYTES.into_inner();
         let segment_bytes = (rest / SEGMENTS).clamp(least, most).next_power_of_two();
@@ -69,8 +74,32 @@ impl Shape {
             buckets,
             segments,
             segment_bytes,
+            doublings: 0,
             memory_bytes,
         })
+    }
+
+    /// Returns the shape whose index begins with the fewest blocks, and grows to as many as the others
+    /// have. Its segments take what is left, and are ceded as it grows.
+    pub(crate) fn growing(self) -> Self {
+        let blocks = self.buckets / BLOCK;
+        let doublings = (blocks / BLOCKS_MIN).max(1).ilog2().min(GROWTH_BITS);
+        if doublings == 0 {
+            return self;
+        }
+        let buckets = blocks.div_ceil(1 << doublings) * BLOCK;
+        let rest = self.memory_bytes - buckets * BUCKET;
+        Self {
+            buckets,
+            segments: rest / (self.segment_bytes + HEAD),
+            doublings,
+            ..self
+        }
+    }
+
+    /// Returns the bytes that index and the table of segments leave to the index.
+    pub(crate) fn index_room(&self) -> usize {
+        self.memory_bytes - self.segments * (self.segment_bytes + HEAD)
     }
 
     /// Returns the bytes of memory for items.

@@ -37,6 +37,9 @@ pub struct Store {
     pub(crate) cleaner: Option<Walk>,
     /// Segments that were cleaned in vain since enough were free.
     pub(crate) futile: u32,
+    /// Bytes of memory that the index may have, and ceded segments that are among them.
+    pub(crate) index_room: usize,
+    pub(crate) ceded: usize,
     /// What cleaning may copy.
     pub(crate) copies: Copies,
     /// An item that the current request reads after it has made room: it is copied, not evicted.
@@ -169,10 +172,10 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub fn new(config: &StoreConfig) -> Result<Self, StoreError> {
-        let shape = Shape::of(config)?;
+        let shape = Shape::of(config)?.growing();
         let bytes = Arena::zeroed(shape.item_bytes()).map_err(shape.refused())?;
         let superblock = Superblock::new().map_err(shape.refused())?;
-        let index = Index::new(shape.buckets).map_err(shape.refused())?;
+        let index = Index::growing(shape.buckets, shape.doublings).map_err(shape.refused())?;
         let items = Items::new(bytes, false);
         Ok(Self::over(config, &shape, index, items, superblock))
     }
@@ -192,6 +195,8 @@ impl Store {
             segments: Segments::new(shape.segments, shape.segment_bytes),
             cleaner: None,
             futile: 0,
+            index_room: shape.index_room(),
+            ceded: 0,
             copies: Copies::default(),
             protected: None,
             counters: Counters::default(),
@@ -307,6 +312,10 @@ impl Store {
     }
 
     pub(crate) fn mutate(&mut self, clock: &Clock, request: &Request<'_>, guess: Hit) -> Reply<'_> {
+        // Nothing that it may move is looked at yet.
+        if self.index.is_crowded() {
+            self.grow_index();
+        }
         if self.lossless
             && let Some(refusal) = self.prepare(request)
         {

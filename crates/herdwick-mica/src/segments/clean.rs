@@ -45,7 +45,7 @@ enum Cleaned {
 
 impl Store {
     /// Returns what cleaning keeps now.
-    pub(super) fn survivors(&self) -> Survivors {
+    pub(crate) fn survivors(&self) -> Survivors {
         if self.lossless || (self.is_sparse() && self.futile < FUTILE_MAX) {
             Survivors::All
         } else {
@@ -103,7 +103,7 @@ impl Store {
 
     /// As [`Self::clean_some`]; makes room for an item of many segments that has none. Returns the
     /// bytes walked over or moved; `None` if the cleaning was given up, because there is no room.
-    pub(super) fn clean_few(&mut self, keep: Survivors) -> Option<usize> {
+    pub(crate) fn clean_few(&mut self, keep: Survivors) -> Option<usize> {
         let len = match self.clean_some(keep)? {
             Cleaned::Walked(bytes) => return Some(bytes),
             Cleaned::Blocked(len) => len,
@@ -123,8 +123,12 @@ impl Store {
     }
 
     /// Chooses a segment to clean, unless one is being cleaned. Returns whether there is one.
-    pub(super) fn begin_cleaning(&mut self) -> bool {
+    pub(crate) fn begin_cleaning(&mut self) -> bool {
         if self.cleaner.is_some() {
+            return true;
+        }
+        if let Some(number) = self.segments.ceding_run() {
+            self.walk(number, false);
             return true;
         }
         let kept = self.survivors() == Survivors::All;

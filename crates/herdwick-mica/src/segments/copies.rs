@@ -1,7 +1,7 @@
 //! The state of cleaning between requests: the segment that is walked, and the copies that are allowed.
 
 /// Bytes of copies that a cache may make for each byte stored ...
-pub(super) const COPY_RATE: usize = 3;
+pub(crate) const COPY_RATE: usize = 3;
 /// ... of which unused ones accumulate up to so many segments.
 const COPIES_MAX: isize = 4;
 
@@ -44,7 +44,7 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    pub(super) fn earn(&mut self, len: usize, segment: usize) {
+    pub(crate) fn earn(&mut self, len: usize, segment: usize) {
         let most = segment as isize * COPIES_MAX;
         self.allowed = (self.allowed + (len * COPY_RATE) as isize).min(most);
     }

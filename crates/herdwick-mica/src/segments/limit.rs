@@ -43,6 +43,8 @@ impl Store {
         self.segments.withhold = bytes.div_ceil(self.segments.size());
         // A huge page has segments that are withheld and others that are not.
         self.items.allow_huge_pages(self.segments.withhold == 0);
+        self.items
+            .forbid_huge_pages(self.segments.ceded_from()..self.items.len());
     }
 
     /// Takes a step towards the memory that the store is limited to: cleans segments, and returns

@@ -15,6 +15,6 @@ mod table;
 mod tests;
 
 pub(crate) use book::Book;
-pub(crate) use copies::{Copies, Walk};
+pub(crate) use copies::{COPY_RATE, Copies, Walk};
 pub(crate) use readers::Readers;
 pub(crate) use table::{HEAD, Past, Segments};

@@ -1,6 +1,7 @@
 //! The table of segments: which are free, what is known of the others, and where the next item goes.
 //! It holds no items and reads none.
 
+mod cede;
 mod choose;
 mod free;
 mod kind;
@@ -45,6 +46,8 @@ pub(super) enum State {
     Held,
     /// Its memory was given back to the system, under a limit.
     Withheld,
+    /// Its memory was given back, for the index to grow.
+    Ceded,
 }
 
 /// What the table knows of a segment, or of the run of segments that begins with it.
@@ -111,9 +114,9 @@ pub(crate) struct Segments {
     /// The segment being filled, of each kind.
     open: [Option<u32>; Kind::ALL],
     pub(super) free: usize,
-    pub(super) withheld: usize,
+    pub(crate) withheld: usize,
     /// Segments that a limit is to withhold.
-    pub(super) withhold: usize,
+    pub(crate) withhold: usize,
     /// The most that were free or withheld since one was opened for a new item.
     most_free: usize,
     /// The search for a free segment begins here.
@@ -141,6 +144,9 @@ pub(crate) struct Segments {
     pub(crate) book: Book,
     /// What readers in other processes learn of it.
     pub(crate) readers: Readers,
+    /// Segments that are kept: those behind are ceded, or will be once they are free.
+    kept: usize,
+    pub(crate) ceded: usize,
     /// Heads that searches for free segments have looked at.
     #[cfg(test)]
     pub(super) looked: std::cell::Cell<usize>,
@@ -169,6 +175,8 @@ impl Segments {
             reuse: Reuse::default(),
             book: Book::default(),
             readers: Readers::default(),
+            kept: count,
+            ceded: 0,
             #[cfg(test)]
             looked: std::cell::Cell::new(0),
         }
@@ -240,18 +248,18 @@ impl Segments {
     }
 
     /// Returns the bytes of a segment.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         1 << self.shift
     }
 
     /// Returns the bytes of all segments that a limit leaves.
     pub(crate) fn usable(&self) -> usize {
-        (self.heads.len() - self.withhold) << self.shift
+        (self.kept - self.withhold) << self.shift
     }
 
-    /// Returns the number of segments, withheld ones included.
+    /// Returns the number of segments that are kept, withheld ones included.
     pub(crate) fn count(&self) -> usize {
-        self.heads.len()
+        self.kept
     }
 
     /// Returns the segments that an item of `len` bytes needs.

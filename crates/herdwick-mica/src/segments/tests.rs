@@ -24,6 +24,8 @@ fn store_of(count: usize, bytes: usize, item_bytes_max: usize) -> Store {
     let mut store = Store::new(&config(memory_bytes, item_bytes_max)).unwrap();
     assert!(count * bytes <= store.items.len());
     store.segments = Segments::new(count, bytes);
+    // None of these segments is ceded.
+    store.index_room = store.index.bytes_most();
     store
 }
 
@@ -76,7 +78,7 @@ impl Draw {
 
 /// Checks the table, segment by segment, and the counters against the items that the index holds.
 fn audit(store: &Store) {
-    let (mut live, mut items) = (vec![0; store.segments.count()], 0);
+    let (mut live, mut items) = (vec![0; store.segments.heads.len()], 0);
     for bucket in 0..store.index.buckets() {
         for at in store.index.entries(bucket) {
             let key = store.items.key(at);

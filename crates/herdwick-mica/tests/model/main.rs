@@ -9,6 +9,7 @@ mod staged;
 use std::fs::File;
 
 use common::{Answer, HASH_KEY, nameless_file};
+use herdwick_check::Rng;
 use herdwick_layout::item::{Form, footprint};
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
@@ -553,6 +554,76 @@ const LARGE: Plan = Plan {
     value_bytes: (1 << 20) - 64,
     mortal: false,
 };
+
+/// A store whose index grows fourfold.
+const GROWING: Plan = Plan {
+    memory_bytes: 2 << 20,
+    item_bytes_max: 32 << 10,
+    keys: u16::MAX,
+    value_bytes: 30_000,
+    mortal: false,
+};
+
+/// Values of up to so many bytes, of so many keys, and other requests.
+fn churn(rng: &mut Rng, value_bytes: usize, keys: u64, count: usize) -> Vec<Step> {
+    let step = |n| {
+        let value = pattern(rng.index(value_bytes), n as u8);
+        let op = match rng.below(8) {
+            0 => StepOp::Delete(Delete::default()),
+            1..3 => StepOp::Get(Get::default()),
+            _ => StepOp::Put(value, Put::default()),
+        };
+        Step {
+            key: rng.below(keys) as u16,
+            op,
+            ends: None,
+            flush: None,
+        }
+    };
+    (0..count).map(step).collect()
+}
+
+/// The index is small for large values, grows with small ones while segments are cleaned for it, and each
+/// item is found in every step of that.
+#[test]
+fn index_grows_and_loses_nothing_that_is_not_counted() {
+    let mut rng = Rng::new(23);
+    let mut pair = Pair::new(&GROWING);
+    let least = pair.store.slots();
+    let mut slots = least;
+    for (value_bytes, keys, count) in [
+        (GROWING.value_bytes, 2_000, 600),
+        (3_000, 3_000, 3_000),
+        (20, 20_000, 45_000),
+        (GROWING.value_bytes, 20_000, 600),
+    ] {
+        for _ in 0..10 {
+            let steps = churn(&mut rng, value_bytes, keys, count / 10);
+            pair.work(&steps).unwrap();
+            assert!(pair.store.slots() >= slots);
+            slots = pair.store.slots();
+            if value_bytes == GROWING.value_bytes && keys == 2_000 {
+                assert_eq!(slots, least, "for large values");
+            }
+        }
+        pair.audit().unwrap();
+        let counters = pair.store.counters();
+        assert_eq!(pair.lost, counters.evictions);
+        assert_eq!(counters.items, pair.model.keys().len() as u64);
+        let (now, mut items) = (Second(pair.second), 0);
+        for bucket in 0..pair.store.buckets() {
+            pair.store.scan(now, bucket, |_, _, _| items += 1);
+        }
+        assert_eq!(counters.items, items);
+    }
+    assert_eq!(slots, 4 * least);
+    let counters = pair.store.counters();
+    assert!(counters.evictions > 1_000, "{counters:?}");
+    assert!(
+        counters.index_evictions < counters.evictions / 50,
+        "{counters:?}"
+    );
+}
 
 #[test]
 fn store_matches_the_model_while_it_turns_over_a_hundred_times() {

@@ -149,7 +149,7 @@ impl Segments {
         span: usize,
         single: bool,
     ) -> Option<(usize, usize)> {
-        let last = self.heads.len() - span;
+        let last = self.kept - span;
         if self.window_hand > last {
             // It was left there by a search for fewer segments.
             self.window_hand = 0;

@@ -18,14 +18,14 @@ impl Segments {
         self.flushed_runs -= usize::from(self.flushed_runs > 0 && sequence < self.flushed);
         self.book.cross_out(number);
         self.readers.leave(number..number + span);
+        if state == State::Free {
+            return self.free_all(number..number + span);
+        }
         for next in number..number + span {
             self.heads[next] = Head {
                 state,
                 ..Head::FREE
             };
-        }
-        if state == State::Free {
-            self.free += span;
         }
     }
 
@@ -47,8 +47,7 @@ impl Segments {
         // Which part of its gaps went is not known: as great a part as of its segments.
         let gaps = head.gaps / head.span as usize * (end - begin);
         self.gaps -= head.gaps - gaps;
-        self.heads[number..begin].fill(Head::FREE);
-        self.free += begin - number;
+        self.free_all(number..begin);
         self.heads[begin] = Head {
             span: (end - begin) as u32,
             first: at.0 - self.start(begin),
@@ -128,7 +127,7 @@ impl Segments {
         let (mut best, mut first, mut free): (Option<(usize, usize)>, _, _) = (None, 0, 0);
         for (number, head) in self.heads.iter().enumerate() {
             match head.state {
-                State::Held | State::Withheld => (first, free) = (number + 1, 0),
+                State::Held | State::Withheld | State::Ceded => (first, free) = (number + 1, 0),
                 State::Free => free += 1,
                 _ => {}
             }
@@ -158,7 +157,9 @@ impl Segments {
         });
         self.heads[to] = head;
         let vacated = self.vacated(run, span);
-        self.heads[vacated.clone()].fill(Head::FREE);
+        // As many as it has taken.
+        self.free -= vacated.len();
+        self.free_all(vacated.clone());
         self.readers.enter(to..to + span, head.sequence);
         self.readers.leave(vacated);
         if head.state == State::Open {
@@ -218,10 +219,9 @@ impl Segments {
 
     /// Frees those among `span` segments from `first` on that were kept for one run.
     pub(in crate::segments) fn let_go(&mut self, first: usize, span: usize) {
-        for head in &mut self.heads[first..first + span] {
-            if head.state == State::Held {
-                head.state = State::Free;
-                self.free += 1;
+        for number in first..first + span {
+            if self.heads[number].state == State::Held {
+                self.free_all(number..number + 1);
             }
         }
     }

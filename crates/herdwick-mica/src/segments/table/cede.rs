@@ -1,0 +1,63 @@
+//! Segments that are ceded, the last ones first: their memory is the index's.
+
+use std::ops::Range;
+
+use herdwick_layout::bucket::Offset;
+
+use super::{Head, Segments, State};
+
+impl Segments {
+    /// Decides to cede the last segment that is kept. It is ceded at once if it is free.
+    pub(crate) fn cede(&mut self) {
+        debug_assert_eq!(self.ceding(), None);
+        self.kept -= 1;
+        if self.heads[self.kept].state == State::Free {
+            self.free -= 1;
+            self.free_one(self.kept);
+        }
+    }
+
+    /// Returns the segment that is to be ceded, and is not free yet.
+    pub(crate) fn ceding(&self) -> Option<usize> {
+        (self.kept + self.ceded < self.heads.len()).then_some(self.kept)
+    }
+
+    /// Returns where the bytes of ceded segments begin.
+    pub(crate) fn ceded_from(&self) -> usize {
+        self.start(self.heads.len() - self.ceded)
+    }
+
+    /// Returns the bytes of the `n`th segment that was ceded.
+    pub(crate) fn ceded_bytes(&self, n: usize) -> Range<usize> {
+        let number = self.heads.len() - n;
+        self.start(number)..self.start(number + 1)
+    }
+
+    /// Returns the run to clean for a segment to be ceded, if it can be cleaned.
+    pub(in crate::segments) fn ceding_run(&mut self) -> Option<usize> {
+        let number = self.number(Offset(self.start(self.ceding()?)));
+        if self.heads[number].state == State::Open {
+            let kind = self.heads[number].kind;
+            self.seal(kind);
+        }
+        let head = &self.heads[number];
+        (head.state == State::Sealed && head.staged == 0).then_some(number)
+    }
+
+    /// Makes segments free, or ceded if they are not kept.
+    pub(in crate::segments) fn free_all(&mut self, segments: Range<usize>) {
+        for number in segments {
+            self.free_one(number);
+        }
+    }
+
+    fn free_one(&mut self, number: usize) {
+        self.heads[number] = Head::FREE;
+        if number < self.kept {
+            self.free += 1;
+        } else {
+            self.heads[number].state = State::Ceded;
+            self.ceded += 1;
+        }
+    }
+}
