@@ -14,7 +14,7 @@ const LEAST: f64 = 0.10;
 /// ... but one that expires soon is rarely read later than others of its kind.
 const LEAST_MORTAL: f64 = 0.03;
 /// What a copy without uses counts for: it had some once.
-const COPY: f64 = 0.3;
+const COPY: f64 = 0.2;
 
 /// Items of one kind.
 #[derive(Clone, Copy, Default)]
