@@ -348,6 +348,31 @@ fn mixed_histories_are_linearizable() {
     assert!(hits.into_inner() > calls / 4);
 }
 
+/// The session itself asks whether the server lives: who drives one makes no other call.
+#[test]
+fn session_whose_server_has_ended_reads_no_more() {
+    let server = server();
+    let address = server.address().to_string().parse().unwrap();
+    let mut session = Session::dial(&address, &patient(OneSidedReads::Always)).unwrap();
+    client(&server, OneSidedReads::Never).set("a", "1").unwrap();
+    let start = clock();
+    let mut read = |after: Duration| {
+        let now = start.elapsed() + after;
+        let ticket = session.submit(now, Key::new(b"a").unwrap(), &Op::Get);
+        session.flush(now);
+        let mut lost = None;
+        session.poll(now, &mut |of, answer| {
+            assert_eq!(Some(of), ticket);
+            lost = Some(matches!(answer, Answer::Lost(_)));
+        });
+        lost.unwrap()
+    };
+    assert!(!read(Duration::ZERO));
+    drop(server);
+    assert!(read(Duration::from_millis(1)));
+    assert!(session.one_sided().is_none(), "the memory is given up");
+}
+
 /// The memory of a server that has ended stays mapped. Another one at its address has other data.
 #[test]
 fn memory_of_a_server_that_has_ended_is_read_no_more() {
