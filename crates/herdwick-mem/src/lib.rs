@@ -9,7 +9,8 @@
 //!
 //! The other operations, with safe interfaces: prefetch, checksums, short copies, the process that a
 //! value belongs to after a `fork` ([`ForkMark`]), the bytes of a socket that the peer has not read
-//! ([`unread_bytes`]), and a signal to one thread ([`Interruptible`]).
+//! ([`unread_bytes`]), a signal to one thread ([`Interruptible`]), and threads that take none
+//! ([`without_signals`]).
 //!
 //! This crate is one of the few that may contain `unsafe`; each block states why it is sound.
 
@@ -22,6 +23,7 @@ mod mapping;
 mod prefetch;
 mod published;
 mod short;
+mod signals;
 mod span;
 pub mod spsc;
 pub mod sync;
@@ -36,5 +38,6 @@ pub use mapping::{Access, Mapping};
 pub use prefetch::{prefetch_read, prefetch_write};
 pub use published::{Published, PublishedFile};
 pub use short::{append, copy, same};
+pub use signals::without_signals;
 pub use span::{LINE, OutOfSpan, Span, WORD, Words};
 pub use unread::unread_bytes;

@@ -26,7 +26,7 @@ use herdwick_herd::{
     },
     wire::{Epoch, Window},
 };
-use herdwick_mem::ForkMark;
+use herdwick_mem::{ForkMark, without_signals};
 use rustix::{
     cmsg_space,
     event::{PollFd, PollFlags, Timespec, poll},
@@ -189,13 +189,14 @@ impl Lease {
     pub(crate) fn keep(socket: LeaseSocket) -> io::Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let (mut ours, flag) = (socket.try_clone()?, Arc::clone(&over));
-        let keeper = std::thread::Builder::new()
-            .name("herdwick-lease".into())
-            .spawn(move || {
-                beat(&mut ours);
-                // Relaxed, as in `is_over`: the flag publishes no other data.
-                flag.store(true, Ordering::Relaxed);
-            })?;
+        let keep = move || {
+            beat(&mut ours);
+            // Relaxed, as in `is_over`: the flag publishes no other data.
+            flag.store(true, Ordering::Relaxed);
+        };
+        // The program's signals are for threads that it knows of.
+        let thread = std::thread::Builder::new().name("herdwick-lease".into());
+        let keeper = without_signals(|| thread.spawn(keep))?;
         Ok(Self {
             socket,
             over,
