@@ -2,14 +2,18 @@
 
 use std::{
     fmt, io,
-    io::{ErrorKind, Read, Write},
+    io::{ErrorKind, IoSlice, Read, Write},
     net::TcpStream,
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use rustix::event::{PollFd, PollFlags, poll};
+use herdwick_mem::ForkMark;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    net::{SendAncillaryBuffer, SendFlags, sendmsg},
+};
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -141,6 +145,7 @@ impl Tls {
             socket,
             owed: 0,
             unread: 0,
+            process: ForkMark::here(),
         };
         stream.shake_hands(due)?;
         Ok(stream)
@@ -208,6 +213,8 @@ pub(crate) struct TlsStream {
     owed: usize,
     /// Decrypted bytes that no read has taken.
     unread: usize,
+    /// The process that the connection belongs to.
+    process: ForkMark,
 }
 
 impl TlsStream {
@@ -252,7 +259,7 @@ impl TlsStream {
             Ok(state) => self.unread = state.plaintext_bytes_to_read(),
             Err(error) => {
                 // Tries to send the TLS alert; errors are ignored, since the connection ends.
-                let _ = self.session.write_tls(&mut self.socket);
+                let _ = self.session.write_tls(&mut Unsignaled(&self.socket));
                 return Err(io::Error::new(ErrorKind::InvalidData, error));
             }
         }
@@ -299,7 +306,7 @@ impl Write for TlsStream {
     /// Sends what is encrypted and has not left.
     fn flush(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
-            if self.session.write_tls(&mut self.socket)? == 0 {
+            if self.session.write_tls(&mut Unsignaled(&self.socket))? == 0 {
                 return Err(ErrorKind::WriteZero.into());
             }
         }
@@ -314,10 +321,34 @@ impl AsFd for TlsStream {
 }
 
 impl Drop for TlsStream {
-    /// Sends close_notify if the socket accepts it without blocking.
+    /// Sends close_notify if the socket accepts it without blocking. In a child process after a fork the
+    /// connection is the parent's: a record sent by the child would end it, and use a nonce that the parent's
+    /// next record uses too.
     fn drop(&mut self) {
+        if !self.process.is_here() {
+            return;
+        }
         self.session.send_close_notify();
         let _ = self.flush();
+    }
+}
+
+/// A socket that is written to without SIGPIPE, which ends a C program that does not ignore it: a
+/// [`TcpStream`] raises none by `write`, but by `write_vectored`, which rustls calls.
+struct Unsignaled<'a>(&'a TcpStream);
+
+impl Write for Unsignaled<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut nothing = SendAncillaryBuffer::default();
+        Ok(sendmsg(self.0, bytes, &mut nothing, SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
