@@ -11,6 +11,10 @@ use crate::{
     text::{Command, Text, When},
 };
 
+/// Most bytes that are read when answers are overdue: more than a socket holds by Linux's limits, so that an
+/// answer which had arrived in time is found, and a server that goes on sending is not waited for.
+const OVERDUE_BYTES_MAX: usize = 8 << 20;
+
 /// The transport over memcached's text protocol, on TCP or a unix socket.
 #[derive(Debug)]
 pub(crate) struct Memcached {
@@ -47,14 +51,22 @@ impl Memcached {
         }
     }
 
-    /// Flushes, reads once and passes the answers on; ends the session if the oldest answer is
-    /// overdue at `now`.
+    /// Flushes, reads once and passes the answers on. If the oldest answer is overdue at `now`, reads what has
+    /// arrived, and ends the session if it is not there.
     pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         // Unread replies may explain why the socket accepts no more, so a failed write does not end
         // the session before they are read.
         self.flush();
-        let outcome = self.read(sink);
-        let overdue = self.text.due().is_some_and(|due| due <= now);
+        let mut outcome = self.read(sink);
+        let mut left = OVERDUE_BYTES_MAX;
+        while self.is_overdue(now)
+            && let Ok(Some(len)) = outcome
+            && len <= left
+        {
+            left -= len;
+            outcome = self.read(sink);
+        }
+        let overdue = self.is_overdue(now);
         let cause = outcome
             .err()
             .or(self.broken)
@@ -76,11 +88,16 @@ impl Memcached {
         self.broken = Some(cause);
     }
 
-    fn read(&mut self, sink: &mut impl FnMut(Ticket, Answer<'_>)) -> Result<(), Cause> {
+    fn is_overdue(&self, now: Duration) -> bool {
+        self.text.due().is_some_and(|due| due <= now)
+    }
+
+    /// Returns how many bytes it has read; `None`: there are none now.
+    fn read(&mut self, sink: &mut impl FnMut(Ticket, Answer<'_>)) -> Result<Option<usize>, Cause> {
         match self.stream.read(self.text.room()) {
             Ok(Some(0)) => Err(Cause::Closed),
-            Ok(Some(len)) => self.text.received(len, sink),
-            Ok(None) => Ok(()),
+            Ok(Some(len)) => self.text.received(len, sink).map(|()| Some(len)),
+            Ok(None) => Ok(None),
             Err(error) => Err(Cause::Io(error.into())),
         }
     }
@@ -112,5 +129,92 @@ impl Memcached {
 
     pub(crate) fn broken(&self) -> Option<Cause> {
         self.broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{ErrorKind, Read, Write},
+        os::unix::net::UnixStream,
+    };
+
+    use super::*;
+    use crate::Lost;
+
+    const KEYS: usize = 100;
+    const DUE: Duration = Duration::from_secs(1);
+
+    /// A connection on which reads were sent, and the server's end.
+    fn asked() -> (Memcached, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut memcached = Memcached::new(Stream::Unix(ours), 1 << 20);
+        for key in 0..KEYS {
+            let (now, name) = (Duration::ZERO, format!("key-{key}"));
+            let when = When {
+                unix: 0,
+                now,
+                due: DUE,
+            };
+            let key = Key::new(name.as_bytes()).unwrap();
+            assert!(memcached.submit(when, key, &Op::Get).is_some());
+        }
+        memcached.flush();
+        (memcached, theirs)
+    }
+
+    /// Answers all lines that have arrived, but for the last `left_out` keys.
+    fn answer(theirs: &mut UnixStream, left_out: usize) {
+        let mut lines = Vec::new();
+        theirs.set_nonblocking(true).unwrap();
+        let end = theirs.read_to_end(&mut lines).unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::WouldBlock);
+        theirs.set_nonblocking(false).unwrap();
+        let (mut replies, mut left) = (String::new(), KEYS - left_out);
+        for line in String::from_utf8(lines).unwrap().lines() {
+            let mut keys = line.split(' ').skip(1).peekable();
+            while let Some(key) = keys.next_if(|_| left > 0) {
+                left -= 1;
+                let value = "v".repeat(1000);
+                replies += &format!("VALUE {key} 0 {} 1\r\n{value}\r\n", value.len());
+            }
+            if keys.peek().is_none() {
+                replies += "END\r\n";
+            }
+        }
+        assert!(replies.len() > 4 * 16384, "many reads of the socket");
+        theirs.write_all(replies.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn answers_that_have_arrived_count_however_late_they_are_polled() {
+        let (mut memcached, mut theirs) = asked();
+        answer(&mut theirs, 0);
+        let mut hits = 0;
+        memcached.poll(2 * DUE, &mut |_, answer| {
+            assert!(matches!(answer, Answer::Hit(_)), "{answer:?}");
+            hits += 1;
+        });
+        assert_eq!((hits, memcached.broken()), (KEYS, None));
+    }
+
+    #[test]
+    fn answer_that_has_not_arrived_is_overdue_and_those_before_it_count() {
+        let (mut memcached, mut theirs) = asked();
+        answer(&mut theirs, 1);
+        let (mut hits, mut lost) = (0, Vec::new());
+        memcached.poll(2 * DUE, &mut |_, answer| match answer {
+            Answer::Hit(_) => hits += 1,
+            answer => lost.push(format!("{answer:?}")),
+        });
+        let (cause, perhaps_done) = (Cause::Timeout, false);
+        let overdue = Answer::Lost(Lost {
+            cause,
+            perhaps_done,
+        });
+        assert_eq!(hits, KEYS - 1);
+        assert_eq!(lost, [format!("{overdue:?}")]);
+        assert_eq!(memcached.broken(), Some(cause));
     }
 }

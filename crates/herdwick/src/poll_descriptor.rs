@@ -8,8 +8,9 @@ use std::{
 
 use rustix::{
     event::{
-        PollFlags, Timespec,
+        EventfdFlags, PollFlags, Timespec,
         epoll::{self, CreateFlags, EventData, EventFlags},
+        eventfd,
     },
     io::Errno,
 };
@@ -46,6 +47,8 @@ const UNWATCHED: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct PollDescriptor {
     epoll: OwnedFd,
+    /// An eventfd that is always readable, and watched to wake a wait.
+    ready: OwnedFd,
 }
 
 impl PollDescriptor {
@@ -55,7 +58,18 @@ impl PollDescriptor {
     /// The process has too many descriptors.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll })
+        let ready = eventfd(1, EventfdFlags::CLOEXEC)?;
+        // Added here, and not at the first wakeup, since that takes memory.
+        epoll::add(&epoll, &ready, EventData::new_u64(0), EventFlags::ONESHOT)?;
+        Ok(Self { epoll, ready })
+    }
+
+    /// Makes it readable until [`Session::end_wait`](crate::Session::end_wait): for a request that was submitted
+    /// during the wait, which [`Session::arm`](crate::Session::arm) did not know of.
+    pub fn wake(&mut self) {
+        let events = EventFlags::IN | EventFlags::ONESHOT;
+        // It cannot fail: to change what is watched for takes no memory.
+        let _ = epoll::modify(&self.epoll, &self.ready, EventData::new_u64(0), events);
     }
 
     /// Watches what `sleep` waits for. Returns how long to wait.

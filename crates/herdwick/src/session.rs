@@ -92,7 +92,7 @@ impl Session {
     }
 
     /// Sets the longest time from a request's submission to its answer; the session ends when it
-    /// passes. In the text protocol no answer overtakes another, so a request waits as long as an
+    /// passes. An answer that has arrived counts, however late the session is polled. In the text protocol no answer overtakes another, so a request waits as long as an
     /// earlier one with a later deadline.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
@@ -167,7 +167,8 @@ impl Session {
 
     /// Prepares a wait for `descriptor` by other means than [`Session::wait`]: returns the longest time
     /// until the session has to be polled, which is zero where [`Session::wait`] would return at once, and
-    /// [`Duration::MAX`] if nothing is in flight. [`Session::end_wait`] must follow, and a poll.
+    /// [`Duration::MAX`] if nothing is in flight. [`Session::end_wait`] must follow, and a poll. A request that
+    /// is submitted before that is not waited for: [`PollDescriptor::wake`] ends the wait.
     pub fn arm(&mut self, now: Duration, descriptor: &mut PollDescriptor) -> Duration {
         if self.transport.due().is_none() {
             return Duration::MAX;
@@ -180,7 +181,10 @@ impl Session {
 
     /// Ends what [`Session::arm`] has begun, whether `descriptor` became readable or not.
     pub fn end_wait(&mut self, descriptor: &mut PollDescriptor) {
-        descriptor.clear();
+        // After a fork both processes have the descriptor, and the wait is the parent's.
+        if self.process.is_here() {
+            descriptor.clear();
+        }
         self.disarm();
     }
 
