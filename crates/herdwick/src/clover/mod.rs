@@ -188,8 +188,9 @@ impl<P: Port> Clover<P> {
     /// Takes the answers that have arrived; ends the session if the oldest is overdue at `now`, or if the
     /// lease or the connection has ended.
     pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
-        if self.broken.is_some() {
-            return;
+        if let Some(cause) = self.broken {
+            // A submission may have found the end, with requests in flight.
+            return self.abandon(cause, sink);
         }
         while let Some((ticket, refusal)) = self.refused.pop_front() {
             sink(ticket, Answer::Refused(refusal));

@@ -253,6 +253,47 @@ fn clients_of_a_server_that_ends_say_so_and_go_on_with_the_next() {
 }
 
 #[test]
+fn requests_are_answered_whose_session_ends_before_the_next_poll() {
+    for roce in [false, true] {
+        let server = server(roce);
+        let address = server.address().to_string().parse().unwrap();
+        let mut session = Session::dial(&address, &patient()).unwrap();
+        let start = clock();
+        let mut accepted = 0;
+        let mut submit = |session: &mut Session| {
+            let name = format!("key-{accepted}");
+            let key = Key::new(name.as_bytes()).unwrap();
+            let op = match accepted % 3 {
+                0 => Op::Get,
+                1 => Op::Store(herdwick::Mode::Set, Put::new(b"v")),
+                // It is refused, without being sent.
+                _ => Op::Incr(1),
+            };
+            let ticket = session.submit(start.elapsed(), key, &op);
+            accepted += i32::from(ticket.is_some());
+            ticket.is_some()
+        };
+        for _ in 0..6 {
+            assert!(submit(&mut session));
+        }
+        drop(server);
+        session.flush(start.elapsed());
+        while submit(&mut session) {
+            session.flush(start.elapsed());
+        }
+        let mut answers = 0;
+        loop {
+            session.poll(start.elapsed(), &mut |_, _| answers += 1);
+            if session.broken().is_some() {
+                break;
+            }
+            session.wait(start.elapsed());
+        }
+        assert_eq!(answers, accepted, "roce: {roce}");
+    }
+}
+
+#[test]
 fn a_full_store_refuses_sets_and_deletes_make_room() {
     let server = server(false);
     let mut client = client(&server);
