@@ -3,6 +3,7 @@
 use std::{fmt, io, time::Duration};
 
 use herdwick_memcache::reply::MalformedReply;
+use rustix::io::Errno;
 
 /// Why a call failed. The variants are sorted by who is to blame.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +143,15 @@ impl OsError {
     #[must_use]
     pub fn raw_os_error(self) -> Option<i32> {
         self.code
+    }
+
+    /// Whether the process or the system lacks memory or descriptors: no fault of the peer's.
+    #[must_use]
+    pub fn is_shortage(self) -> bool {
+        let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS];
+        short
+            .iter()
+            .any(|errno| self.code == Some(errno.raw_os_error()))
     }
 }
 

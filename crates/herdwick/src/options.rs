@@ -55,10 +55,10 @@ pub struct Login(Arc<[u8]>);
 
 impl Login {
     /// Parses a line `user:password`, as in the server's file; `None` if it is malformed, or if there
-    /// are several lines.
+    /// are several lines. The end of the line is not part of the password, and blanks before it are.
     #[must_use]
     pub fn parse(line: &str) -> Option<Self> {
-        let line = line.trim_end();
+        let line = line.trim_end_matches(['\r', '\n']);
         if line.contains(['\r', '\n']) {
             return None;
         }

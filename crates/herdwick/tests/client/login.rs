@@ -67,4 +67,9 @@ fn login_parses_user_and_password() {
     assert!(Login::parse("nobody").is_none());
     assert!(Login::parse("no body:x").is_none());
     assert_eq!(Login::parse("a:b\n"), Login::parse("a:b"));
+    assert_ne!(
+        Login::parse("a:b "),
+        Login::parse("a:b"),
+        "blanks are of it"
+    );
 }
