@@ -43,8 +43,8 @@ build shared
 ldd "$folder/shared" | grep -q "libherdwick.so.0 => $folder/prefix/lib/libherdwick.so.0"
 build asan -fsanitize=address,undefined
 # The static library, without the other.
-cc $strict -o "$folder/static" crates/herdwick-c/tests/api.c $(pkg-config --cflags herdwick) \
-    "$folder/prefix/lib/libherdwick.a" $(pkg-config --libs --static herdwick | sed 's/-lherdwick//')
+cc $strict -o "$folder/static" crates/herdwick-c/tests/api.c \
+    $(pkg-config --cflags herdwick) $(pkg-config --variable=static herdwick)
 if ldd "$folder/static" | grep -q libherdwick; then
     echo "the static program needs the shared library" >&2
     exit 1
@@ -72,18 +72,21 @@ diff "$folder/declared" "$folder/exported"
 
 echo '#include <herdwick.h>' >"$folder/empty.c"
 cc -std=c99 -Wall -Wextra -Werror -pedantic -fsyntax-only $(pkg-config --cflags herdwick) "$folder/empty.c"
-if command -v c++ >/dev/null; then
-    c++ -x c++ -std=c++11 -Wall -Wextra -Werror -pedantic -fsyntax-only \
-        $(pkg-config --cflags herdwick) "$folder/empty.c"
-fi
+c++ -x c++ -std=c++11 -Wall -Wextra -Werror -pedantic -fsyntax-only \
+    $(pkg-config --cflags herdwick) "$folder/empty.c"
 # The example of the manual page is a program that runs.
 page=$folder/prefix/share/man/man3/herdwick.3
 sed -n '/^\.EX/,/^\.EE/p' "$page" | sed '/^\./d; s/\\e/\\/g' |
     sed "s/127.0.0.1:11211/${addresses[0]}/" >"$folder/example.c"
 cc -Wall -Werror -o "$folder/example" "$folder/example.c" $(pkg-config --cflags --libs herdwick)
 [ "$("$folder/example")" = hello ]
-if command -v groff >/dev/null; then
-    warnings=$(groff -man -Tutf8 -ww -z "$page" 2>&1)
-    [ -z "$warnings" ] || { echo "$warnings" >&2; exit 1; }
-fi
+warnings=$(groff -man -Tutf8 -ww -z "$page" 2>&1)
+[ -z "$warnings" ] || { echo "$warnings" >&2; exit 1; }
+# The libraries may have another folder.
+LIBDIR=lib64 packaging/c.sh "$folder/other"
+PKG_CONFIG_PATH=$folder/other/lib64/pkgconfig
+[ -f "$(pkg-config --variable=libdir herdwick)/libherdwick.so.0" ]
+cc -o "$folder/example" "$folder/example.c" $(pkg-config --cflags --libs herdwick) \
+    "-Wl,-rpath,$(pkg-config --variable=libdir herdwick)"
+[ "$(env -u LD_LIBRARY_PATH "$folder/example")" = hello ]
 echo "the library for C does as its header declares"

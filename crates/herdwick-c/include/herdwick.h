@@ -4,8 +4,12 @@
  *
  * Threads: one thread at a time may use a handle, and it may be another one each time. A call on a handle
  * that is in use, by another thread or by the call whose callback this is, ends with HERDWICK_USAGE; it
- * does not wait. To free a handle while a call uses it is undefined. Handles share nothing: a thread or a
- * pool has one each.
+ * does not wait. Options alone may be used by several threads that connect at once. To free a handle while a
+ * call uses it is undefined. Handles share nothing: a thread or a pool has one each. The library's own threads
+ * block all signals.
+ *
+ * A function that makes a handle sets it to NULL where it fails. A callback must return: it must not leave by
+ * longjmp, by an exception or by ending its thread.
  *
  * Texts end with a NUL byte and are UTF-8. Keys and values are bytes with their length. A key has 1 to 250
  * bytes, none a space or control character. Times to live are in seconds, and 0 is for ever: there is no
@@ -48,7 +52,7 @@ typedef enum herdwick_status {
     HERDWICK_DISCONNECTED = -7,
     /* A change was sent and not answered: it may have been made, or may still be. */
     HERDWICK_UNKNOWN_OUTCOME = -8,
-    /* The system lacks memory or descriptors. */
+    /* The process or the system lacks memory or descriptors. Nothing was changed. */
     HERDWICK_SYSTEM = -9,
     /* A defect of the library: free the handle. */
     HERDWICK_INTERNAL = -10
@@ -79,8 +83,9 @@ herdwick_status herdwick_options_window(herdwick_options *options, uint32_t requ
 herdwick_status herdwick_options_value_max(herdwick_options *options, size_t bytes);
 /* For a server that requires a password. */
 herdwick_status herdwick_options_login(herdwick_options *options, const char *user, const char *password);
-/* TLS, with PEM files: the authorities (NULL: the system's), and the client's certificate and its key, or
- * NULL. No fabric that leaves the host is used with it. */
+/* TLS, with PEM files: the authorities (NULL: the system's), and the client's certificate, or NULL, and its
+ * key (NULL: in the certificate's file). A key without a certificate is HERDWICK_USAGE. No fabric that leaves
+ * the host is used with it. */
 herdwick_status herdwick_options_tls(herdwick_options *options, const char *authorities,
                                      const char *certificate, const char *key);
 /* Of several servers: ketama (at first), ketama-one-at-a-time or rendezvous. */
@@ -133,9 +138,9 @@ herdwick_status herdwick_set_deadline(herdwick_client *client, uint32_t millisec
 /* HERDWICK_OK or HERDWICK_NOT_FOUND. */
 herdwick_status herdwick_get(herdwick_client *client, const void *key, size_t key_length,
                              herdwick_item *item);
-/* Reads many keys at once into as many items. HERDWICK_OK if every server has answered; if only some
- * have, the first one's error, and every item is filled with what is known. After another error the items
- * are untouched. */
+/* Reads many keys at once into as many items. HERDWICK_OK if every server has answered; else the first error
+ * of a server. All items are filled with what is known: the status of one whose server has not answered is
+ * that error. They are untouched only after HERDWICK_USAGE and HERDWICK_INTERNAL. */
 herdwick_status herdwick_get_many(herdwick_client *client, const herdwick_key *keys, size_t count,
                                   herdwick_item *items);
 herdwick_status herdwick_set(herdwick_client *client, const void *key, size_t key_length,
@@ -232,7 +237,7 @@ typedef struct herdwick_answer {
     void *tag;
     /* As of the call of that name; herdwick_error_text explains an error until the next answer. */
     herdwick_status status;
-    /* Of HERDWICK_GET. */
+    /* Of HERDWICK_GET: its status is that of the answer. */
     herdwick_item item;
     /* Of HERDWICK_INCR and HERDWICK_DECR. */
     uint64_t number;
@@ -247,7 +252,11 @@ void herdwick_session_free(herdwick_session *session);
 herdwick_status herdwick_submit(herdwick_session *session, const herdwick_request *request);
 /* Sends what was submitted, as far as it is accepted now; herdwick_session_poll sends the rest. */
 herdwick_status herdwick_session_flush(herdwick_session *session);
-/* Passes the answers that have arrived to a callback, without waiting, and stores their number at `count`
+/* Each request has the deadline of the options, from its submission on. One that is not answered by then ends
+ * the session: all in flight are answered with HERDWICK_TIMEOUT or HERDWICK_UNKNOWN_OUTCOME. An answer that has
+ * arrived counts, however late the session is polled.
+ *
+ * Passes the answers that have arrived to a callback, without waiting, and stores their number at `count`
  * unless that is NULL. Each request that was accepted is answered once, also when this returns
  * HERDWICK_DISCONNECTED. The callback must not use the session. */
 typedef void (*herdwick_on_answer)(void *context, const herdwick_answer *answer);
@@ -257,7 +266,8 @@ herdwick_status herdwick_session_poll(herdwick_session *session, herdwick_on_ans
 herdwick_status herdwick_session_wait(herdwick_session *session);
 /* For an event loop, instead of herdwick_session_wait: wait until the descriptor is readable, for as many
  * milliseconds as herdwick_session_arm has returned (0: not at all; -1: nothing is in flight), as with
- * poll(2); then poll the session, and arm it again. The descriptor stays the same, and belongs to the
+ * poll(2); then poll the session, and arm it again. A request that is submitted after herdwick_session_arm
+ * makes the descriptor readable, so that the loop does so. The descriptor stays the same, and belongs to the
  * session. */
 int herdwick_session_descriptor(herdwick_session *session);
 int herdwick_session_arm(herdwick_session *session);

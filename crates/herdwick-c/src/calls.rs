@@ -62,22 +62,27 @@ pub(crate) unsafe extern "C" fn herdwick_get_many(
         }
         // SAFETY: the caller's promise.
         let keys = unsafe { key_list(keys, count) }?;
-        let (found, failed) = read_many(&mut held.servers, &keys)?;
-        held.items = found;
-        let mut place = items;
-        for item in &held.items {
-            // SAFETY: there are `count` places by the caller's promise, and as many items as keys.
-            unsafe {
-                place.write(item.into());
-                place = place.add(1);
+        let found = read_many(&mut held.servers, &keys);
+        // SAFETY: there are `count` places by the caller's promise.
+        let fill = |place, item| unsafe { items.add(place).write(item) };
+        let (found, failed) = match found {
+            Ok(found) => found,
+            Err(usage @ Error::Usage(_)) => return Err(usage.into()),
+            Err(error) => {
+                let failure = Failure::from(error);
+                (0..count).for_each(|place| fill(place, CItem::none(failure.status)));
+                return Err(failure);
             }
+        };
+        held.items = found;
+        for (place, item) in held.items.iter().enumerate() {
+            fill(place, item.into());
         }
         let mut first = None;
         for (error, places) in failed {
             let failure = Failure::from(error);
             for place in places {
-                // SAFETY: the place of a key is below `count`.
-                unsafe { items.add(place).write(CItem::none(failure.status)) };
+                fill(place, CItem::none(failure.status));
             }
             first.get_or_insert(failure);
         }

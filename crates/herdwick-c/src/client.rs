@@ -6,9 +6,9 @@ use herdwick::{Address, Client, Cluster, Discovery, DiscoveryError, Item, Node};
 
 use crate::{
     bytes::{elements, some_text},
-    handle::{Handle, give, guard, on, take},
+    handle::{Handle, create, on, take},
     options::{OptionsHandle, copy, deadline},
-    status::{Failure, Status},
+    status::{Failure, Status, not_dialled},
 };
 
 /// A client as C holds it.
@@ -49,15 +49,15 @@ pub(crate) unsafe extern "C" fn herdwick_connect(
     options: *const OptionsHandle,
     client: *mut *mut ClientHandle,
 ) -> Status {
-    guard(|| {
+    let make = || {
         // SAFETY: the caller's promise.
         let (text, options) = unsafe { (some_text(address)?, copy(options)?) };
         let address: Address = text.parse()?;
         let connected = Client::connect_with(text, options.client)?;
-        let held = Held::new(Servers::One(connected.into(), address));
-        // SAFETY: the caller's promise.
-        unsafe { give(client, held) }
-    })
+        Ok(Held::new(Servers::One(connected.into(), address)))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { create(client, make) }
 }
 
 /// Makes a client of several servers; none is dialled yet.
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn herdwick_connect_cluster(
     options: *const OptionsHandle,
     client: *mut *mut ClientHandle,
 ) -> Status {
-    guard(|| {
+    let make = || {
         // SAFETY: the caller's promise, for the array and for each text.
         let (servers, options) = unsafe { (elements(servers, count)?, copy(options)?) };
         let nodes = servers.iter().map(|server| {
@@ -81,9 +81,10 @@ pub(crate) unsafe extern "C" fn herdwick_connect_cluster(
         });
         let nodes = nodes.collect::<Result<_, Failure>>()?;
         let cluster = Cluster::new(nodes, options)?;
-        // SAFETY: the caller's promise.
-        unsafe { give(client, Held::new(Servers::Several(cluster.into()))) }
-    })
+        Ok(Held::new(Servers::Several(cluster.into())))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { create(client, make) }
 }
 
 /// Makes a client of the servers that `source` lists.
@@ -96,7 +97,7 @@ pub(crate) unsafe extern "C" fn herdwick_discover(
     options: *const OptionsHandle,
     client: *mut *mut ClientHandle,
 ) -> Status {
-    guard(|| {
+    let make = || {
         // SAFETY: the caller's promise.
         let (source, options) = unsafe { (some_text(source)?, copy(options)?) };
         let discovery = match source.split_once(':') {
@@ -111,15 +112,16 @@ pub(crate) unsafe extern "C" fn herdwick_discover(
         let found = Cluster::discover(discovery, options);
         let cluster = found.map_err(|error| {
             let status = match &error {
-                DiscoveryError::Dial(_) => Status::Unreachable,
+                DiscoveryError::Dial(reason) => not_dialled(reason),
                 DiscoveryError::Reply(_) => Status::Server,
                 DiscoveryError::List(_) => Status::Usage,
             };
             Failure::new(status, error.to_string())
         })?;
-        // SAFETY: the caller's promise.
-        unsafe { give(client, Held::new(Servers::Several(cluster.into()))) }
-    })
+        Ok(Held::new(Servers::Several(cluster.into())))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { create(client, make) }
 }
 
 /// Closes a client, and frees what it has returned.

@@ -2,6 +2,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
     sync::{Mutex, TryLockError},
 };
 
@@ -23,7 +24,7 @@ pub(crate) fn guard(call: impl FnOnce() -> Result<Status, Failure>) -> Status {
 /// Runs a call on a handle.
 ///
 /// # Safety
-/// `handle` is null, or came from [`give`] and was not yet passed to [`take`].
+/// `handle` is null, or came from [`create`] and was not yet passed to [`take`].
 pub(crate) unsafe fn on<T>(
     handle: *const Handle<T>,
     call: impl FnOnce(&mut T) -> Result<Status, Failure>,
@@ -37,34 +38,56 @@ pub(crate) unsafe fn on<T>(
             Err(TryLockError::WouldBlock) => Err(Failure::usage(
                 "the handle is in use by another thread, or by the call whose callback this is",
             )),
-            Err(TryLockError::Poisoned(_)) => Err(Failure::new(
-                Status::Internal,
-                "an earlier call ended by a defect of the library: free the handle",
-            )),
+            Err(TryLockError::Poisoned(_)) => Err(ended_by_defect()),
         }
     })
 }
 
-/// Hands a new handle to C, which may use it on any thread.
+fn ended_by_defect() -> Failure {
+    let text = "an earlier call ended by a defect of the library: free the handle";
+    Failure::new(Status::Internal, text)
+}
+
+/// Makes what a new handle holds, and hands the handle to C, which may use it on any thread. Where that fails
+/// the handle is null, so that C may free it.
 ///
 /// # Safety
 /// `place` is null, or can be written.
-pub(crate) unsafe fn give<T: Send>(
+pub(crate) unsafe fn create<T: Send>(
     place: *mut *mut Handle<T>,
-    inner: T,
-) -> Result<Status, Failure> {
-    if place.is_null() {
-        return Err(Failure::usage("there is no place for the handle"));
-    }
-    // SAFETY: it is not null, and the rest is the caller's to promise.
-    unsafe { place.write(Box::into_raw(Box::new(Mutex::new(inner)))) };
-    Ok(Status::Ok)
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Status {
+    guard(|| {
+        if place.is_null() {
+            return Err(Failure::usage("there is no place for the handle"));
+        }
+        // SAFETY: it is not null, and the rest is the caller's to promise.
+        unsafe { place.write(ptr::null_mut()) };
+        let handle = Box::new(Mutex::new(make()?));
+        // SAFETY: likewise.
+        unsafe { place.write(Box::into_raw(handle)) };
+        Ok(Status::Ok)
+    })
+}
+
+/// Returns a copy of what a handle holds. A call that changes it is short, and is waited for: several threads
+/// may copy at once.
+///
+/// # Safety
+/// As [`on`].
+pub(crate) unsafe fn cloned<T: Clone>(handle: *const Handle<T>) -> Result<Option<T>, Failure> {
+    // SAFETY: the caller's promise.
+    let Some(handle) = (unsafe { handle.as_ref() }) else {
+        return Ok(None);
+    };
+    let inner = handle.lock().map_err(|_| ended_by_defect())?;
+    Ok(Some(inner.clone()))
 }
 
 /// Frees a handle, if there is one.
 ///
 /// # Safety
-/// `handle` is null, or came from [`give`], was not freed, and no call uses it.
+/// `handle` is null, or came from [`create`], was not freed, and no call uses it.
 pub(crate) unsafe fn take<T>(handle: *mut Handle<T>) {
     guard(|| {
         if !handle.is_null() {
@@ -106,6 +129,34 @@ mod tests {
     }
 
     #[test]
+    fn handle_that_is_not_made_is_null() {
+        let mut place = ptr::dangling_mut::<Handle<i32>>();
+        // SAFETY: `place` can be written.
+        let failed = unsafe { create(&raw mut place, || Err(Failure::usage("refused"))) };
+        assert_eq!(failed, Status::Usage);
+        assert!(place.is_null());
+        // SAFETY: likewise.
+        let ended = unsafe { create(&raw mut place, || panic!("a defect")) };
+        assert_eq!(ended, Status::Internal);
+        assert!(place.is_null());
+    }
+
+    #[test]
+    fn copies_wait_for_a_call_and_are_not_refused() {
+        let handle = Mutex::new(1);
+        std::thread::scope(|scope| {
+            let mut held = handle.lock().unwrap();
+            // SAFETY: the handle lives as long as the test.
+            let copy = scope.spawn(|| unsafe { cloned(&raw const handle) }.unwrap());
+            // A copy that does not wait has failed by now, mostly; one that waits finds the change.
+            std::thread::yield_now();
+            *held = 2;
+            drop(held);
+            assert_eq!(copy.join().unwrap(), Some(2));
+        });
+    }
+
+    #[test]
     fn call_within_a_call_is_refused() {
         let handle = Mutex::new(1);
         let mut inside = Status::Ok;
@@ -119,7 +170,7 @@ mod tests {
         assert_eq!((outside, inside), (Status::Ok, Status::Usage));
         assert!(error_text().contains("in use"), "{}", error_text());
         // SAFETY: a null handle is allowed.
-        let null = unsafe { on(std::ptr::null::<Handle<i32>>(), |_| Ok(Status::Ok)) };
+        let null = unsafe { on(ptr::null::<Handle<i32>>(), |_| Ok(Status::Ok)) };
         assert_eq!(null, Status::Usage);
     }
 }

@@ -6,7 +6,7 @@ use herdwick::{ClusterOptions, Distribution, Fabric, Login, OnFailure, Options, 
 
 use crate::{
     bytes::{some_text, text},
-    handle::{Handle, give, on, take},
+    handle::{Handle, cloned, create, on, take},
     status::{Failure, Status},
 };
 
@@ -18,21 +18,8 @@ pub(crate) type OptionsHandle = Handle<ClusterOptions>;
 /// # Safety
 /// As [`on`].
 pub(crate) unsafe fn copy(options: *const OptionsHandle) -> Result<ClusterOptions, Failure> {
-    let mut copied = ClusterOptions::default();
-    if options.is_null() {
-        return Ok(copied);
-    }
     // SAFETY: the caller's promise.
-    let status = unsafe {
-        on(options, |options| {
-            copied = options.clone();
-            Ok(Status::Ok)
-        })
-    };
-    match status {
-        Status::Ok => Ok(copied),
-        status => Err(Failure::new(status, "the options cannot be read now")),
-    }
+    Ok(unsafe { cloned(options) }?.unwrap_or_default())
 }
 
 /// Makes options with the defaults, to be freed by `herdwick_options_free`.
@@ -42,7 +29,7 @@ pub(crate) unsafe fn copy(options: *const OptionsHandle) -> Result<ClusterOption
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn herdwick_options_new(options: *mut *mut OptionsHandle) -> Status {
     // SAFETY: the caller's promise.
-    crate::handle::guard(|| unsafe { give(options, ClusterOptions::default()) })
+    unsafe { create(options, || Ok(ClusterOptions::default())) }
 }
 
 /// Frees options; clients keep what they were made with.
@@ -199,6 +186,9 @@ pub(crate) unsafe extern "C" fn herdwick_options_tls(
             key: path(key)?,
             ..TlsFiles::default()
         };
+        if files.certificate.is_none() && files.key.is_some() {
+            return Err(Failure::usage("a key without its certificate"));
+        }
         let tls = Tls::new(&files).map_err(|error| Failure::usage(error.to_string()))?;
         options.client.tls = Some(tls);
         Ok(Status::Ok)

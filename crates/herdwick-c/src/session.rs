@@ -11,7 +11,7 @@ use herdwick::{Answer, Cause, Error, Key, Mode, Op, PollDescriptor, Put, Session
 
 use crate::{
     bytes::{CItem, bytes, new_put, new_ttl, put, some_text},
-    handle::{Handle, give, guard, on, take},
+    handle::{Handle, create, on, take},
     options::{OptionsHandle, copy},
     status::{Failure, Status, c_text, report},
 };
@@ -147,7 +147,7 @@ pub(crate) unsafe extern "C" fn herdwick_session_open(
     options: *const OptionsHandle,
     session: *mut *mut SessionHandle,
 ) -> Status {
-    guard(|| {
+    let make = || {
         // SAFETY: the caller's promise.
         let (text, options) = unsafe { (some_text(address)?, copy(options)?) };
         let address = text.parse()?;
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn herdwick_session_open(
         };
         let dialled = dialled.map_err(unreachable)?;
         let descriptor = PollDescriptor::new();
-        let pipeline = Pipeline {
+        Ok(Pipeline {
             transport: c_text(dialled.transport()),
             session: dialled,
             descriptor: descriptor
@@ -167,10 +167,10 @@ pub(crate) unsafe extern "C" fn herdwick_session_open(
             deadline: options.client.deadline,
             is_armed: false,
             tags: Tags::default(),
-        };
-        // SAFETY: the caller's promise.
-        unsafe { give(session, pipeline) }
-    })
+        })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { create(session, make) }
 }
 
 #[expect(
@@ -205,32 +205,32 @@ pub(crate) unsafe extern "C" fn herdwick_submit(
         let request = unsafe { request.as_ref() };
         let request = request.ok_or_else(|| Failure::usage("a request is null"))?;
         // SAFETY: likewise.
-        let (key, value) = unsafe {
-            (
-                bytes(request.key, request.key_length)?,
-                bytes(request.value, request.value_length)?,
-            )
-        };
-        let key = Key::new(key)?;
-        pipeline.submit(key, &op(request, value)?, Tag(request.tag))
+        let (key, op) = unsafe { (bytes(request.key, request.key_length)?, op(request)?) };
+        pipeline.submit(Key::new(key)?, &op, Tag(request.tag))
     };
     // SAFETY: the caller's promise.
     unsafe { on(session, call) }
 }
 
-fn op<'a>(request: &CRequest, value: &'a [u8]) -> Result<Op<'a>, Failure> {
+/// Returns what a request does, and looks at nothing else of it.
+///
+/// # Safety
+/// If the operation has a value, that is as [`bytes`] needs it.
+unsafe fn op<'a>(request: &CRequest) -> Result<Op<'a>, Failure> {
     let mut all = Operation::ALL.into_iter();
     let asked = all.find(|operation| *operation as i32 == request.operation);
     let unknown = || Failure::usage(format!("{} is no operation", request.operation));
-    let put = new_put(value, request.flags, request.ttl);
+    // SAFETY: the caller's promise, for this is called for an operation that has a value.
+    let value = || unsafe { bytes(request.value, request.value_length) };
+    let put = || Ok::<_, Failure>(new_put(value()?, request.flags, request.ttl));
     Ok(match asked.ok_or_else(unknown)? {
         Operation::Get => Op::Get,
-        Operation::Set => Op::Store(Mode::Set, put),
-        Operation::Add => Op::Store(Mode::Add, put),
-        Operation::Replace => Op::Store(Mode::Replace, put),
-        Operation::Append => Op::Store(Mode::Append, Put::new(value)),
-        Operation::Prepend => Op::Store(Mode::Prepend, Put::new(value)),
-        Operation::Cas => Op::Cas(request.number, put),
+        Operation::Set => Op::Store(Mode::Set, put()?),
+        Operation::Add => Op::Store(Mode::Add, put()?),
+        Operation::Replace => Op::Store(Mode::Replace, put()?),
+        Operation::Append => Op::Store(Mode::Append, Put::new(value()?)),
+        Operation::Prepend => Op::Store(Mode::Prepend, Put::new(value()?)),
+        Operation::Cas => Op::Cas(request.number, put()?),
         Operation::Delete => Op::Delete,
         Operation::Touch => Op::Touch(new_ttl(request.ttl)),
         Operation::Incr => Op::Incr(request.number),
@@ -359,6 +359,10 @@ impl Pipeline {
         match self.session.submit(now, key, op) {
             Some(ticket) => {
                 self.tags.push(ticket.number(), tag);
+                if self.is_armed {
+                    // Arming has not seen this request: the caller's loop has to poll, and to arm again.
+                    self.descriptor.wake();
+                }
                 Ok(Status::Ok)
             }
             None => match self.session.broken() {
@@ -423,6 +427,10 @@ fn c_answer(tag: *mut c_void, answer: Answer<'_>, deadline: Duration) -> CAnswer
         // Of a command that lists, which no request of C's is.
         Answer::Line { .. } => (report(Error::Disconnected(Cause::Unexpected).into()), 0),
     };
+    if (status as i32) < 0 {
+        // An item that was not read is not a miss.
+        item = CItem::none(status);
+    }
     CAnswer {
         tag,
         status,

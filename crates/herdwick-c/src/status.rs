@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, ffi::CString};
 
-use herdwick::{Error, Refusal, Usage};
+use herdwick::{DialError, Error, Refusal, Usage};
 
 /// The result of a call, `herdwick_status`. From 0 on they are answers, below 0 errors.
 #[repr(i32)]
@@ -34,7 +34,7 @@ pub(crate) enum Status {
     Disconnected = -7,
     /// The connection was lost, or the time is over; a change was sent, and may have been made.
     UnknownOutcome = -8,
-    /// The system lacks memory or descriptors.
+    /// The process or the system lacks memory or descriptors.
     System = -9,
     /// A defect of the library.
     Internal = -10,
@@ -79,10 +79,18 @@ pub(crate) fn status(error: &Error) -> Status {
         Error::TooLarge => Status::TooLarge,
         Error::NotNumeric => Status::NotNumeric,
         Error::Server(_) => Status::Server,
-        Error::Unreachable { .. } => Status::Unreachable,
+        Error::Unreachable { reason, .. } => not_dialled(reason),
         Error::Timeout(_) => Status::Timeout,
         Error::Disconnected(_) => Status::Disconnected,
         Error::UnknownOutcome(_) => Status::UnknownOutcome,
+    }
+}
+
+/// The code of a dial that failed.
+pub(crate) fn not_dialled(reason: &DialError) -> Status {
+    match reason {
+        DialError::Io(error) if error.is_shortage() => Status::System,
+        _ => Status::Unreachable,
     }
 }
 
@@ -142,7 +150,7 @@ pub(crate) extern "C" fn herdwick_status_text(status: i32) -> *const std::ffi::c
         -6 => c"no answer in time, nothing was changed",
         -7 => c"connection lost, nothing was changed",
         -8 => c"connection lost, a change may have been made",
-        -9 => c"the system lacks memory or descriptors",
+        -9 => c"the process or the system lacks memory or descriptors",
         -10 => c"defect of the library",
         _ => c"unknown status",
     };

@@ -45,6 +45,8 @@ static void options(const char *transport, herdwick_options **made) {
     CHECK(herdwick_options_on_failure(options, "panic", 0, 0) == HERDWICK_USAGE);
     CHECK(herdwick_options_on_failure(options, "eject", 2, 1000) == HERDWICK_OK);
     CHECK(herdwick_options_tls(options, "/no/such/file", NULL, NULL) == HERDWICK_USAGE);
+    CHECK(herdwick_options_tls(options, NULL, NULL, "/no/such/file") == HERDWICK_USAGE);
+    CHECK(strstr(herdwick_error_text(), "certificate") != NULL);
     *made = options;
 }
 
@@ -106,9 +108,12 @@ static void sizes(herdwick_client *client) {
     CHECK(memcmp(item.value, "\0\r\n", 3) == 0);
 }
 
+/* A pointer that was not initialised. */
+#define WILD ((void *)8)
+
 static void mistakes(herdwick_client *client) {
     herdwick_item item;
-    herdwick_client *none = NULL;
+    herdwick_client *none = WILD;
     CHECK(herdwick_get(NULL, S("k"), &item) == HERDWICK_USAGE);
     CHECK(herdwick_get(client, NULL, 3, &item) == HERDWICK_USAGE);
     CHECK(herdwick_get(client, "k", 0, &item) == HERDWICK_USAGE);
@@ -116,13 +121,22 @@ static void mistakes(herdwick_client *client) {
     CHECK(strlen(herdwick_error_text()) > 0);
     CHECK(herdwick_get_many(client, NULL, 3, &item) == HERDWICK_USAGE);
     CHECK(herdwick_get_many(client, NULL, 0, NULL) == HERDWICK_OK);
+    /* What is not made is NULL, and may be freed. */
     CHECK(herdwick_connect("http://x", NULL, &none) == HERDWICK_USAGE && none == NULL);
+    none = WILD;
     CHECK(herdwick_connect(NULL, NULL, &none) == HERDWICK_USAGE && none == NULL);
+    none = WILD;
     CHECK(herdwick_connect("/no/such/socket", NULL, &none) == HERDWICK_UNREACHABLE && none == NULL);
+    none = WILD;
     CHECK(herdwick_connect_cluster(NULL, 0, NULL, &none) == HERDWICK_USAGE && none == NULL);
+    none = WILD;
     CHECK(herdwick_discover("etc:x", NULL, &none) == HERDWICK_USAGE && none == NULL);
+    none = WILD;
     CHECK(herdwick_discover("dns:nowhere.invalid:1", NULL, &none) == HERDWICK_UNREACHABLE);
-    herdwick_session *session = NULL;
+    CHECK(none == NULL);
+    CHECK(herdwick_connect("127.0.0.1", NULL, NULL) == HERDWICK_USAGE);
+    CHECK(herdwick_options_new(NULL) == HERDWICK_USAGE);
+    herdwick_session *session = WILD;
     CHECK(herdwick_session_open("/no/such/socket", NULL, &session) == HERDWICK_UNREACHABLE);
     CHECK(session == NULL);
     herdwick_client_free(NULL);
@@ -242,6 +256,18 @@ static void pipelined(const char *address, const herdwick_options *options, cons
     CHECK(herdwick_submit(session, NULL) == HERDWICK_USAGE);
     drain(session, &expected, 1, 1);
     size_t submitted = 1;
+    /* What an operation does not use is not looked at. */
+    static const int32_t no_value[] = {HERDWICK_GET, HERDWICK_DELETE, HERDWICK_TOUCH, HERDWICK_INCR, HERDWICK_DECR};
+    for (size_t at = 0; at < sizeof no_value / sizeof no_value[0]; at++) {
+        herdwick_request request = {.operation = no_value[at], .key = "gone", .key_length = 4};
+        request.value_length = SIZE_MAX;
+        CHECK(herdwick_submit(session, &request) == HERDWICK_OK);
+        drain(session, &expected, ++submitted, 1);
+    }
+    set.operation = HERDWICK_SET;
+    set.value = NULL;
+    CHECK(herdwick_submit(session, &set) == HERDWICK_USAGE);
+    set.value = "0";
     int full = 0;
     for (int at = 0; at < 20000; at++) {
         herdwick_request get = {.operation = HERDWICK_GET, .key = names[at % KEYS], .tag = names[at % KEYS]};
@@ -272,7 +298,31 @@ static void pipelined(const char *address, const herdwick_options *options, cons
     CHECK(herdwick_session_open(address, options, &session) == HERDWICK_OK);
     set.operation = HERDWICK_SET;
     CHECK(herdwick_submit(session, &set) == HERDWICK_OK);
+    CHECK(herdwick_session_flush(session) == HERDWICK_OK);
     herdwick_session_free(session);
+}
+
+enum { THREADS = 8, CONNECTS = 500 };
+
+/* Makes clients with options that other threads use, too. */
+static void *connects(void *options) {
+    const char *servers[] = {"/no/such/socket"};
+    for (int at = 0; at < CONNECTS; at++) {
+        herdwick_client *client;
+        CHECK(herdwick_connect_cluster(servers, 1, options, &client) == HERDWICK_OK);
+        herdwick_client_free(client);
+    }
+    return NULL;
+}
+
+static void shared_options(herdwick_options *options) {
+    pthread_t threads[THREADS];
+    for (int at = 0; at < THREADS; at++) {
+        CHECK(pthread_create(&threads[at], NULL, connects, options) == 0);
+    }
+    for (int at = 0; at < THREADS; at++) {
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    }
 }
 
 static void *on_thread(void *client) {
@@ -347,6 +397,7 @@ int main(int count, char **arguments) {
     mistakes(client);
     herdwick_client_free(client);
     cluster(arguments, made);
+    shared_options(made);
     herdwick_options_free(made);
     return 0;
 }

@@ -1,7 +1,11 @@
 //! `include/herdwick.h` declares what the sources export, with the same types, and nothing else; the manual
 //! page and the C program that tests the library name each function.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 fn read(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
@@ -201,14 +205,17 @@ fn enums_have_the_same_values() {
 #[test]
 fn every_function_is_tested_and_has_a_manual_page() {
     let (program, manual) = (read("tests/api.c"), read("herdwick.3"));
+    // Whole words: some names begin others.
+    let words = manual.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+    let named: BTreeSet<_> = words.collect();
     for function in declared() {
         let name = function.split('(').next().unwrap();
         let name = name.rsplit([' ', '*']).next().unwrap();
         assert!(program.contains(&format!("{name}(")), "tests/api.c: {name}");
-        assert!(manual.contains(name), "herdwick.3: {name}");
+        assert!(named.contains(name), "herdwick.3: {name}");
     }
     for value in members("enum", "herdwick_status") {
         let name = value.split(' ').next().unwrap();
-        assert!(manual.contains(name), "herdwick.3: {name}");
+        assert!(named.contains(name), "herdwick.3: {name}");
     }
 }
