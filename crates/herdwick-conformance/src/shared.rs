@@ -5,7 +5,7 @@ use std::time::Duration;
 use herdwick_fabric::{
     Access, Atomics, Completion, ControlError, CqId, CqSpec, Device, Local, Payload, PdId, Port,
     PortLimits, QpId, QpSpec, RegionId, RegionSpec, Remote, Scope, SendOp, SendWr, SharedMemory,
-    Sharing, Status, Transport,
+    Sharing, Status, Transport, Windows,
 };
 use herdwick_mem::{Span, Words};
 
@@ -104,6 +104,15 @@ impl<D: Device + Clone> SharedPair<D> {
         let imported = device.import_region(port, *pd, ticket);
         imported.expect("a region to import");
         Ok((region, remote))
+    }
+
+    /// Returns where the client READs the memory, if the provider registers it.
+    fn register_if_it_can(&mut self, memory: &SharedMemory) -> Option<Remote> {
+        match self.register(memory, Access::READ) {
+            Ok((_, remote)) => Some(remote),
+            Err(ControlError::Unsupported(_)) => None,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// Performs one request of the client.
@@ -231,4 +240,88 @@ pub fn trusted_peers_change_it<D: Device + Clone>(server: &D, clients: [D; 2]) {
     if server.capabilities().atomics == Atomics::Coherent {
         assert_eq!(memory.span().load(0), 200);
     }
+}
+
+/// Windows, and the bytes of each as a power of two.
+const WINDOWS: u32 = 5;
+const SHIFT: u32 = 12;
+/// Bytes of the memory that they show.
+const PLACES: usize = 16 << 10;
+
+/// Checks that windows onto shared memory show other places under the same rkey when they are bound anew, and
+/// that a READ beside that returns words of one place or the other; or that the provider says that it has
+/// none.
+///
+/// # Panics
+/// If a provider does not show it.
+pub fn windows_are_bound_anew<D: Device + Clone>(server: &D, [first, second]: [D; 2]) {
+    let mut pair = SharedPair::new(server, first);
+    let memory = server.allocate_shared(PLACES, Sharing::ReadOnly);
+    let windows = Windows::new(WINDOWS, SHIFT).expect("windows");
+    let memory = memory.expect("memory").with_windows(windows);
+    let memory = memory.expect("room for their places");
+    let registered = pair.register_if_it_can(&memory);
+    assert_eq!(registered.is_some(), server.capabilities().windows);
+    let Some(from) = registered else { return };
+    let span = memory.span();
+    let words = PLACES / 8;
+    (WINDOWS as usize..words).for_each(|n| span.store(n, n as u64));
+    // One that was never bound shows the beginning.
+    assert_eq!(pair.read(from.offset(windows.addr(3)), 64), Status::Success);
+    assert_eq!(pair.found().load(5), 5);
+    for (window, place) in [(0, 4096), (4, 8), (0, 8192 - 24), (2, 8192), (0, 4096)] {
+        windows.bind(span, window, place);
+        let at = windows.addr(window) + 16;
+        assert_eq!(pair.read(from.offset(at), 1000), Status::Success);
+        let first = place / 8 + 2;
+        assert!((0..125).all(|n| {
+            let due = span.load(first + n);
+            pair.found().load(n) == due
+        }));
+    }
+    reads_beside_binding(&mut pair, &memory, from);
+    let beyond = pair.read(from.offset(windows.addr(WINDOWS)), 8);
+    assert_eq!(beyond, Status::RemoteAccess, "beyond the last window");
+    // From one window into the next.
+    let mut pair = SharedPair::new(server, second);
+    let from = pair.register_if_it_can(&memory).expect("a region");
+    let status = pair.read(from.offset(windows.addr(1) - 8), 16);
+    let zeros = status == Status::Success && [0, 1].map(|n| pair.found().load(n)) == [0, 0];
+    assert!(zeros || status == Status::RemoteAccess, "{status:?}");
+}
+
+/// READs a window that another thread binds to two places in turn.
+fn reads_beside_binding<D: Device + Clone>(
+    pair: &mut SharedPair<D>,
+    memory: &SharedMemory,
+    from: Remote,
+) {
+    let (span, windows) = (memory.span(), memory.windows().expect("windows"));
+    let places = [4096, 8192];
+    let words = 256;
+    for place in places {
+        (0..words).for_each(|n| span.store(place / 8 + n, (place + n) as u64));
+    }
+    windows.bind(span, 0, places[0]);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut turn = 0;
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                windows.bind(span, 0, places[turn % 2]);
+                turn += 1;
+            }
+        });
+        for _ in 0..200 {
+            assert_eq!(pair.read(from, words * 8), Status::Success);
+            for n in 0..words {
+                let word = pair.found().load(n) as usize;
+                assert!(places.contains(&word.wrapping_sub(n)), "{word} at {n}");
+            }
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    windows.bind(span, 0, places[1]);
+    assert_eq!(pair.read(from, 8), Status::Success);
+    assert_eq!(pair.found().load(0), places[1] as u64, "after the binding");
 }

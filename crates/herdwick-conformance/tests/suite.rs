@@ -226,6 +226,15 @@ fn suite_detects_missing_verbs() {
 }
 
 #[test]
+fn windows_are_bound_anew() {
+    let network = SeededNetwork::new(4);
+    herdwick_conformance::shared::windows_are_bound_anew(
+        &network.device(),
+        [network.device(), network.device()],
+    );
+}
+
+#[test]
 fn one_memory_is_served_by_several_ports() {
     let network = SeededNetwork::new(3);
     let clients = [(); 2].map(|()| network.device());

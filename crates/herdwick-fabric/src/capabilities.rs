@@ -60,6 +60,8 @@ pub struct Capabilities {
     /// The port counts its drops ([`crate::Port::drops`]). An RNIC drops in hardware and does not
     /// report it.
     pub counted_drops: bool,
+    /// Shared memory may have windows, which are bound anew under one rkey ([`crate::SharedMemory::with_windows`]).
+    pub windows: bool,
     /// Regions may have addresses that do not start at zero.
     pub virtual_addresses: bool,
 }

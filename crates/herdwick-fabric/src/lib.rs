@@ -84,7 +84,7 @@
 //!
 //! **Shared memory.** [`Device::allocate_region`] makes memory of one domain. A table that several
 //! cores serve to many clients is [`SharedMemory`], registered in each domain with an rkey of its
-//! own. Peers may only READ it, unless it is made for [`Sharing::TrustedPeers`].
+//! own. Peers may only READ it, unless it is made for [`Sharing::TrustedPeers`]. It may have [`Windows`].
 //!
 //! Without the feature `std` this crate has only the types, for `no_std` engines.
 #![cfg_attr(not(feature = "std"), no_std)]
@@ -105,6 +105,8 @@ mod shared;
 #[cfg(feature = "std")]
 mod slab;
 mod spec;
+#[cfg(feature = "std")]
+mod windows;
 mod work;
 
 pub use capabilities::{Atomics, Capabilities};
@@ -122,6 +124,8 @@ pub use shared::{SharedMemory, Sharing};
 #[cfg(feature = "std")]
 pub use slab::{SLOTS_MAX, Slab};
 pub use spec::{Access, CqSpec, PortLimits, QpSpec, QpState, RegionSpec, Scope, Transport};
+#[cfg(feature = "std")]
+pub use windows::Windows;
 pub use work::{Local, Payload, RecvWr, Remote, SendOp, SendWr};
 
 use core::time::Duration;
@@ -204,7 +208,7 @@ pub trait Device {
     /// ([`Device::export_region`]) before the peer uses the rkey.
     ///
     /// # Errors
-    /// A limit is reached, or `access` has rights that the memory's [`Sharing`] does not allow.
+    /// A limit, a right that the memory's [`Sharing`] excludes, or windows ([`Capabilities::windows`]).
     fn register_shared(
         &self,
         port: &mut Self::Port,

@@ -8,7 +8,7 @@ use std::{
 
 use herdwick_mem::{Mapping, Span};
 
-use crate::{Access, ControlError};
+use crate::{Access, ControlError, Windows};
 
 /// Who may change shared memory, besides its maker's CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,7 @@ pub struct SharedMemory {
     span: Span,
     file: Option<Arc<OwnedFd>>,
     sharing: Sharing,
+    windows: Option<Windows>,
 }
 
 impl SharedMemory {
@@ -40,7 +41,36 @@ impl SharedMemory {
             span,
             file,
             sharing,
+            windows: None,
         }
+    }
+
+    /// Gives the memory windows, the places of which are at its beginning: a region of it has their
+    /// addresses, instead of its own.
+    ///
+    /// # Errors
+    /// [`ControlError::Unsupported`]: the memory is too short for their places, or peers may write it.
+    pub fn with_windows(self, windows: Windows) -> Result<Self, ControlError> {
+        if self.sharing != Sharing::ReadOnly || windows.table_bytes() > self.span.len() {
+            let refused =
+                "windows onto memory that peers write, or that is shorter than their places";
+            return Err(ControlError::Unsupported(refused));
+        }
+        let windows = Some(windows);
+        Ok(Self { windows, ..self })
+    }
+
+    /// Returns its windows.
+    #[must_use]
+    pub fn windows(&self) -> Option<Windows> {
+        self.windows
+    }
+
+    /// Returns the length of a region of it.
+    #[must_use]
+    pub fn region_len(&self) -> usize {
+        let windows = self.windows.as_ref();
+        windows.map_or(self.span.len(), Windows::region_len)
     }
 
     /// Allocates zeroed memory of this process alone: enough where peers reach it by rkeys.
@@ -101,7 +131,12 @@ fn allocate(len: usize) -> io::Result<Span> {
 
 impl fmt::Debug for SharedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { span, sharing, .. } = self;
-        write!(f, "SharedMemory({span:?}, {sharing:?})")
+        let Self {
+            span,
+            sharing,
+            windows,
+            ..
+        } = self;
+        write!(f, "SharedMemory({span:?}, {sharing:?}, {windows:?})")
     }
 }

@@ -32,6 +32,7 @@ pub(crate) fn capabilities(mtu: Mtu) -> Capabilities {
         postlist_max: 1024,
         scoped_regions: true,
         counted_drops: true,
+        windows: true,
         virtual_addresses: false,
     }
 }

@@ -349,10 +349,11 @@ impl Device for RoceDevice {
         scope: Scope,
     ) -> Result<RegionId, ControlError> {
         memory.may_grant(access)?;
-        let len = memory.span().len();
+        let len = memory.region_len();
         let spec = RegionSpec { len, access, scope };
         let region = port.engine.register(pd, &spec, ZERO_BASED)?;
-        port.regions.insert(region, memory.span().clone());
+        let (span, windows) = (memory.span().clone(), memory.windows());
+        port.regions.insert_with(region, span, windows);
         Ok(region)
     }
 

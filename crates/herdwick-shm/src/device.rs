@@ -204,6 +204,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     postlist_max: 1024,
     scoped_regions: true,
     counted_drops: true,
+    windows: true,
     virtual_addresses: false,
 };
 

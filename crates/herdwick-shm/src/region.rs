@@ -1,6 +1,6 @@
 //! A peer's regions, as this side has checked their entries.
 
-use herdwick_fabric::{Qpn, Rkey};
+use herdwick_fabric::{Qpn, Rkey, Windows};
 use herdwick_mem::{
     LINE, Span, Words,
     sync::{Ordering, fence},
@@ -20,6 +20,7 @@ pub(crate) struct PeerRegion {
     word: u64,
     /// `None` before the first.
     span: Option<Span>,
+    windows: Option<Windows>,
     start: usize,
     len: u64,
     scope: u32,
@@ -29,6 +30,7 @@ impl PeerRegion {
     pub(crate) const NOTHING: Self = Self {
         word: 0,
         span: None,
+        windows: None,
         start: 0,
         len: 0,
         scope: 0,
@@ -61,11 +63,15 @@ impl PeerRegion {
         if !(opens && inside && in_scope) {
             return None;
         }
+        let span = self.span.as_ref()?;
+        if let Some(windows) = &self.windows {
+            return Some((span, windows.resolve(span, addr, len)?));
+        }
         #[expect(
             clippy::cast_possible_truncation,
             reason = "within the region, which is mapped"
         )]
-        Some((self.span.as_ref()?, self.start + addr as usize))
+        Some((span, self.start + addr as usize))
     }
 
     /// Whether nothing has changed in the region's entry since [`PeerRegion::reach`]: what was copied
@@ -89,10 +95,11 @@ impl PeerRegion {
         if place == SHARED {
             #[expect(clippy::cast_possible_truncation, reason = "the low half is the rkey")]
             // Only what this side has imported under the same rkey: the entry names no file.
-            let span = pd.shared.get(Rkey(word as u32))?;
-            return (len <= span.len() as u64).then(|| Self {
+            let shared = pd.shared.get(Rkey(word as u32))?;
+            return (len <= shared.region_len() as u64).then(|| Self {
                 word,
-                span: Some(span.clone()),
+                span: Some(shared.span.clone()),
+                windows: shared.windows,
                 start: 0,
                 len,
                 scope,
@@ -116,6 +123,7 @@ impl PeerRegion {
         sound.then(|| Self {
             word,
             span: Some(pd.span(file).clone()),
+            windows: None,
             start,
             len,
             scope,

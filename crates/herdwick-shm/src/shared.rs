@@ -4,13 +4,15 @@
 use std::os::fd::OwnedFd;
 
 use herdwick_fabric::{
-    Access, ControlError, ImportError, PdId, PdTicket, RegionId, Rkey, Scope, SharedMemory, Sharing,
+    Access, ControlError, ImportError, PdId, PdTicket, RegionId, Rkey, Scope, SharedMemory,
+    Sharing, Windows,
 };
 use herdwick_mem::{Span, WORD};
 
 use crate::{
     control::{self, PD, limit, system},
     file::{self, Writers},
+    imported::Shared,
     layout::{DomainSide, PAGE, word_of},
     port::ShmPort,
     qp::Region,
@@ -69,7 +71,7 @@ pub(crate) fn register(
         return Err(ControlError::Unsupported("shared memory of a client"));
     }
     let rkey = |entry| control::rkey(random, entry);
-    let opened = pd.open_shared(memory.span().len(), access, scope, rkey);
+    let opened = pd.open_shared(memory.region_len(), access, scope, rkey);
     let (place, rkey) = opened.map_err(control::short)?;
     let region = Region {
         pd: id.0,
@@ -93,7 +95,11 @@ pub(crate) fn export(port: &ShmPort, region: RegionId) -> Result<PdTicket, Contr
     let file = file.map_err(system("duplicating a descriptor"))?;
     let bytes = memory.span().len().max(1).next_multiple_of(PAGE);
     let trusted = memory.sharing() == Sharing::TrustedPeers;
-    let words = [MAGIC, region.rkey.0.into(), bytes as u64, trusted.into()];
+    let windows = memory.windows().map_or(0, |windows| {
+        u64::from(windows.shift()) << 8 | u64::from(windows.count()) << 32
+    });
+    let sharing = u64::from(trusted) | windows;
+    let words = [MAGIC, region.rkey.0.into(), bytes as u64, sharing];
     Ok(PdTicket {
         fds: vec![file],
         blob: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
@@ -102,8 +108,8 @@ pub(crate) fn export(port: &ShmPort, region: RegionId) -> Result<PdTicket, Contr
 
 /// Returns the memory that [`import`] has mapped under this rkey.
 pub(crate) fn imported(port: &ShmPort, pd: PdId, rkey: Rkey) -> Option<Span> {
-    let span = port.pds.get(pd.0)?.shared.get(rkey)?;
-    Some(span.clone())
+    let shared = port.pds.get(pd.0)?.shared.get(rkey)?;
+    Some(shared.span.clone())
 }
 
 /// Maps what [`export`] named, for a client. Trusts nothing in the ticket.
@@ -117,11 +123,8 @@ pub(crate) fn import(port: &mut ShmPort, pd: PdId, ticket: PdTicket) -> Result<(
         (ticket.blob.as_slice().try_into()).map_err(|_| wrong("the blob of a region"))?;
     let [file] =
         <[OwnedFd; 1]>::try_from(ticket.fds).map_err(|_| wrong("the descriptors of a region"))?;
-    let sharing = match word_of(blob, 3) {
-        0 => Sharing::ReadOnly,
-        1 => Sharing::TrustedPeers,
-        _ => return Err(wrong("the blob of a region")),
-    };
+    let (sharing, windows) =
+        shared_as(word_of(blob, 3)).ok_or_else(|| wrong("the blob of a region"))?;
     let sizes = (
         u32::try_from(word_of(blob, 1)),
         usize::try_from(word_of(blob, 2)),
@@ -132,6 +135,24 @@ pub(crate) fn import(port: &mut ShmPort, pd: PdId, ticket: PdTicket) -> Result<(
     let opened = file::open(file, bytes, writers(sharing));
     let mapping = opened.map_err(system("mapping shared memory"))?;
     let mapping = mapping.ok_or(ImportError::Ticket("the file of a region"))?;
-    pd.shared.insert(Rkey(rkey), Span::new(mapping));
+    let span = Span::new(mapping);
+    if windows.is_some_and(|windows| windows.table_bytes() > span.len()) {
+        return Err(wrong("the windows of a region"));
+    }
+    pd.shared.insert(Rkey(rkey), Shared { span, windows });
     Ok(())
+}
+
+/// Returns the sharing that a ticket's last word says, and the windows; `None` if it says nothing valid.
+fn shared_as(word: u64) -> Option<(Sharing, Option<Windows>)> {
+    let (shift, count) = (word >> 8 & 0xff, word >> 32);
+    let windows = match (shift, count) {
+        (0, 0) => None,
+        _ => Some(Windows::new(u32::try_from(count).ok()?, shift as u32)?),
+    };
+    match word & 0xffff_00ff {
+        0 => Some((Sharing::ReadOnly, windows)),
+        1 if windows.is_none() => Some((Sharing::TrustedPeers, None)),
+        _ => None,
+    }
 }

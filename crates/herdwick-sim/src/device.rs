@@ -6,7 +6,7 @@ use std::{net::IpAddr, time::Duration};
 use herdwick_fabric::{
     Access, AddressHandle, Capabilities, ConnectError, ControlError, CqId, CqSpec, Device,
     Endpoint, OpenError, PdId, PortHealth, PortLimits, QpId, QpSpec, QpState, Qpn, RegionId,
-    RegionSpec, Remote, Scope, SharedMemory, Source, Status, Transport,
+    RegionSpec, Remote, Scope, SharedMemory, Source, Status, Transport, Windows,
 };
 use herdwick_mem::{Span, WORD};
 
@@ -63,6 +63,21 @@ impl SeededDevice {
         span: Span,
         spec: &RegionSpec,
     ) -> Result<RegionId, ControlError> {
+        let len = span.len();
+        let spec = RegionSpec {
+            len,
+            ..spec.clone()
+        };
+        self.register_with(port, pd, (span, None), &spec)
+    }
+
+    fn register_with(
+        &self,
+        port: &mut SeededPort,
+        pd: PdId,
+        (span, windows): (Span, Option<Windows>),
+        spec: &RegionSpec,
+    ) -> Result<RegionId, ControlError> {
         let mut world = port.network.world();
         let (rkey, base) = (world.fresh_rkey(), world.fresh_base());
         let party = &mut world.parties[port.party.0];
@@ -78,8 +93,9 @@ impl SeededDevice {
         port.spans.insert(id, span.clone());
         let region = Region {
             pd,
-            len: span.len(),
+            len: spec.len,
             span,
+            windows,
             access: spec.access,
             scope: spec.scope,
             rkey,
@@ -160,9 +176,10 @@ impl Device for SeededDevice {
         scope: Scope,
     ) -> Result<RegionId, ControlError> {
         memory.may_grant(access)?;
-        let len = memory.span().len();
+        let len = memory.region_len();
         let spec = RegionSpec { len, access, scope };
-        self.register(port, pd, memory.span().clone(), &spec)
+        let span = memory.span().clone();
+        self.register_with(port, pd, (span, memory.windows()), &spec)
     }
 
     fn free_region(&self, port: &mut SeededPort, region: RegionId) -> Result<(), ControlError> {

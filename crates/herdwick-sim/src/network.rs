@@ -104,6 +104,7 @@ impl SeededNetwork {
             postlist_max: 1024,
             scoped_regions: true,
             counted_drops: true,
+            windows: true,
             virtual_addresses: false,
         }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use herdwick_fabric::{
     Access, ControlError, CqId, PdId, PortLimits, QpId, QpState, Qpn, RecvWr, Rkey, Scope,
-    Transport,
+    Transport, Windows,
 };
 use herdwick_mem::Span;
 
@@ -135,6 +135,8 @@ pub(super) struct Domain {
 pub(super) struct Region {
     pub(super) pd: PdId,
     pub(super) span: Span,
+    /// With windows, the region's offsets are theirs.
+    pub(super) windows: Option<Windows>,
     pub(super) len: usize,
     pub(super) access: Access,
     pub(super) scope: Scope,

@@ -427,10 +427,14 @@ impl World {
         if end > region.len {
             return Err("out of range");
         }
+        let place = match &region.windows {
+            None => Some(offset),
+            Some(windows) => windows.resolve(&region.span, offset as u64, len),
+        };
         Ok(Place {
             region: *id,
             span: region.span.clone(),
-            offset,
+            offset: place.ok_or("beyond a window")?,
         })
     }
 }

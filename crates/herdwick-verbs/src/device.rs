@@ -296,6 +296,9 @@ impl Device for VerbsDevice {
         scope: Scope,
     ) -> Result<RegionId, ControlError> {
         memory.may_grant(access)?;
+        if memory.windows().is_some() {
+            return Err(ControlError::Unsupported("windows onto shared memory"));
+        }
         control::register(port, pd, memory.span().clone(), access, scope)
     }
 

@@ -78,6 +78,7 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
         postlist_max: POSTLIST_MAX.min(size(attributes.max_qp_wr)),
         scoped_regions: false,
         counted_drops: false,
+        windows: false,
         virtual_addresses: false,
         gso: false,
         senders: SENDERS,

@@ -73,6 +73,12 @@ fn one_memory_is_served_by_several_ports() {
 }
 
 #[test]
+fn windows_are_bound_anew() {
+    let (server, clients) = server_and_clients();
+    herdwick_conformance::shared::windows_are_bound_anew(&server, clients);
+}
+
+#[test]
 fn trusted_peers_change_one_memory() {
     let (server, clients) = server_and_clients();
     herdwick_conformance::shared::trusted_peers_change_it(&server, clients);

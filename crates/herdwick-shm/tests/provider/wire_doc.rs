@@ -11,7 +11,7 @@ use std::{
 use herdwick_conformance::document;
 use herdwick_fabric::{
     Access, Armed, Device, Endpoint, Local, Payload, PdTicket, Port, QpId, RegionId, RegionSpec,
-    Scope, SendOp, Sharing, Transport,
+    Scope, SendOp, Sharing, Transport, Windows,
 };
 use herdwick_mem::{Access as Rights, Mapping, Span, Words};
 use herdwick_shm::{MESSAGE_BYTES_MAX, PdSize};
@@ -456,5 +456,16 @@ fn ticket_of_a_shared_region_is_as_documented() {
         assert_eq!(word("magic"), u64::from_le_bytes(*b"hwreg\0\0\x01"));
         assert_eq!(word("rkey"), u64::from(host.remote(region).rkey.0));
         assert_eq!((word("bytes"), word("sharing")), (8192, number));
+        if sharing == Sharing::ReadOnly {
+            let windows = Windows::new(5, 12).unwrap();
+            let memory = memory.with_windows(windows).unwrap();
+            let Party {
+                device, port, pd, ..
+            } = &mut host;
+            let region = device.register_shared(port, *pd, &memory, Access::READ, Scope::Pd);
+            let ticket = device.export_region(port, region.unwrap()).unwrap();
+            let last = &ticket.blob[table.fields["sharing"].clone()];
+            assert_eq!(last, (12u64 << 8 | 5 << 32).to_le_bytes());
+        }
     }
 }
