@@ -127,6 +127,7 @@ fn contenders(
                 System::Echo
                 | System::Farm(_)
                 | System::Pilaf
+                | System::Memrdma
                 | System::Clover
                 | System::Emulated(_)
                 | System::HerdPaper,

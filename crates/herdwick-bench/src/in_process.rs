@@ -5,7 +5,9 @@ use herdwick_providers::{AnyPort, VisitAll};
 
 use crate::{
     BenchError, Config, Progress, System,
-    lines::{DEADLINE, EchoTarget, PaperSizes, PaperTarget, clover, emulated, farm, pilaf},
+    lines::{
+        DEADLINE, EchoTarget, PaperSizes, PaperTarget, clover, emulated, farm, memrdma, pilaf,
+    },
     measure::Bout,
     report::Run,
     workload::Trace,
@@ -62,6 +64,10 @@ impl VisitAll for RunInProcess<'_> {
             }
             System::Pilaf => {
                 let targets = pilaf::targets(devices, (window, keys), space, cpus)?;
+                bout.run(targets, traces, watch)
+            }
+            System::Memrdma => {
+                let targets = memrdma::targets(devices, (window, keys), space, cpus)?;
                 bout.run(targets, traces, watch)
             }
             System::Clover => {

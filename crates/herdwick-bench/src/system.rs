@@ -13,6 +13,8 @@ pub enum System {
     Farm(FarmValues),
     /// Pilaf.
     Pilaf,
+    /// Memcached/RDMA: a store in slabs whose chunks clients READ.
+    Memrdma,
     /// Clover, with [`Config::replicas`](crate::Config::replicas) data nodes.
     Clover,
     /// The communication of another system alone, as section 5.1 of the HERD paper has it.
@@ -39,6 +41,7 @@ impl System {
             Self::Farm(FarmValues::Inline) => "farm",
             Self::Farm(FarmValues::OutOfTable) => "farm-var",
             Self::Pilaf => "pilaf",
+            Self::Memrdma => "memrdma",
             Self::Clover => "clover",
             Self::Emulated(system) => system.name(),
             Self::HerdPaper => "herd-paper",
@@ -91,6 +94,7 @@ impl System {
                 | Self::Bare
                 | Self::Farm(_)
                 | Self::Pilaf
+                | Self::Memrdma
                 | Self::Clover
                 | Self::Emulated(_)
                 | Self::HerdPaper

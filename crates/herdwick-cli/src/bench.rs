@@ -436,6 +436,7 @@ impl BenchArgs {
             System::Farm => &[bench::System::Farm(FarmValues::Inline)],
             System::FarmVar => &[bench::System::Farm(FarmValues::OutOfTable)],
             System::Pilaf => &[bench::System::Pilaf],
+            System::Memrdma => &[bench::System::Memrdma],
             System::Clover => &[bench::System::Clover],
             System::PilafEmOpt => &[bench::System::Emulated(EmulatedSystem::PilafOpt)],
             System::FarmEm => &[bench::System::Emulated(EmulatedSystem::Farm)],

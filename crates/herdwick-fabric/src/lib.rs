@@ -105,8 +105,6 @@ mod shared;
 #[cfg(feature = "std")]
 mod slab;
 mod spec;
-#[cfg(feature = "std")]
-mod windows;
 mod work;
 
 pub use capabilities::{Atomics, Capabilities};
@@ -120,12 +118,10 @@ pub use id::{AddressHandle, CqId, PdId, Psn, QpId, Qpn, RegionId, Rkey};
 #[cfg(feature = "std")]
 pub use setup::SetupError;
 #[cfg(feature = "std")]
-pub use shared::{SharedMemory, Sharing};
+pub use shared::{SharedMemory, Sharing, Windows};
 #[cfg(feature = "std")]
 pub use slab::{SLOTS_MAX, Slab};
 pub use spec::{Access, CqSpec, PortLimits, QpSpec, QpState, RegionSpec, Scope, Transport};
-#[cfg(feature = "std")]
-pub use windows::Windows;
 pub use work::{Local, Payload, RecvWr, Remote, SendOp, SendWr};
 
 use core::time::Duration;

@@ -8,7 +8,11 @@ use std::{
 
 use herdwick_mem::{Mapping, Span};
 
-use crate::{Access, ControlError, Windows};
+use crate::{Access, ControlError};
+
+mod windows;
+
+pub use windows::Windows;
 
 /// Who may change shared memory, besides its maker's CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -388,7 +388,6 @@ impl Device for ShmDevice {
         shared::allocate(len, sharing)
     }
 
-    /// On a host only. Its peers reach it once they have imported the region.
     fn register_shared(
         &self,
         port: &mut ShmPort,

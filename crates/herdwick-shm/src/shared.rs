@@ -47,7 +47,8 @@ pub(crate) fn allocate(len: usize, sharing: Sharing) -> Result<SharedMemory, Con
     Ok(SharedMemory::new(span, Some(fd), sharing))
 }
 
-/// Opens an entry for `memory` in the control area of a host's domain.
+/// Opens an entry for `memory` in the control area of a host's domain. The client reaches it once it has
+/// imported the region.
 pub(crate) fn register(
     port: &mut ShmPort,
     id: PdId,

@@ -39,6 +39,10 @@ impl Store {
         // The first chunk comes to the head, so that memory is touched in its order.
         for chunk in self.slabs.chunks(slab, class).rev() {
             self.metas.get_mut(chunk).state = state::FREE;
+            if let Some(stags) = &mut self.stags {
+                self.metas.get_mut(chunk).stag = stags.take();
+                self.bind(chunk);
+            }
             self.classes[class].free.push(&mut self.metas, chunk);
         }
         true
@@ -76,6 +80,11 @@ impl Store {
         self.emptying = Some(Emptying { slab, done: end });
         if end == per_slab {
             self.emptying = None;
+            if let Some(stags) = &mut self.stags {
+                for chunk in self.slabs.chunks(slab, class) {
+                    stags.give_back(self.metas.get(chunk).stag);
+                }
+            }
             self.slabs.vacate(slab);
             self.classes[class].slabs -= 1;
             self.taken -= self.classes[class].taken;
@@ -123,6 +132,10 @@ impl Store {
         let hash = self.hash_key.hash(self.key(from));
         let end = self.header(from).end();
         self.slabs.copy((from, 0..end), (to, 0));
+        self.swap_stags(from, to);
+        self.bury(from);
+        self.bind(to);
+        self.bind(from);
         self.index.replace(&mut self.metas, hash, from, to);
         let before = self.metas.before(from);
         self.classes[class].items.remove(&mut self.metas, from);

@@ -1,6 +1,7 @@
 //! Evictions counted, and a bounded record of recent ones, for memcached's `watch evictions`. The record
 //! is off unless requested.
 
+use herdwick_layout::chunk::HEADER;
 use herdwick_request::{Deadline, Second};
 
 use crate::{
@@ -51,7 +52,7 @@ impl Store {
                 record.missed += 1;
                 return;
             }
-            let key = self.slabs.bytes(chunk)[crate::chunk::HEADER..header.front()].to_vec();
+            let key = self.slabs.bytes(chunk)[HEADER..header.front()].to_vec();
             record.list.push(Evicted {
                 deadline: header.deadline,
                 last_access: Second(self.metas.get(chunk).accessed),

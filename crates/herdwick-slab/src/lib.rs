@@ -43,12 +43,19 @@
 //! lacks one. An item in such a slab moves to a free chunk of its class, or to that of an item nearer to the end of
 //! the list, which goes instead.
 //!
+//! # Published memory
+//! The memory may be a file that other processes map to read ([`Store::published`]). Each chunk has a stag then, the
+//! number of a window onto it. When an item is replaced, its chunk and the new one swap their stags, and
+//! when an item moves to another slab it takes its stag along: so a key has one stag while it is stored. Who READs
+//! a chunk checks it (`herdwick_layout::chunk::judge`): a checksum covers key, value, stag and the count of flushes.
+//! That costs the store a checksum for each item stored, 8 bytes more for each chunk, and memory that is
+//! populated from the start and not given back.
+//!
 //! # Time
 //! Deadlines and flushes are enforced lazily, by the request that reaches the item. A flush is one number
 //! in the store, and each item has the one at which it was stored.
 #![forbid(unsafe_code)]
 
-mod chunk;
 mod config;
 mod counters;
 mod empty;
@@ -59,15 +66,18 @@ mod fresh;
 mod index;
 mod metas;
 mod ops;
+mod publish;
 mod reservations;
 mod room;
 mod scan;
 mod shape;
 mod slabs;
 mod staged;
+mod stags;
 mod store;
 
 pub use config::{Growth, SlabConfig, SlabError};
 pub use counters::Counters;
 pub use evicted::Evicted;
+pub use stags::{Publication, Tagged};
 pub use store::{Hashes, Store};

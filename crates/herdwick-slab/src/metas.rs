@@ -60,6 +60,8 @@ pub(crate) struct Meta {
     pub(crate) accessed: u32,
     /// The number of flushes before it was stored.
     pub(crate) flushes: u32,
+    /// The number of the window onto it, if the memory is published.
+    pub(crate) stag: u32,
     pub(crate) state: u8,
     pub(crate) bits: u8,
     /// Uses since it was stored, up to [`USES_MAX`]; less with each turn past the end of the list.

@@ -1,9 +1,9 @@
 //! Room for items: free chunks, evictions, and items written to their chunks.
 
+use herdwick_layout::chunk::{ChunkHeader, HEADER, len};
 use herdwick_request::{KeyHash, Request};
 
 use crate::{
-    chunk::{HEADER, Header, len},
     fresh::Fresh,
     metas::{Chunk, USES_MAX, state},
     store::Store,
@@ -121,6 +121,7 @@ impl Store {
         self.classes[class].items.remove(&mut self.metas, chunk);
         self.counters.items -= 1;
         self.counters.bytes -= footprint(&self.header(chunk));
+        self.bury(chunk);
         self.free(chunk);
     }
 
@@ -129,6 +130,8 @@ impl Store {
         let class = self.slabs.class_of(chunk);
         let uses = old.map_or(0, |old| self.metas.get(old).uses);
         if let Some(old) = old {
+            // The key keeps its stag.
+            self.swap_stags(old, chunk);
             self.unlink_hashed(hash, old);
         }
         self.index.insert(&mut self.metas, hash, chunk);
@@ -137,6 +140,11 @@ impl Store {
         let meta = self.metas.get_mut(chunk);
         (meta.state, meta.bits, meta.uses) = (state::ITEM, bits, uses);
         (meta.accessed, meta.flushes) = (now, flushes);
+        self.seal(chunk);
+        self.bind(chunk);
+        if let Some(old) = old {
+            self.bind(old);
+        }
         self.counters.items += 1;
         self.counters.total_items += 1;
         self.counters.bytes += footprint(&self.header(chunk));
@@ -231,24 +239,30 @@ impl Store {
         chunk
     }
 
-    pub(crate) fn new_header(&mut self, key: &[u8], value_len: usize, fresh: &Fresh) -> Header {
+    pub(crate) fn new_header(
+        &mut self,
+        key: &[u8],
+        value_len: usize,
+        fresh: &Fresh,
+    ) -> ChunkHeader {
         debug_assert!(len(key, value_len) <= self.item_bytes_max);
-        Header {
+        ChunkHeader {
             key_len: key.len() as u8,
             value_len: value_len as u32,
             version: fresh.version.unwrap_or_else(|| self.next_version()),
             flags: fresh.flags,
             deadline: fresh.deadline,
+            ..ChunkHeader::default()
         }
     }
 
     /// Changes the header of an item, but not its lengths.
-    pub(crate) fn set_header(&mut self, chunk: Chunk, header: &Header) {
-        header.write(self.slabs.bytes_mut(chunk));
+    pub(crate) fn set_header(&mut self, chunk: Chunk, header: &ChunkHeader) {
+        self.seal_header(chunk, *header);
     }
 }
 
 /// Returns the bytes of an item, as counted.
-fn footprint(header: &Header) -> u64 {
+fn footprint(header: &ChunkHeader) -> u64 {
     header.end().next_multiple_of(8) as u64
 }

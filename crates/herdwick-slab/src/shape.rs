@@ -2,7 +2,9 @@
 
 use std::io;
 
-use crate::{Growth, SlabConfig, SlabError, chunk::HEADER, metas::META};
+use herdwick_layout::chunk::HEADER;
+
+use crate::{Growth, SlabConfig, SlabError, metas::META};
 
 /// Bytes of a slab, unless the largest item is larger, or the memory small.
 const SLAB_BYTES: usize = 1 << 20;
@@ -15,6 +17,8 @@ const BYTES_PER_LIST: usize = 128;
 /// The part of the memory that the index takes: a word of 4 bytes for each list.
 const INDEX_SHARE: usize = BYTES_PER_LIST / 4;
 pub(crate) const PAGE: usize = 4 << 10;
+/// Bytes of the place of a chunk, in memory that others READ.
+pub(crate) const PLACE: usize = 8;
 /// Chunks are whole words.
 const ALIGN: usize = 8;
 /// Most classes: more than any factor of use makes.
@@ -31,10 +35,33 @@ pub(crate) struct Shape {
     pub(crate) budget: usize,
     /// Bytes of a chunk of each class, rising; the last is the whole slab.
     pub(crate) sizes: Vec<usize>,
+    /// Bytes of what is kept of each chunk.
+    kept: usize,
     memory_bytes: usize,
 }
 
 impl Shape {
+    /// As [`Self::of`], for memory that others READ: it holds the places of chunks, and as much as a stag shows
+    /// behind the last of them.
+    pub(crate) fn of_published(config: &SlabConfig) -> Result<Self, SlabError> {
+        let shape = Self::of(config)?;
+        let behind = PAGE + shape.slab_bytes.next_power_of_two();
+        let memory_bytes = config.memory_bytes.saturating_sub(behind);
+        let less = SlabConfig {
+            memory_bytes,
+            ..*config
+        };
+        Ok(Self {
+            kept: META + PLACE,
+            ..Self::of(&less)?
+        })
+    }
+
+    /// Returns the bytes that a slab of `chunks` chunks takes, with what is kept of each.
+    pub(crate) fn taken(&self, chunks: usize) -> usize {
+        self.slab_bytes + (chunks * self.kept).next_multiple_of(PAGE)
+    }
+
     /// Computes the sizes that fit the memory.
     pub(crate) fn of(config: &SlabConfig) -> Result<Self, SlabError> {
         let (memory_bytes, item_bytes_max) = (config.memory_bytes, config.item_bytes_max);
@@ -65,6 +92,7 @@ impl Shape {
             slab_bytes,
             budget,
             sizes,
+            kept: META,
             memory_bytes,
         })
     }
@@ -82,11 +110,6 @@ impl Shape {
             source,
         }
     }
-}
-
-/// Returns the bytes that a slab of `chunks` chunks takes, with what is kept of each.
-pub(crate) fn taken(slab_bytes: usize, chunks: usize) -> usize {
-    slab_bytes + (chunks * META).next_multiple_of(PAGE)
 }
 
 fn shift(chunks_max: usize) -> u32 {
@@ -133,7 +156,7 @@ mod tests {
             };
             let shape = Shape::of(&config(needed)).unwrap();
             assert!(shape.slabs >= SLABS_MIN, "{shape:?}");
-            let whole = SLABS_MIN * taken(shape.slab_bytes, 1);
+            let whole = SLABS_MIN * shape.taken(1);
             assert!(whole <= shape.budget && shape.budget + shape.lists * 4 <= needed);
         }
     }

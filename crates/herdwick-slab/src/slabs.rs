@@ -30,15 +30,15 @@ pub(crate) struct Slabs {
 }
 
 impl Slabs {
-    pub(crate) fn new(shape: &Shape) -> io::Result<Self> {
-        Ok(Self {
-            bytes: Arena::zeroed(shape.slabs * shape.slab_bytes)?,
+    pub(crate) fn new(shape: &Shape, bytes: Arena<u8>) -> Self {
+        Self {
+            bytes,
             slabs: vec![Slab::default(); shape.slabs],
             vacant: (0..shape.slabs as u32).rev().collect(),
             slab_bytes: shape.slab_bytes,
             shift: shape.shift(),
             sizes: shape.sizes.clone(),
-        })
+        }
     }
 
     pub(crate) fn slab_bytes(&self) -> usize {
@@ -92,7 +92,7 @@ impl Slabs {
     }
 
     #[inline]
-    fn place(&self, chunk: Chunk) -> Range<usize> {
+    pub(crate) fn place(&self, chunk: Chunk) -> Range<usize> {
         let slab = self.slab_of(chunk);
         let size = self.sizes[self.class_of(chunk)];
         let start =

@@ -3,12 +3,12 @@
 
 use std::num::NonZeroU64;
 
+use herdwick_layout::chunk::{ChunkHeader, HEADER, len};
 use herdwick_request::{
     Clock, KEY_BYTES_MAX, Mode, Op, Put, Reply, Request, Second, Staged, Status,
 };
 
 use crate::{
-    chunk::{HEADER, Header, len},
     fresh::Fresh,
     metas::{Chunk, state},
     reservations::{Location, Reservation},
@@ -66,10 +66,10 @@ impl Store {
         self.metas.get_mut(chunk).state = state::STAGED;
         self.slabs.add_staged(chunk);
         self.staging.reserved += bytes;
-        let header = Header {
+        let header = ChunkHeader {
             key_len: key.len() as u8,
             value_len: value_len as u32,
-            ..Header::default()
+            ..ChunkHeader::default()
         };
         let bytes = self.slabs.bytes_mut(chunk);
         header.write(bytes);
@@ -196,7 +196,7 @@ impl Store {
     ) -> Reply<'_> {
         let value_len = self.header(chunk).value_len as usize;
         let header = self.new_header(request.key, value_len, fresh);
-        self.set_header(chunk, &header);
+        header.write(self.slabs.bytes_mut(chunk));
         self.link(request.hash, old, chunk, fresh.bits);
         Reply::with(Status::Done, self.item(chunk))
     }

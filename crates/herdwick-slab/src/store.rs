@@ -1,5 +1,6 @@
 //! The store: batches, lookup, flushes and time.
 
+use herdwick_layout::chunk::{ChunkHeader, HEADER, StoreHead};
 use herdwick_mem::Arena;
 use herdwick_request::{
     Clock, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second, Sink, Status,
@@ -7,14 +8,14 @@ use herdwick_request::{
 
 use crate::{
     Counters, SlabConfig, SlabError,
-    chunk::{HEADER, Header},
     emptying::Emptying,
     evicted::EvictionRecord,
     index::{Index, tag},
     metas::{Chunk, List, Metas, bit},
     reservations::Staging,
-    shape::{Shape, taken},
+    shape::Shape,
     slabs::Slabs,
+    stags::Stags,
 };
 
 /// Number of requests for which the index and the items are prefetched together.
@@ -50,6 +51,8 @@ pub struct Store {
     pub(crate) unused: usize,
     /// The item that the current request replaces or reads: it makes no room for another.
     pub(crate) protected: Option<Chunk>,
+    /// The stags of chunks, if the memory is published.
+    pub(crate) stags: Option<Stags>,
     pub(crate) counters: Counters,
     /// Values that are arriving.
     pub(crate) staging: Staging,
@@ -99,12 +102,22 @@ impl Store {
     /// [`SlabError`].
     pub fn new(config: &SlabConfig) -> Result<Self, SlabError> {
         let shape = Shape::of(config)?;
+        let bytes = Arena::zeroed(shape.slabs * shape.slab_bytes).map_err(shape.refused())?;
+        Self::over(config, &shape, bytes)
+    }
+
+    /// Creates a store without items over the memory of its slabs.
+    pub(crate) fn over(
+        config: &SlabConfig,
+        shape: &Shape,
+        bytes: Arena<u8>,
+    ) -> Result<Self, SlabError> {
         let metas = Arena::zeroed(shape.slabs << shape.shift()).map_err(shape.refused())?;
         // A slab of few chunks takes one page of it, not a huge one.
         metas.allow_huge_pages(false);
         let classes = shape.sizes.iter().map(|size| Class {
             per_slab: shape.slab_bytes / size,
-            taken: taken(shape.slab_bytes, shape.slab_bytes / size),
+            taken: shape.taken(shape.slab_bytes / size),
             free: List::default(),
             items: List::default(),
             slabs: 0,
@@ -113,13 +126,14 @@ impl Store {
         Ok(Self {
             index: Index::new(shape.lists).map_err(shape.refused())?,
             metas: Metas(metas),
-            slabs: Slabs::new(&shape).map_err(shape.refused())?,
+            slabs: Slabs::new(shape, bytes),
             classes: classes.collect(),
             emptying: None,
             taken: 0,
             budget: shape.budget,
             unused: 0,
             protected: None,
+            stags: None,
             counters: Counters::default(),
             staging: Staging::default(),
             evicted: None,
@@ -279,6 +293,7 @@ impl Store {
     pub fn flush(&mut self, now: Second, at: Second) {
         self.tick(now);
         self.flush_at = (at.0 > 0).then_some(at);
+        self.show_flushes();
         self.tick(now);
     }
 
@@ -291,6 +306,18 @@ impl Store {
             if self.flushes == 0 {
                 self.remove_all();
             }
+            self.show_flushes();
+        }
+    }
+
+    /// Shows readers the flushes so far, and the one that is due next.
+    fn show_flushes(&self) {
+        if let Some(stags) = &self.stags {
+            let flush_at = self.flush_at.map_or(0, |at| at.0);
+            stags.show(StoreHead {
+                flushes: self.flushes,
+                flush_at,
+            });
         }
     }
 
@@ -315,14 +342,14 @@ impl Store {
     }
 
     #[inline]
-    pub(crate) fn header(&self, chunk: Chunk) -> Header {
-        Header::read(self.slabs.bytes(chunk))
+    pub(crate) fn header(&self, chunk: Chunk) -> ChunkHeader {
+        ChunkHeader::read(self.slabs.bytes(chunk))
     }
 
     #[inline]
     pub(crate) fn key(&self, chunk: Chunk) -> &[u8] {
         let bytes = self.slabs.bytes(chunk);
-        &bytes[HEADER..Header::read(bytes).front()]
+        &bytes[HEADER..ChunkHeader::read(bytes).front()]
     }
 
     /// Returns the chunk with the item of a key, expired or not.
@@ -366,7 +393,7 @@ impl Store {
     #[inline]
     pub(crate) fn item(&self, chunk: Chunk) -> Item<'_> {
         let bytes = self.slabs.bytes(chunk);
-        let (header, meta) = (Header::read(bytes), self.metas.get(chunk));
+        let (header, meta) = (ChunkHeader::read(bytes), self.metas.get(chunk));
         Item {
             value: &bytes[header.front()..header.end()],
             flags: header.flags,

@@ -66,6 +66,15 @@ pub enum EndpointError {
     /// The store does not take the keys.
     #[error("storing the keys: the store refused one; ask for fewer --keys")]
     PaperFull,
+    /// The store in slabs does not fit into memory.
+    #[error(transparent)]
+    Slab(#[from] herdwick_slab::SlabError),
+    /// The store in slabs does not take the keys.
+    #[error("storing the keys: the store refused one; ask for fewer --keys, or lower --value-size")]
+    SlabFull,
+    /// The fabric has no windows onto shared memory.
+    #[error("the fabric {0} has no windows that are bound anew, which stags are; take another")]
+    NoWindows(&'static str),
     /// Clover's objects could not be created or connected.
     #[error("setting up Clover: {0}")]
     Clover(#[from] herdwick_clover::SetupError),

@@ -10,10 +10,12 @@ pub(crate) mod farm;
 mod get_or_put;
 mod instant;
 mod memory_reads;
+pub(crate) mod memrdma;
 mod one_sided;
 mod paper;
 pub(crate) mod pilaf;
 mod slots;
+mod stag_table;
 
 use herdwick::{Options, RequestPath, Session};
 use herdwick_herd::wire::Window;

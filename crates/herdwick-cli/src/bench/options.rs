@@ -64,6 +64,7 @@ fn in_process(system: System) -> bool {
             | System::Farm
             | System::FarmVar
             | System::Pilaf
+            | System::Memrdma
             | System::Clover
             | System::PilafEmOpt
             | System::FarmEm

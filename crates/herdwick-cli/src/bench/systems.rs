@@ -14,6 +14,9 @@ pub(super) enum System {
     FarmVar,
     /// Pilaf: GETs are READs of a cuckoo table, then of an extent. A server in this process.
     Pilaf,
+    /// Memcached/RDMA: GETs are READs of a chunk in a slab. A server in this process, which PUTs reach in
+    /// memory.
+    Memrdma,
     /// Clover: GETs are READs of a chain of versions, PUTs a WRITE and a CAS. Data nodes and metadata
     /// server in this process.
     Clover,

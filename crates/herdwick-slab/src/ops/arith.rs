@@ -1,5 +1,6 @@
 //! `incr` and `decr` (the meta command `ma`), with memcached's rules for width and expiry.
 
+use herdwick_layout::chunk::ChunkHeader;
 use herdwick_request::{
     Arith, Clock, Item, Reply, Request, Status,
     number::{self, Decimal},
@@ -7,7 +8,6 @@ use herdwick_request::{
 
 use super::differs;
 use crate::{
-    chunk::Header,
     fresh::Fresh,
     metas::Chunk,
     store::{Absent, Store},
@@ -84,16 +84,18 @@ impl Store {
         }
         let version = arith.version.unwrap_or_else(|| self.next_version());
         let deadline = arith.touch.map(|exptime| clock.deadline(exptime));
-        let header = Header {
+        let header = ChunkHeader {
             version,
             deadline: deadline.unwrap_or(old.deadline),
             ..old
         };
+        self.bury(chunk);
         let bytes = self.slabs.bytes_mut(chunk);
-        header.write(bytes);
         let (to, padding) = bytes[header.front()..header.end()].split_at_mut(digits.len());
         to.copy_from_slice(digits);
         padding.fill(b' ');
+        header.write(bytes);
+        self.seal(chunk);
         self.count_use(chunk);
         self.metas.get_mut(chunk).accessed = self.now.0;
         Ok(chunk)

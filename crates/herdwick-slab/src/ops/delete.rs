@@ -1,9 +1,9 @@
 //! `delete` (the meta command `md`): removal, invalidation, or an item without its value.
 
+use herdwick_layout::chunk::ChunkHeader;
 use herdwick_request::{Clock, Deadline, Delete, Reply, Request, Status};
 
 use crate::{
-    chunk::Header,
     fresh::Fresh,
     metas::{Chunk, bit},
     store::Store,
@@ -43,14 +43,14 @@ impl Store {
         let version = delete.version.unwrap_or_else(|| self.next_version());
         let header = self.header(chunk);
         let deadline = delete.exptime.map(|exptime| clock.deadline(exptime));
-        let header = Header {
+        let header = ChunkHeader {
             deadline: deadline.unwrap_or(header.deadline),
             version,
             ..header
         };
-        self.set_header(chunk, &header);
         let meta = self.metas.get_mut(chunk);
         meta.bits = (meta.bits | bit::STALE) & !bit::WIN_SENT;
+        self.set_header(chunk, &header);
     }
 
     /// Replaces the item by an empty one, which is stale if the request invalidates. One that is not

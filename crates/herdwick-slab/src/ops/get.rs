@@ -1,10 +1,10 @@
 //! Reads: `get`, `gat`, `touch` (the meta command `mg`), with recache wins and items created on a
 //! miss.
 
+use herdwick_layout::chunk::ChunkHeader;
 use herdwick_request::{Clock, Deadline, Get, Item, LARGE_BYTES, Reply, Request, Status};
 
 use crate::{
-    chunk::Header,
     fresh::Fresh,
     metas::{Chunk, bit},
     store::{Absent, Store},
@@ -40,7 +40,7 @@ impl Store {
         let won = wins(clock, get, &before, meta.bits);
         if let Some(exptime) = get.touch {
             let deadline = clock.deadline(exptime);
-            self.set_header(chunk, &Header { deadline, ..before });
+            self.set_header(chunk, &ChunkHeader { deadline, ..before });
         }
         let mut bits = meta.bits;
         if won {
@@ -107,7 +107,7 @@ impl Store {
 
 /// Returns whether this reader wins the right to recache the item: the first reader since the item
 /// became stale, or since its time left fell below `recache`.
-fn wins(clock: &Clock, get: &Get, header: &Header, bits: u8) -> bool {
+fn wins(clock: &Clock, get: &Get, header: &ChunkHeader, bits: u8) -> bool {
     if bits & bit::WIN_SENT != 0 {
         return false;
     }

@@ -1,0 +1,103 @@
+//! What a store does for readers of its published memory: checksums, and stags that follow their keys.
+
+use std::sync::atomic::{Ordering, fence};
+
+use herdwick_layout::chunk::{ChunkHeader, Seal, StoreHead, bury};
+use herdwick_mem::crc32c;
+use herdwick_request::Request;
+
+use crate::{
+    Publication, SlabConfig, SlabError, Tagged,
+    metas::{Chunk, bit},
+    shape::Shape,
+    stags::Stags,
+    store::Store,
+};
+
+impl Store {
+    /// Creates a store whose memory others may READ: that is populated at once.
+    ///
+    /// # Errors
+    /// [`SlabError`].
+    pub fn published(config: &SlabConfig) -> Result<(Self, Publication), SlabError> {
+        let shape = Shape::of_published(config)?;
+        let (stags, memory, publication) = Stags::make(&shape).map_err(shape.refused())?;
+        let mut store = Self::over(config, &shape, memory)?;
+        stags.show(StoreHead::default());
+        store.stags = Some(stags);
+        Ok((store, publication))
+    }
+
+    /// Returns how others READ the item of a key, if it is stored and the memory is published.
+    pub fn tagged(&mut self, request: &Request<'_>) -> Option<Tagged> {
+        self.stags.as_ref()?;
+        let chunk = self.lookup(request).ok()?;
+        Some(Tagged {
+            stag: self.metas.get(chunk).stag,
+            len: self.header(chunk).end(),
+        })
+    }
+
+    /// Has the stag of a chunk show it.
+    pub(crate) fn bind(&self, chunk: Chunk) {
+        if let Some(stags) = &self.stags {
+            // What was stored in the chunk comes first.
+            fence(Ordering::Release);
+            stags.bind(
+                self.metas.get(chunk).stag,
+                stags.slabs + self.slabs.place(chunk).start,
+            );
+        }
+    }
+
+    /// Swaps the stags of two chunks; neither is bound.
+    pub(crate) fn swap_stags(&mut self, one: Chunk, other: Chunk) {
+        let stag = self.metas.get(one).stag;
+        let theirs = std::mem::replace(&mut self.metas.get_mut(other).stag, stag);
+        self.metas.get_mut(one).stag = theirs;
+    }
+
+    /// Computes the checksums of an item.
+    pub(crate) fn seal(&mut self, chunk: Chunk) {
+        if self.stags.is_none() {
+            return;
+        }
+        let bytes = self.slabs.bytes_mut(chunk);
+        let header = ChunkHeader::read(bytes);
+        let value_sum = crc32c(0, &bytes[header.front()..header.end()]);
+        self.seal_header(
+            chunk,
+            ChunkHeader {
+                value_sum,
+                ..header
+            },
+        );
+    }
+
+    /// Writes the header of an item, with its checksum if the memory is published.
+    pub(crate) fn seal_header(&mut self, chunk: Chunk, header: ChunkHeader) {
+        let meta = self.metas.get(chunk);
+        let header = ChunkHeader {
+            stale: meta.bits & bit::STALE != 0,
+            ..header
+        };
+        let seal = Seal {
+            stag: meta.stag,
+            flushes: meta.flushes,
+        };
+        let bytes = self.slabs.bytes_mut(chunk);
+        if self.stags.is_none() {
+            return header.write(bytes);
+        }
+        header.seal(bytes, seal);
+        fence(Ordering::Release);
+    }
+
+    /// Has no reader believe a chunk any more.
+    pub(crate) fn bury(&mut self, chunk: Chunk) {
+        if self.stags.is_some() {
+            bury(self.slabs.bytes_mut(chunk));
+            fence(Ordering::Release);
+        }
+    }
+}
