@@ -88,6 +88,42 @@ def test_cancelled_calls_leave_the_connection_usable(server, transport):
     run(calls())
 
 
+def test_call_that_fails_while_others_wait_gives_its_turn_away(server, transport):
+    async def calls():
+        async with AsyncClient(server.address, transport=transport, window=1) as client:
+            for wrong in (
+                client.set("k", b"1", expire="soon"),
+                client.cas("k", b"1", "one"),
+                client.incr("k", -1),
+                client.touch("k", 1.5),
+            ):
+                good = [client.set("k%d" % n, b"1") for n in range(4)]
+                done = await asyncio.gather(*good[:2], wrong, *good[2:], return_exceptions=True)
+                assert isinstance(done.pop(2), herdwick.MemcacheIllegalInputError)
+                assert done == [True] * 4
+
+    run(calls())
+
+
+def test_server_that_leaves_ends_all_that_wait_and_all_in_flight(new_server, transport):
+    server = new_server()
+
+    async def calls():
+        async with AsyncClient(server.address, transport=transport, window=1) as client:
+            await client.set("k", b"1")
+            tasks = [asyncio.ensure_future(client.get("k")) for _ in range(20)]
+            tasks += [asyncio.ensure_future(client.set("k", b"2")) for _ in range(20)]
+            while not client._pending:
+                await asyncio.sleep(0)
+            server.stop()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+            errors = (OSError, herdwick.MemcacheUnexpectedCloseError)
+            assert all(one in (b"1", b"2", True) or isinstance(one, errors) for one in done)
+            assert not client._pending and not client._waiting
+
+    run(calls())
+
+
 def test_server_that_returns_is_found_again(new_server, transport):
     server = new_server()
 
@@ -97,8 +133,16 @@ def test_server_that_returns_is_found_again(new_server, transport):
             server.stop()
             with pytest.raises(OSError):
                 await client.get("k")
+            # A client does not dial for up to a second after a failure.
+            with pytest.raises(OSError):
+                await client.get("k")
             server.start()
-            assert await client.get("k") is None
+            while True:
+                try:
+                    assert await client.get("k") is None
+                    break
+                except OSError:
+                    await asyncio.sleep(0)
             assert await client.set("k", b"2") and await client.get("k") == b"2"
 
     run(calls())
@@ -133,3 +177,51 @@ def test_close_ends_what_is_in_flight():
 
     run(calls())
     silent.close()
+
+
+def test_waiting_for_room_counts_as_time_of_the_call(server, transport):
+    async def calls():
+        async with AsyncClient(server.address, transport=transport, timeout=0.05) as client:
+            # A request for which there is never room.
+            with pytest.raises(socket.timeout, match="no answer within"):
+                await client._ask(lambda session: None)
+            assert not client._waiting or all(one.done() for one in client._waiting)
+
+    run(calls())
+
+
+def test_close_ends_reads_and_calls_that_wait_and_does_not_reconnect():
+    silent = socket.create_server(("127.0.0.1", 0))
+
+    async def calls():
+        client = AsyncClient(silent.getsockname(), transport="tcp", window=1)
+        tasks = [asyncio.ensure_future(client.get("k"))]
+        tasks += [asyncio.ensure_future(client._ask(lambda session: None)) for _ in range(3)]
+        while not client._pending or not client._waiting:
+            await asyncio.sleep(0)
+        await client.close()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(type(error) is herdwick.MemcacheUnexpectedCloseError for error in done)
+        assert client.transport is None and client._dialling is None
+
+    run(calls())
+    silent.close()
+
+
+def test_client_may_go_to_another_event_loop_when_it_is_closed(server, transport):
+    client = AsyncClient(server.address, transport=transport)
+
+    async def calls():
+        task = asyncio.ensure_future(client.set("k", b"1"))
+        while not client._pending:
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(herdwick.MemcacheUnknownOutcomeError):
+            await task
+        # What was submitted last is still to be sent when the loop ends.
+        await client._connected()
+        client._schedule()
+        await client.close()
+
+    for _ in range(2):
+        run(calls())

@@ -273,6 +273,17 @@ def test_deadline_ends_a_call():
     silent.close()
 
 
+@pytest.mark.parametrize("limit", ["timeout", "connect_timeout"])
+def test_one_limit_of_a_client_of_several_servers_is_enough(limit):
+    silent, address = listener()
+    client = herdwick.HashClient([address, address[:1] + (1,)], transport="tcp", **{limit: 0.05})
+    away = "127.0.0.1:%d" % address[1]
+    key = next(key for key in map(str, range(100)) if client.server_of(key) == away)
+    with pytest.raises(socket.timeout):
+        client.get(key)
+    silent.close()
+
+
 def test_threads_share_a_client(server, transport):
     client = herdwick.Client(server.address, transport=transport)
     pooled = herdwick.PooledClient(server.address, transport=transport)

@@ -232,7 +232,7 @@ class HashClient(_Calls):
     Keys belong to the servers that pymemcache's gives them, or those of libmemcached, by `distribution`
     ("rendezvous", "ketama", "ketama-one-at-a-time"). A server that has failed `retry_attempts + 1` times in a
     row leaves for `dead_timeout` seconds, and its keys go to the others. A call may take `connect_timeout`
-    and `timeout` together.
+    and `timeout` together, or the one of them that is given.
     """
 
     def __init__(
@@ -263,8 +263,9 @@ class HashClient(_Calls):
     ):
         if socket_module is not socket:
             raise ValueError("herdwick uses the sockets of the system: leave socket_module out")
-        both = None if None in (timeout, connect_timeout) else timeout + connect_timeout
-        chosen = options(both, None, transport, window, login, tls_context, tls)
+        # A call dials in its own time: each limit that is given holds.
+        given = [limit for limit in (timeout, connect_timeout) if limit is not None]
+        chosen = options(sum(given) if given else None, None, transport, window, login, tls_context, tls)
         chosen["distribution"] = distribution
         chosen["eject"] = (retry_attempts + 1, float(dead_timeout))
         self.servers = list(servers)

@@ -10,7 +10,9 @@ sent has not been made; after that it may be made, as one whose connection is lo
 
 import asyncio
 import collections
+import copy
 import functools
+import socket
 
 from herdwick import _herdwick
 from herdwick._options import choose_serde, options, prefix_bytes, server_name
@@ -22,8 +24,36 @@ from herdwick.exceptions import (
 
 __all__ = ["AsyncClient"]
 
-# Sessions that one read may use: one that was stale, one that breaks meanwhile, and one more.
-_SESSIONS_PER_READ = 3
+# Sessions that one call may use: one that was stale, one that breaks meanwhile, and one more.
+_SESSIONS_PER_CALL = 3
+
+# Seconds without dialling: after the first failure, and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+class _Call:
+    """A call: when it has to be over, and how often the client had been closed when it began."""
+
+    def __init__(self, client, is_read):
+        self.timeout = client._timeout
+        self.is_read = is_read
+        self.closings = client._closings
+        self.sessions = _SESSIONS_PER_CALL
+        self.due = None if self.timeout is None else asyncio.get_running_loop().time() + self.timeout
+
+    def limit(self, loop, future, error):
+        """Ends the wait for `future` with `error` when the call is due."""
+        if self.due is not None:
+            timer = loop.call_at(self.due, _expire, future, error)
+            future.add_done_callback(lambda _: timer.cancel())
+
+    def timed_out(self):
+        return socket.timeout("no answer within %s s" % self.timeout)
+
+
+def _expire(future, error):
+    if not future.done():
+        future.set_exception(error)
 
 
 class AsyncClient:
@@ -51,6 +81,7 @@ class AsyncClient:
     ):
         self.server = server
         self._address = server_name(server)
+        self._timeout = timeout
         self._options = options(timeout, connect_timeout, transport, window, login, None, tls)
         self._serde = choose_serde(serde, serializer, deserializer)
         self._prefix = prefix_bytes(key_prefix)
@@ -63,18 +94,30 @@ class AsyncClient:
         self._waiting = collections.deque()
         self._scheduled = False
         self._timer = None
+        self._closings = 0
+        # Dials that have failed since one succeeded, why the last has, and until when no call dials.
+        self._failures = 0
+        self._failure = None
+        self._pause_end = 0.0
 
     # Connecting.
 
+    def _belong(self, loop):
+        if self._loop is loop:
+            return
+        if self._session is not None:
+            raise RuntimeError("the client belongs to another event loop")
+        # What the last loop has left undone is over with it.
+        self._loop, self._dialling, self._scheduled, self._failure = loop, None, False, None
+        self._pending, self._waiting = {}, collections.deque()
+
     async def _connected(self):
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._session is not None:
-                raise RuntimeError("the client belongs to another event loop")
-            self._loop = loop
+        self._belong(asyncio.get_running_loop())
         while self._session is None:
             if self._dialling is None:
-                self._dialling = loop.create_task(self._dial())
+                if self._failure is not None and self._loop.time() < self._pause_end:
+                    raise copy.copy(self._failure)
+                self._dialling = self._loop.create_task(self._dial())
             # Shielded: one task's cancellation does not end the dialling for the others.
             await asyncio.shield(self._dialling)
 
@@ -82,31 +125,44 @@ class AsyncClient:
         try:
             dial = functools.partial(_herdwick._Session, self._address, self._options)
             session = await self._loop.run_in_executor(None, dial)
+        except Exception as error:
+            pause = min(_FIRST_PAUSE * 2 ** min(self._failures, 10), _LONGEST_PAUSE)
+            self._failures += 1
+            self._failure, self._pause_end = error, self._loop.time() + pause
+            raise
+        else:
+            self._failures, self._failure = 0, None
             self._session = session
             self._loop.add_reader(session.fileno(), self._step)
         finally:
             self._dialling = None
 
-    def _lose(self):
+    def _lose(self, why="the connection was lost"):
+        """Gives the session up: what is in flight there ends, and who waits for room tries again."""
         session, self._session = self._session, None
         if session is not None:
             self._loop.remove_reader(session.fileno())
+            if session.broken() is not None:
+                # It knows best how its requests have ended.
+                self._deliver(session)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        pending, self._pending = self._pending, {}
+        for answer, is_read in pending.values():
+            if not answer.done():
+                lost = MemcacheUnexpectedCloseError if is_read else MemcacheUnknownOutcomeError
+                answer.set_exception(lost(why))
+        self._wake(len(self._waiting))
 
     async def close(self):
-        """Closes the connection; calls without an answer end as if it were lost. The next call opens another."""
+        """Closes the connection; calls without an answer end as if it were lost, and are not repeated. The
+        next call opens another."""
+        self._closings += 1
         if self._dialling is not None:
             await asyncio.wait([self._dialling])
-        if self._session is None:
-            return
-        self._lose()
-        pending, self._pending = self._pending, {}
-        for answer in pending.values():
-            if not answer.done():
-                answer.set_exception(MemcacheUnknownOutcomeError("the client was closed"))
-        self._wake(len(self._waiting))
+        if self._session is not None:
+            self._lose("the client was closed")
 
     quit = close
 
@@ -146,25 +202,29 @@ class AsyncClient:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        count = self._deliver(session)
+        if session.broken() is not None:
+            self._lose()
+            return
+        self._wake(count)
+        longest = session.arm()
+        if longest == 0:
+            self._schedule()
+        elif longest is not None:
+            self._timer = self._loop.call_later(longest, self._step)
+
+    def _deliver(self, session):
+        """Ends the calls whose answers have arrived. Returns how many answers these were."""
         answers = session.poll()
         for ticket, code, result, error in answers:
-            answer = self._pending.pop(ticket)
+            answer, _ = self._pending.pop(ticket)
             if answer.done():
                 continue
             if error is not None:
                 answer.set_exception(error)
             else:
                 answer.set_result((code, result))
-        if session.broken() is not None:
-            self._lose()
-            self._wake(len(self._waiting))
-            return
-        self._wake(len(answers))
-        longest = session.arm()
-        if longest == 0:
-            self._schedule()
-        elif longest is not None:
-            self._timer = self._loop.call_later(longest, self._step)
+        return len(answers)
 
     def _wake(self, count):
         """Lets `count` of the waiting calls try again, or one if nothing is in flight."""
@@ -176,9 +236,10 @@ class AsyncClient:
                 waiting.set_result(None)
                 count -= 1
 
-    async def _room(self, first):
+    async def _room(self, first, call):
         """Waits until a request may be accepted; `first`: it was accepted too late once, and keeps its place."""
         waiting = self._loop.create_future()
+        call.limit(self._loop, waiting, call.timed_out())
         (self._waiting.appendleft if first else self._waiting.append)(waiting)
         try:
             await waiting
@@ -187,43 +248,82 @@ class AsyncClient:
                 self._wake(1)
             raise
 
-    async def _submit(self, submit):
+    async def _submit(self, submit, call):
         """Submits a request as soon as it is accepted, and returns its answer's future."""
         was_woken = False
+        try:
+            while True:
+                await self._session_for(call)
+                if was_woken or not self._waiting:
+                    answer = self._try(submit, call, was_woken)
+                    if answer is not None:
+                        return answer
+                    if self._session is None:
+                        continue
+                    # What is in flight has to be sent before there is room.
+                    self._schedule()
+                await self._room(was_woken, call)
+                was_woken = True
+        except BaseException:
+            if was_woken:
+                # The next one has the turn that this call does not use.
+                self._wake(1)
+            raise
+
+    async def _session_for(self, call):
+        """Sees to a session that a call may use. Connecting has its own time."""
         while True:
-            await self._connected()
-            if not self._pending and self._session.check():
+            if call.closings != self._closings:
+                raise MemcacheUnexpectedCloseError("the client was closed")
+            if call.due is not None and asyncio.get_running_loop().time() >= call.due:
+                raise call.timed_out()
+            if self._session is None or self._loop is not asyncio.get_running_loop():
+                start = asyncio.get_running_loop().time()
+                await self._connected()
+                if call.due is not None:
+                    call.due += self._loop.time() - start
+            elif not self._pending and self._session.check():
                 # Its server has gone since the last answer: nothing is sent there.
                 self._lose()
-                continue
-            if was_woken or not self._waiting:
-                ticket = submit(self._session)
-                if ticket is not None:
-                    answer = self._loop.create_future()
-                    self._pending[ticket] = answer
-                    self._schedule()
-                    return answer
-                # What is in flight has to be sent before there is room.
-                self._schedule()
-            await self._room(was_woken)
-            was_woken = True
+            else:
+                return
 
-    async def _ask(self, submit):
+    def _try(self, submit, call, has_waited):
+        """Submits a request. Returns `None` if there is no room, or if the session turns out to be lost."""
         try:
-            answer = await self._submit(submit)
+            ticket = submit(self._session)
         except MemcacheUnexpectedCloseError:
             # The session was found to be broken before anything was submitted.
             self._lose()
-            answer = await self._submit(submit)
-        return await answer
+            call.sessions -= 1
+            if call.sessions == 0:
+                raise
+            return None
+        if ticket is None:
+            return None
+        answer = self._loop.create_future()
+        self._pending[ticket] = answer, call.is_read
+        if has_waited or call.sessions < _SESSIONS_PER_CALL:
+            # The session would grant it the whole time from now on.
+            late = call.timed_out() if call.is_read else MemcacheUnknownOutcomeError("no answer in time")
+            call.limit(self._loop, answer, late)
+        self._schedule()
+        return answer
+
+    async def _ask(self, submit, is_read=False):
+        call = _Call(self, is_read)
+        while True:
+            answer = await self._submit(submit, call)
+            try:
+                return await answer
+            except (MemcacheUnexpectedCloseError, socket.timeout):
+                call.sessions -= 1
+                is_late = call.due is not None and self._loop.time() >= call.due
+                if not is_read or is_late or call.sessions == 0 or call.closings != self._closings:
+                    raise
 
     async def _read(self, key):
-        for attempt in range(_SESSIONS_PER_READ):
-            try:
-                return await self._ask(lambda session: session.get(key))
-            except MemcacheUnexpectedCloseError:
-                if attempt == _SESSIONS_PER_READ - 1:
-                    raise
+        return await self._ask(lambda session: session.get(key), is_read=True)
 
     # Keys and values.
 
