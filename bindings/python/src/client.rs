@@ -2,9 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use herdwick::{Cas, Error, Item, Put, Ttl};
+use herdwick::{Cas, Error, Item, Put, Ttl, Usage};
+use herdwick_mem::ForkMark;
 use pyo3::{
-    exceptions::{PyRuntimeError, PyTypeError},
+    exceptions::{PyException, PyRuntimeError, PyTypeError},
     prelude::*,
     pybacked::PyBackedBytes,
     types::{PyBytes, PyDict, PyList, PyTuple},
@@ -33,8 +34,27 @@ macro_rules! ask {
 pub(crate) struct Client {
     /// What `__init__` sets, so that subclasses may have another.
     setup: OnceLock<Setup>,
+    held: Held,
+}
+
+/// The client below, of one process.
+#[derive(Debug)]
+struct Held {
+    process: ForkMark,
     /// `None` until the first call, and after `close`.
     servers: Mutex<Option<Servers>>,
+    /// That of a forked child, where a thread that does not exist may hold the lock.
+    child: OnceLock<Box<Held>>,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self {
+            process: ForkMark::here(),
+            servers: Mutex::default(),
+            child: OnceLock::new(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -64,8 +84,12 @@ impl Client {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Servers>> {
+        let mut held = &self.held;
+        while !held.process.is_here() {
+            held = held.child.get_or_init(Box::default);
+        }
         // A call that panicked has left a client behind that is as good as after an error.
-        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+        held.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a call without the GIL.
@@ -93,9 +117,16 @@ impl Client {
         py: Python<'_>,
         call: impl FnOnce(&mut Servers) -> Result<T, Error> + Send,
     ) -> PyResult<Option<T>> {
-        match self.call(py, call) {
+        self.tolerate(py, self.call(py, call))
+    }
+
+    /// Makes a miss of an error, if the client is to ignore errors.
+    fn tolerate<T>(&self, py: Python<'_>, done: PyResult<T>) -> PyResult<Option<T>> {
+        match done {
             Ok(found) => Ok(Some(found)),
-            Err(_) if self.setup()?.is_lenient => Ok(None),
+            Err(error) if self.setup()?.is_lenient && error.is_instance_of::<PyException>(py) => {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -116,8 +147,11 @@ impl Client {
     fn read_many(&self, keys: &Bound<'_, PyList>) -> PyResult<Vec<Option<Item>>> {
         let sent = keys.iter().map(|key| self.key(&key));
         let sent = sent.collect::<PyResult<Vec<_>>>()?;
+        let is_lenient = self.setup()?.is_lenient;
         let found = self.read(keys.py(), move |servers| match servers {
             Servers::One(client) => client.get_many(&sent),
+            // What the other servers have is found.
+            Servers::Several(cluster) if is_lenient => Ok(cluster.get_many(&sent)?.items),
             Servers::Several(cluster) => cluster.get_many(&sent)?.complete(),
         })?;
         Ok(found.unwrap_or_default())
@@ -213,8 +247,8 @@ impl Client {
         )?;
         match found.flatten() {
             Some(item) => {
-                let value = self.value(key, &item)?;
-                Ok(Some(value))
+                let value = self.tolerate(key.py(), self.value(key, &item))?;
+                Ok(value.or(default))
             }
             None => Ok(default),
         }
@@ -230,17 +264,20 @@ impl Client {
         let py = key.py();
         let sent = self.key(key)?;
         let found = self.read(py, |servers| ask!(servers, client => client.gets(&sent)))?;
-        match found.flatten() {
-            Some(item) => self.with_version(key, &item),
-            None => (default, cas_default).into_pyobject(py),
+        if let Some(item) = found.flatten()
+            && let Some(pair) = self.tolerate(py, self.with_version(key, &item))?
+        {
+            return Ok(pair);
         }
+        (default, cas_default).into_pyobject(py)
     }
 
     fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let (keys, found) = (list(keys)?, PyDict::new(keys.py()));
         for (key, item) in keys.iter().zip(self.read_many(&keys)?) {
-            if let Some(item) = item {
-                let value = self.value(&key, &item)?;
+            if let Some(item) = item
+                && let Some(value) = self.tolerate(key.py(), self.value(&key, &item))?
+            {
                 found.set_item(key, value)?;
             }
         }
@@ -250,9 +287,10 @@ impl Client {
     fn gets_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let (keys, found) = (list(keys)?, PyDict::new(keys.py()));
         for (key, item) in keys.iter().zip(self.read_many(&keys)?) {
-            if let Some(item) = item {
-                let value = self.with_version(&key, &item)?;
-                found.set_item(key, value)?;
+            if let Some(item) = item
+                && let Some(pair) = self.tolerate(key.py(), self.with_version(&key, &item))?
+            {
+                found.set_item(key, pair)?;
             }
         }
         Ok(found)
@@ -340,15 +378,18 @@ impl Client {
     #[pyo3(signature = (values, expire = None, noreply = None, flags = None))]
     fn set_many<'py>(
         &self,
-        values: &Bound<'py, PyDict>,
+        values: &Bound<'py, PyAny>,
         expire: Option<&Bound<'py, PyAny>>,
         noreply: Option<bool>,
         flags: Option<u32>,
     ) -> PyResult<Bound<'py, PyList>> {
         let _ = noreply;
         let ttl = expire.map_or(Ok(Ttl::Never), ttl)?;
+        // A copy: a serde may run anything, and other threads.
+        let values = list(&values.call_method0("items")?)?;
         let mut puts = Vec::with_capacity(values.len());
-        for (key, value) in values {
+        for pair in values.iter() {
+            let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract()?;
             let (data, flags) = self.setup()?.values.serialize(&key, &value, flags)?;
             puts.push((self.key(&key)?, data, flags));
         }
@@ -457,26 +498,34 @@ impl Client {
         py: Python<'_>,
         index: usize,
     ) -> PyResult<(Option<String>, Option<String>)> {
-        self.call(py, move |servers| {
+        let found = py.detach(|| {
+            let mut held = self.lock();
+            let Some(servers) = &mut *held else {
+                return Ok((None, None));
+            };
             let session = server(servers, index)?.session();
             let missed = session.and_then(|session| session.missed());
             let transport = session.map(|session| session.transport().to_owned());
             Ok((transport, missed.map(ToString::to_string)))
-        })
+        });
+        found.map_err(|error| exception(py, error))
     }
 
     /// The name of the server that has a key.
     fn server_of(&self, key: &Bound<'_, PyAny>) -> PyResult<String> {
         let (sent, config) = (self.key(key)?, &self.setup()?.config);
         let only = config.nodes[0].name();
-        let mut held = self.lock();
-        let made = match &mut *held {
-            Some(servers) => Ok(servers),
-            none => config.client().map(|client| none.insert(client)),
-        };
-        let found = made.and_then(|servers| match servers {
-            Servers::One(_) => Ok(only),
-            Servers::Several(cluster) => Ok(cluster.server_of(&sent)?.name()),
+        // Another thread's call may hold the lock for long.
+        let found = key.py().detach(|| -> Result<String, Usage> {
+            let mut held = self.lock();
+            let servers = match &mut *held {
+                Some(servers) => servers,
+                none => none.insert(config.client()?),
+            };
+            match servers {
+                Servers::One(_) => Ok(only),
+                Servers::Several(cluster) => Ok(cluster.server_of(&sent)?.name()),
+            }
         });
         found.map_err(|usage| exception(key.py(), usage.into()))
     }
@@ -506,14 +555,11 @@ fn server(servers: &mut Servers, index: usize) -> Result<&mut herdwick::Client, 
         Servers::One(client) => (index == 0).then_some(&mut **client),
         Servers::Several(cluster) => cluster.servers().nth(index).map(|(_, client)| client),
     };
-    found.ok_or_else(|| herdwick::Usage::NoServer.into())
+    found.ok_or_else(|| Usage::NoServer.into())
 }
 
-/// The elements of any iterable.
+/// The elements of any iterable, in a list that nobody else changes.
 fn list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-    if let Ok(list) = keys.cast::<PyList>() {
-        return Ok(list.clone());
-    }
     if keys.is_none() {
         return Err(PyTypeError::new_err("keys are an iterable"));
     }

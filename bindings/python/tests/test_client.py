@@ -346,6 +346,158 @@ def test_keys_belong_to_the_servers_of_pymemcache(new_server, transport):
     assert all(lenient.server_of(key) != away for key in keys)
 
 
+def test_several_servers_with_errors_ignored_lose_the_keys_of_one_alone(new_server, transport):
+    servers = [new_server() for _ in range(2)]
+    addresses = [server.address for server in servers]
+    strict = herdwick.HashClient(addresses, transport=transport)
+    lenient = herdwick.HashClient(
+        addresses, transport=transport, ignore_exc=True, retry_attempts=10**6, default_noreply=False
+    )
+    keys = ["key-%d" % number for number in range(100)]
+    assert lenient.set_many({key: b"1" for key in keys}) == []
+    servers[0].stop()
+    away = "127.0.0.1:%d" % servers[0].port
+    lost = [key for key in keys if strict.server_of(key) == away]
+    kept = {key: b"1" for key in keys if key not in lost}
+    assert lost and kept
+    assert lenient.get_many(keys) == kept
+    assert {key: value for key, (value, _) in lenient.gets_many(keys).items()} == kept
+    assert lenient.set_many({key: b"1" for key in keys}) == lost
+    assert lenient.set(lost[0], b"1") is False and lenient.add(lost[0], b"1") is False
+    assert lenient.delete(lost[0]) is False and lenient.incr(lost[0], 1) is False
+    assert lenient.delete_many(keys) is True and lenient.get_many(keys) == {}
+    with pytest.raises(herdwick.MemcacheIllegalInputError):
+        lenient.set("a b", b"1")
+    with pytest.raises((OSError, herdwick.MemcacheUnexpectedCloseError)):
+        strict.get_many(keys)
+    alone = herdwick.Client(servers[0].address, ignore_exc=True)
+    assert alone.stats() == {}
+
+
+class Broken:
+    """A serde that cannot read some values."""
+
+    def serialize(self, key, value):
+        return value, 0
+
+    def deserialize(self, key, value, flags):
+        if value == b"broken":
+            raise ValueError(value)
+        return value
+
+
+def test_values_that_cannot_be_read_are_misses_where_errors_are_ignored(server, transport):
+    lenient = herdwick.Client(server.address, transport=transport, serde=Broken(), ignore_exc=True)
+    strict = herdwick.Client(server.address, transport=transport, serde=Broken())
+    lenient.set_many({"bad": b"broken", "good": b"1"})
+    assert lenient.get("bad") is None and lenient.get("bad", 3) == 3
+    assert lenient.gets("bad", 1, 2) == (1, 2)
+    assert lenient.get_many(["bad", "good"]) == {"good": b"1"}
+    assert list(lenient.gets_many(["bad", "good"])) == ["good"]
+    for call in (strict.get, strict.gets, lambda key: strict.get_many([key])):
+        with pytest.raises(ValueError):
+            call("bad")
+
+
+def test_collections_may_change_while_a_call_uses_them(server, transport):
+    values = {"a": b"1", "b": b"2"}
+    keys = ["a", "b"]
+
+    class Changing(Broken):
+        def serialize(self, key, value):
+            values.pop("b", None)
+            return value, 0
+
+        def deserialize(self, key, value, flags):
+            keys.clear()
+            return value
+
+    client = herdwick.Client(server.address, transport=transport, serde=Changing())
+    assert client.set_many(values) == []
+    assert client.get_many(keys) == {"a": b"1", "b": b"2"}
+
+    class Pairs:
+        def items(self):
+            return iter([("c", b"3")])
+
+    assert client.set_many(Pairs()) == [] and client.get("c") == b"3"
+
+
+def test_arguments_of_pymemcache_have_their_places():
+    wanted = list(inspect.signature(pymemcache.client.hash.HashClient.__init__).parameters)
+    ours = list(inspect.signature(herdwick.HashClient.__init__).parameters)
+    assert ours[: len(wanted)] == wanted
+    hasher = pymemcache.client.rendezvous.RendezvousHash
+    assert herdwick.HashClient(["a", "b"], hasher).server_of("k")
+    for wrong in ({"hasher": dict}, {"use_pooling": True}, {"retry_timeout": 5}, {"max_pool_size": 2}):
+        with pytest.raises(ValueError):
+            herdwick.HashClient(["a", "b"], **wrong)
+
+
+def test_transport_is_none_without_a_connection(server):
+    for client in (herdwick.Client("localhost:1"), herdwick.PooledClient("localhost:1")):
+        assert client.transport is None and client.fallback is None
+    pooled = herdwick.PooledClient(server.address, transport="tcp")
+    pooled.get("k")
+    assert pooled.transport == "tcp" and pooled.check_key("k", b"p:") == b"p:k"
+    pooled.close()
+    assert pooled.transport is None
+
+
+def test_raw_command_ends_at_the_first_end(server):
+    client = herdwick.Client(server.address)
+    client.set("raw", b"1\r\n2")
+    assert client.raw_command("get raw", "\r\n1") == b"VALUE raw 0 4"
+
+
+def test_server_of_a_key_lets_a_call_end_that_holds_the_client(server):
+    silent, address = listener()
+    client = herdwick.HashClient([address, server.address], transport="tcp")
+    away = "127.0.0.1:%d" % address[1]
+    key = next(key for key in map(str, range(100)) if client.server_of(key) == away)
+    accepted = threading.Event()
+    found = []
+
+    def answer():
+        connection, _ = silent.accept()
+        assert connection.recv(100)
+        accepted.set()
+        # As soon as the main thread has let it run.
+        connection.sendall(b"END\r\n")
+        connection.close()
+
+    threads = [threading.Thread(target=answer), threading.Thread(target=lambda: found.append(client.get(key)))]
+    for thread in threads:
+        thread.start()
+    accepted.wait()
+    assert client.server_of(key) == away
+    for thread in threads:
+        thread.join()
+    assert found == [None]
+    silent.close()
+
+
+def test_child_process_does_not_wait_for_calls_of_its_parent(server):
+    silent, address = listener()
+    client = herdwick.Client(address, transport="tcp")
+    pool = herdwick.PooledClient(server.address, max_pool_size=1)
+    thread = threading.Thread(target=lambda: outcome(lambda: client.get("k")))
+    thread.start()
+    connection, _ = silent.accept()
+    assert connection.recv(100)
+    # The thread is in its call, which holds the client.
+    with pool._lock:
+        child = os.fork()
+        if child == 0:
+            threading.Timer(60, os._exit, (2,)).start()
+            done = client.transport is None and pool.set("fork", b"1", noreply=False)
+            os._exit(0 if done else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    connection.close()
+    silent.close()
+    thread.join()
+
+
 def test_child_process_has_a_connection_of_its_own(server, transport):
     client = herdwick.Client(server.address, transport=transport)
     client.set("fork", b"parent")

@@ -9,8 +9,10 @@ The transport is the best that both ends have: shared memory, an RDMA device, Ro
 memcached's protocol over TCP. `herdwick.asyncio` has the client for asyncio.
 """
 
+import os
 import socket
 import threading
+import weakref
 
 from herdwick import _herdwick
 from herdwick._herdwick import __version__
@@ -144,6 +146,7 @@ class Client(_Calls):
         if socket_module is not socket:
             raise ValueError("herdwick uses the sockets of the system: leave socket_module out")
         self.server = server
+        self._ignore_exc = bool(ignore_exc)
         self._timeout = timeout
         self._unicode = bool(allow_unicode_keys)
         self._plain_only = "login" if login else "TLS" if tls else None
@@ -168,7 +171,12 @@ class Client(_Calls):
     def stats(self, *arguments):
         """The statistics of a group, as a dict."""
         words = [word.decode() if isinstance(word, bytes) else str(word) for word in arguments]
-        found = self._stats(0, " ".join(words))
+        try:
+            found = self._stats(0, " ".join(words))
+        except Exception:
+            if self._ignore_exc:
+                return {}
+            raise
         pairs = ((name.encode(), value.encode()) for name, value in found)
         return {name: _stat(name, value) for name, value in pairs}
 
@@ -182,7 +190,7 @@ class Client(_Calls):
 
     def raw_command(self, command, end_tokens="\r\n"):
         """Sends a command of memcached's text protocol on a connection of its own, and returns the reply up to
-        `end_tokens`."""
+        the first `end_tokens`."""
         encoding = "utf8" if self._unicode else "ascii"
         command = command.encode(encoding) if isinstance(command, str) else command
         end = end_tokens.encode(encoding) if isinstance(end_tokens, str) else end_tokens
@@ -191,7 +199,7 @@ class Client(_Calls):
         reply = b""
         with connect(self.server, self._timeout) as plain:
             plain.sendall(command + b"\r\n")
-            while not reply.endswith(end):
+            while end not in reply:
                 piece = plain.recv(65536)
                 if not piece:
                     raise MemcacheUnexpectedCloseError("the server closed the connection")
@@ -199,7 +207,7 @@ class Client(_Calls):
                 # An error is one line, whatever the end of a reply is.
                 if reply.endswith(b"\r\n"):
                     raise_error(reply, command)
-        return reply[: -len(end)]
+        return reply.partition(end)[0]
 
     def cache_memlimit(self, memlimit):
         """Sets the server's memory limit, in megabytes."""
@@ -217,7 +225,7 @@ class Client(_Calls):
 
     @property
     def transport(self):
-        """The transport of the last call; `None` before the first."""
+        """The transport; `None` without a connection: before the first call, and after `close`."""
         return self._transport(0)[0]
 
     @property
@@ -232,12 +240,17 @@ class HashClient(_Calls):
     Keys belong to the servers that pymemcache's gives them, or those of libmemcached, by `distribution`
     ("rendezvous", "ketama", "ketama-one-at-a-time"). A server that has failed `retry_attempts + 1` times in a
     row leaves for `dead_timeout` seconds, and its keys go to the others. A call may take `connect_timeout`
-    and `timeout` together, or the one of them that is given.
+    and `timeout` together, or the one of them that is given. With `ignore_exc`, reads that fail are misses,
+    and changes that fail return `False`; `set_many` then returns the keys that were not stored.
+
+    `hasher` is pymemcache's `RendezvousHash`, or left out. What herdwick has no use for (`use_pooling` and its
+    arguments, `retry_timeout`) is refused where it is not as in pymemcache when left out.
     """
 
     def __init__(
         self,
         servers,
+        hasher=None,
         serde=None,
         serializer=None,
         deserializer=None,
@@ -247,8 +260,13 @@ class HashClient(_Calls):
         socket_module=socket,
         socket_keepalive=None,
         key_prefix=b"",
+        max_pool_size=None,
+        pool_idle_timeout=0,
+        lock_generator=None,
         retry_attempts=2,
+        retry_timeout=1,
         dead_timeout=60,
+        use_pooling=False,
         ignore_exc=False,
         allow_unicode_keys=False,
         default_noreply=True,
@@ -263,12 +281,25 @@ class HashClient(_Calls):
     ):
         if socket_module is not socket:
             raise ValueError("herdwick uses the sockets of the system: leave socket_module out")
+        if hasher is not None and getattr(hasher, "__name__", None) != "RendezvousHash":
+            raise ValueError("herdwick places keys by `distribution`: leave hasher out")
+        for name, given, usual in (
+            ("max_pool_size", max_pool_size, None),
+            ("pool_idle_timeout", pool_idle_timeout, 0),
+            ("lock_generator", lock_generator, None),
+            ("retry_timeout", retry_timeout, 1),
+            ("use_pooling", use_pooling, False),
+        ):
+            if given != usual:
+                raise ValueError("herdwick has no use for %s: leave it out" % name)
         # A call dials in its own time: each limit that is given holds.
         given = [limit for limit in (timeout, connect_timeout) if limit is not None]
         chosen = options(sum(given) if given else None, None, transport, window, login, tls_context, tls)
         chosen["distribution"] = distribution
         chosen["eject"] = (retry_attempts + 1, float(dead_timeout))
-        self.servers = list(servers)
+        servers = list(servers)
+        self.servers = servers
+        self._ignore_exc = bool(ignore_exc)
         self._setup(
             [server_name(server) for server in servers],
             serde=choose_serde(serde, serializer, deserializer),
@@ -285,6 +316,58 @@ class HashClient(_Calls):
         if delay:
             raise MemcacheIllegalInputError("herdwick flushes at once: delay is 0")
         self._flush_all()
+
+    def set_many(self, values, expire=0, noreply=None, flags=None):
+        """Stores many values; with `ignore_exc`, a list of the keys that were not stored."""
+        if not self._ignore_exc:
+            return super().set_many(values, expire, noreply, flags)
+        pairs = list(values.items())
+        return [key for key, value in pairs if not self.set(key, value, expire, noreply, flags)]
+
+    set_multi = set_many
+
+    def delete_many(self, keys, noreply=None):
+        """Removes many items."""
+        if not self._ignore_exc:
+            return super().delete_many(keys, noreply)
+        for key in list(keys):
+            self.delete(key, noreply)
+        return True
+
+    delete_multi = delete_many
+
+
+def _lenient(name):
+    strict = getattr(_Calls, name)
+
+    def call(self, key, *arguments, **named):
+        try:
+            return strict(self, key, *arguments, **named)
+        except Exception:
+            if not self._ignore_exc:
+                raise
+            # A key that is wrong is reported all the same, as by pymemcache.
+            self.server_of(key)
+            return False
+
+    call.__name__ = name
+    call.__doc__ = strict.__doc__
+    return call
+
+
+for _name in "set add replace append prepend cas delete incr decr touch".split():
+    setattr(HashClient, _name, _lenient(_name))
+
+
+_pools = weakref.WeakSet()
+
+
+def _renew_pools():
+    for pool in list(_pools):
+        pool._renew()
+
+
+os.register_at_fork(after_in_child=_renew_pools)
 
 
 class PooledClient:
@@ -306,6 +389,12 @@ class PooledClient:
         # What is wrong with the arguments is found now, not by the first call.
         self._free.append(self._make())
         self._made = 1
+        _pools.add(self)
+
+    def _renew(self):
+        """In a forked child: no other thread is in a call here, whatever was so in the parent."""
+        self._lock = threading.Lock()
+        self._made = len(self._free)
 
     def _make(self):
         return self.client_class(*self._arguments, **self._named)
@@ -339,6 +428,21 @@ class PooledClient:
     disconnect_all = close
     quit = close
 
+    def _of_one(self, name):
+        with self._lock:
+            client = self._free[-1] if self._free else None
+        return getattr(client, name) if client is not None else None
+
+    @property
+    def transport(self):
+        """The transport of a connection that no call uses; `None` without one."""
+        return self._of_one("transport")
+
+    @property
+    def fallback(self):
+        """Why the transport is not a better one; `None` if it is the best."""
+        return self._of_one("fallback")
+
     def __enter__(self):
         return self
 
@@ -366,7 +470,8 @@ def _pooled(name):
 
 for _name in (
     "get get_many get_multi gets gets_many set set_many set_multi add replace append prepend cas delete "
-    "delete_many delete_multi incr decr touch stats version flush_all raw_command cache_memlimit shutdown"
+    "delete_many delete_multi incr decr touch stats version flush_all raw_command cache_memlimit shutdown "
+    "check_key server_of"
 ).split():
     setattr(PooledClient, _name, _pooled(_name))
 del _name

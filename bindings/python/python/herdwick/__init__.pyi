@@ -34,10 +34,10 @@ class _Calls:
         self, key: Key, value: Any, expire: int = ..., noreply: Optional[bool] = ..., flags: Optional[int] = ...
     ) -> Optional[bool]: ...
     def set_many(
-        self, values: Dict[Key, Any], expire: int = ..., noreply: Optional[bool] = ..., flags: Optional[int] = ...
+        self, values: Mapping[Key, Any], expire: int = ..., noreply: Optional[bool] = ..., flags: Optional[int] = ...
     ) -> List[Key]: ...
     def set_multi(
-        self, values: Dict[Key, Any], expire: int = ..., noreply: Optional[bool] = ..., flags: Optional[int] = ...
+        self, values: Mapping[Key, Any], expire: int = ..., noreply: Optional[bool] = ..., flags: Optional[int] = ...
     ) -> List[Key]: ...
     def add(
         self, key: Key, value: Any, expire: int = ..., noreply: Optional[bool] = ..., flags: Optional[int] = ...
@@ -123,6 +123,7 @@ class HashClient(_Calls):
     def __init__(
         self,
         servers: Sequence[Server],
+        hasher: Optional[Any] = ...,
         serde: Optional[Serde] = ...,
         serializer: Optional[Any] = ...,
         deserializer: Optional[Any] = ...,
@@ -132,8 +133,13 @@ class HashClient(_Calls):
         socket_module: Any = ...,
         socket_keepalive: Optional[Any] = ...,
         key_prefix: Union[str, bytes] = ...,
+        max_pool_size: None = ...,
+        pool_idle_timeout: int = ...,
+        lock_generator: None = ...,
         retry_attempts: int = ...,
+        retry_timeout: int = ...,
         dead_timeout: float = ...,
+        use_pooling: bool = ...,
         ignore_exc: bool = ...,
         allow_unicode_keys: bool = ...,
         default_noreply: bool = ...,
