@@ -1,32 +1,22 @@
 //! A client whose calls wait for their answer, and let other threads of Python run meanwhile.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, OnceLock};
 
-use herdwick::{Cas, Error, Item, Put, Ttl, Usage};
-use herdwick_mem::ForkMark;
+use herdwick::{Error, Item, Ttl, Usage};
 use pyo3::{
     exceptions::{PyException, PyRuntimeError, PyTypeError},
     prelude::*,
-    pybacked::PyBackedBytes,
     types::{PyBytes, PyDict, PyList, PyTuple},
 };
 
 use crate::{
-    config::{Config, Servers},
+    config::{Config, Servers, ask},
     errors::exception,
+    held::Held,
     keys::{KeyRules, SentKey},
+    store::{Store, run},
     values::{ValueRules, delta, ttl, version},
 };
-
-/// Makes the same call of a client of one server or of several.
-macro_rules! ask {
-    ($servers:expr, $client:ident => $call:expr) => {
-        match $servers {
-            Servers::One($client) => $call,
-            Servers::Several($client) => $call,
-        }
-    };
-}
 
 /// What `herdwick.Client` and its kin inherit. Threads may share it: their calls take turns.
 #[pyclass(subclass, frozen, name = "_Client", module = "herdwick._herdwick")]
@@ -35,26 +25,6 @@ pub(crate) struct Client {
     /// What `__init__` sets, so that subclasses may have another.
     setup: OnceLock<Setup>,
     held: Held,
-}
-
-/// The client below, of one process.
-#[derive(Debug)]
-struct Held {
-    process: ForkMark,
-    /// `None` until the first call, and after `close`.
-    servers: Mutex<Option<Servers>>,
-    /// That of a forked child, where a thread that does not exist may hold the lock.
-    child: OnceLock<Box<Held>>,
-}
-
-impl Default for Held {
-    fn default() -> Self {
-        Self {
-            process: ForkMark::here(),
-            servers: Mutex::default(),
-            child: OnceLock::new(),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -66,17 +36,6 @@ struct Setup {
     default_noreply: bool,
 }
 
-/// How a value is stored.
-#[derive(Clone, Copy)]
-enum Store {
-    Set,
-    Add,
-    Replace,
-    Append,
-    Prepend,
-    Cas(u64),
-}
-
 impl Client {
     fn setup(&self) -> PyResult<&Setup> {
         let missing = || PyRuntimeError::new_err("__init__ of the client was not called");
@@ -84,12 +43,7 @@ impl Client {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Servers>> {
-        let mut held = &self.held;
-        while !held.process.is_here() {
-            held = held.child.get_or_init(Box::default);
-        }
-        // A call that panicked has left a client behind that is as good as after an error.
-        held.servers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// Makes a call without the GIL.
@@ -173,29 +127,6 @@ impl Client {
         })?;
         Ok(if waits { stored } else { Some(true) })
     }
-}
-
-fn run(
-    servers: &mut Servers,
-    how: Store,
-    key: &SentKey,
-    data: &PyBackedBytes,
-    flags: u32,
-    ttl: Ttl,
-) -> Result<Option<bool>, Error> {
-    let put = Put::new(data).flags(flags).ttl(ttl);
-    ask!(servers, client => match how {
-        Store::Set => client.set(key, put).map(|()| Some(true)),
-        Store::Add => client.add(key, put).map(Some),
-        Store::Replace => client.replace(key, put).map(Some),
-        Store::Append => client.append(key, data).map(Some),
-        Store::Prepend => client.prepend(key, data).map(Some),
-        Store::Cas(version) => Ok(match client.cas(key, put, version)? {
-            Cas::Stored => Some(true),
-            Cas::Changed => Some(false),
-            Cas::Missing => None,
-        }),
-    })
 }
 
 #[pymethods]

@@ -88,6 +88,17 @@ pub(crate) enum Servers {
     Several(Box<Cluster>),
 }
 
+/// Makes the same call of a client of one server or of several.
+macro_rules! ask {
+    ($servers:expr, $client:ident => $call:expr) => {
+        match $servers {
+            Servers::One($client) => $call,
+            Servers::Several($client) => $call,
+        }
+    };
+}
+pub(crate) use ask;
+
 impl Config {
     /// Makes a client that has not dialled.
     pub(crate) fn client(&self) -> Result<Servers, Usage> {

@@ -5,8 +5,10 @@
 mod client;
 mod config;
 mod errors;
+mod held;
 mod keys;
 mod session;
+mod store;
 mod values;
 
 use pyo3::prelude::*;
