@@ -10,7 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Waker},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -317,6 +317,86 @@ fn client_may_go_to_another_runtime() {
         drop(clone);
         while second.metrics().num_alive_tasks() > 0 {
             tokio::task::yield_now().await;
+        }
+    });
+}
+
+/// A call that no runtime can serve ends; one that can is served.
+#[test]
+fn runtime_that_ends_leaves_no_call_waiting() {
+    let server = server();
+    let address = server.address().to_string();
+    let client = Client::unconnected(address.parse().unwrap(), Options::default());
+    let mut context = Context::from_waker(Waker::noop());
+    let refused = |outcome| match outcome {
+        Poll::Ready(Err(Error::Unreachable { .. })) => {}
+        other => panic!("{other:?}"),
+    };
+    let [first, second] = runtimes();
+    refused(pin!(client.get("k")).poll(&mut context));
+    let (on_first, on_second) = (first.handle().clone(), second.handle().clone());
+    {
+        // The driver is spawned, and never polled.
+        let _entered = on_first.enter();
+        let call = pin!(client.get("k"));
+        assert!(call.poll(&mut context).is_pending());
+        drop(first);
+        refused(pin!(client.get("k")).poll(&mut context));
+    }
+    second.block_on(async {
+        assert_eq!(client.get("k").await.unwrap(), None);
+    });
+    drop(second);
+    let _entered = on_second.enter();
+    refused(pin!(client.get("k")).poll(&mut context));
+    let third = Builder::new_current_thread().enable_all().build().unwrap();
+    assert_eq!(third.block_on(client.get("k")).unwrap(), None);
+}
+
+/// A server that does not answer while a client dials; a second call has less time than the first.
+#[test]
+fn deadline_holds_while_another_call_dials() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    // With a transport to agree on, dialling waits for an answer.
+    let options = Options {
+        deadline: DEADLINE,
+        login: herdwick::Login::parse("user:password"),
+        ..by_text(DEADLINE)
+    };
+    for runtime in runtimes() {
+        let client = Client::unconnected(address.parse().unwrap(), options.clone());
+        runtime.block_on(async {
+            let mut long = pin!(client.get("k"));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(long.as_mut().poll(&mut context).is_pending());
+            // The driver is at its dialling when the thread that dials has connected.
+            let listener = silent.try_clone().unwrap();
+            let accepted = tokio::task::spawn_blocking(move || listener.accept().unwrap());
+            let _stream = accepted.await.unwrap();
+            let short = client.with_deadline(Duration::from_millis(20));
+            let late = short.get("k").await.unwrap_err();
+            assert!(matches!(late, Error::Timeout(_)), "{late}");
+        });
+        runtime.shutdown_background();
+    }
+}
+
+/// A call of many keys, more than are polled at a time.
+#[test]
+fn many_keys_are_read_at_once() {
+    let server = server();
+    everywhere(&server, |client| async move {
+        let keys: Vec<_> = (0..3000).map(|number| format!("many-{number}")).collect();
+        for key in keys.iter().step_by(7) {
+            client.set(key, key.as_str()).await.unwrap();
+        }
+        let found = client.get_many(&keys).await.unwrap();
+        assert_eq!(found.len(), keys.len());
+        for (number, (key, item)) in keys.iter().zip(found).enumerate() {
+            let value = item.map(|item| item.value);
+            let wanted = (number % 7 == 0).then(|| key.clone().into_bytes());
+            assert_eq!(value, wanted, "{key}");
         }
     });
 }

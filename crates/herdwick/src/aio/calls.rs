@@ -9,6 +9,9 @@ use super::{
 };
 use crate::{Cas, Cause, Error, Item, Key, Mode, Op, Put, Ttl, Usage, text::Command};
 
+/// Most requests of one call that are polled each time it is woken, for whichever of them that was.
+const POLLED_MAX: usize = 256;
+
 /// Every call may fail as a blocking [`Client`](crate::Client)'s does.
 impl AsyncClient {
     /// Opens a session now, unless there is one.
@@ -40,18 +43,26 @@ impl AsyncClient {
     /// # Errors
     /// As every call; an error applies to all keys together.
     pub async fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Item>>, Error> {
+        let failed_dials = self.core.lock().dials.failed;
+        let due = self.core.now().saturating_add(self.deadline);
         let requests = keys.iter().map(|key| {
-            let key = Key::new(key.as_ref())?;
-            Ok((PendingRequest::new(self, AskedFor::Op(key, Op::Get)), None))
+            let asked = AskedFor::Op(Key::new(key.as_ref())?, Op::Get);
+            let request = PendingRequest::begun(self, asked, (due, failed_dials));
+            Ok((request, None))
         });
         let mut requests = requests.collect::<Result<Vec<_>, Usage>>()?;
-        let mut left = requests.len();
+        let mut answered = 0;
         let mut failed = None;
         poll_fn(|cx| {
-            let waiting = requests.iter_mut().filter(|(_, answer)| answer.is_none());
-            for (request, answer) in waiting {
+            let waiting = requests[answered..].iter_mut();
+            let mut polled = 0;
+            for (request, answer) in waiting.filter(|(_, answer)| answer.is_none()) {
+                if polled == POLLED_MAX {
+                    break;
+                }
+                polled += 1;
                 if let Poll::Ready(outcome) = Pin::new(request).poll(cx) {
-                    left -= 1;
+                    polled -= 1;
                     match outcome.and_then(item) {
                         Ok(item) => *answer = Some(item),
                         Err(error) => {
@@ -61,7 +72,9 @@ impl AsyncClient {
                     }
                 }
             }
-            if left == 0 {
+            let left = requests[answered..].iter();
+            answered += left.take_while(|(_, answer)| answer.is_some()).count();
+            if answered == requests.len() {
                 Poll::Ready(())
             } else {
                 Poll::Pending

@@ -4,30 +4,53 @@
 use std::{
     future::{Future, poll_fn},
     io,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, atomic::Ordering},
     task::Poll,
     time::Duration,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    runtime::Handle,
+};
 
 use super::{Core, flight::State};
 use crate::{DialError, Error, Options, PollDescriptor, Session, client::redial::Redial};
 
-/// Sees to it that a driver runs, and looks at what a call has changed.
-pub(super) fn wake(core: &Arc<Core>, state: &mut State) {
+/// Sees to it that a driver looks at what a call has changed. Returns a new one if none runs: the call spawns
+/// it when it does not hold the state, which a runtime that ends drops it with.
+#[must_use]
+pub(super) fn wake(core: &Arc<Core>, state: &mut State) -> Option<Driven> {
     if !state.is_driven {
         state.is_driven = true;
-        tokio::spawn(drive(Arc::clone(core)));
-    } else if std::mem::take(&mut state.is_asleep) {
+        return Some(Driven(Arc::clone(core)));
+    }
+    if std::mem::take(&mut state.is_asleep) {
         core.notify.notify_one();
     }
+    None
 }
 
-/// Notes the end of a driver, also of one that ends with its runtime.
-struct Driven(Arc<Core>);
+/// A driver. Its end is noted whatever ends it: a runtime that ends, even before its first poll.
+pub(super) struct Driven(Arc<Core>);
+
+impl Driven {
+    /// Runs it on the caller's runtime.
+    ///
+    /// # Errors
+    /// There is no runtime, or it ends. Nothing has been sent.
+    pub(super) fn spawn(self) -> io::Result<()> {
+        let runtime = Handle::try_current().map_err(io::Error::other)?;
+        let task = runtime.spawn(drive(self));
+        // A runtime that ends drops the task at once.
+        if task.is_finished() {
+            return Err(io::Error::other("the tokio runtime ends"));
+        }
+        Ok(())
+    }
+}
 
 impl Drop for Driven {
     fn drop(&mut self) {
@@ -60,8 +83,7 @@ fn watched() -> io::Result<AsyncFd<PollDescriptor>> {
     AsyncFd::with_interest(PollDescriptor::new()?, Interest::READABLE)
 }
 
-async fn drive(core: Arc<Core>) {
-    let driven = Driven(core);
+async fn drive(driven: Driven) {
     let core = &driven.0;
     let mut redial = Redial::new(core.address.clone(), getrandom::u64().unwrap_or(1));
     let mut watched = match watched() {
@@ -170,13 +192,24 @@ async fn dial(core: &Arc<Core>, mut redial: Redial) -> Redial {
         (redial, outcome)
     });
     let done = loop {
-        // Calls that have less time than dialling takes end by their own deadlines.
-        let left = core.lock().queue.left(core.now());
-        match tokio::time::timeout(left, &mut dialled).await {
-            Ok(done) => break done,
-            Err(_) => core.lock().queue.expire(core.now()),
+        // Calls that have less time than dialling takes end by their own deadlines, also those that come
+        // meanwhile.
+        let left = {
+            let mut state = core.lock();
+            state.queue.expire(core.now());
+            state.is_asleep = true;
+            state.queue.left(core.now())
+        };
+        let mut notified = pin!(core.notify.notified());
+        let either = poll_fn(|cx| match Pin::new(&mut dialled).poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending => notified.as_mut().poll(cx).map(|()| None),
+        });
+        if let Ok(Some(done)) = tokio::time::timeout(left, either).await {
+            break done;
         }
     };
+    core.lock().is_asleep = false;
     let (redial, outcome) = match done {
         Ok(done) => done,
         Err(error) => {

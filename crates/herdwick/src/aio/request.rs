@@ -75,6 +75,19 @@ impl<'a> PendingRequest<'a> {
         }
     }
 
+    /// As `new`, of a call that began when `failed_dials` had failed, and is due at a time.
+    pub(super) fn begun(
+        client: &'a AsyncClient,
+        asked: AskedFor<'a>,
+        (due, failed_dials): (Duration, u64),
+    ) -> Self {
+        Self {
+            due: Some(due),
+            failed_dials,
+            ..Self::new(client, asked)
+        }
+    }
+
     /// Submits the request, if that is possible now.
     fn submit(
         &mut self,
@@ -118,12 +131,10 @@ impl<'a> PendingRequest<'a> {
                 let place = state.flight.add(ticket, due, self.asked.is_read(), waker);
                 self.stage = Stage::InFlight(place);
                 self.sessions += 1;
-                driver::wake(&self.client.core, state);
                 return Poll::Pending;
             }
         }
         self.stage = Stage::Waiting(state.queue.wait(number, due, waker));
-        driver::wake(&self.client.core, state);
         Poll::Pending
     }
 
@@ -191,7 +202,18 @@ impl Future for PendingRequest<'_> {
                 }
             }
         }
-        this.submit(&mut state, now, due, cx.waker())
+        let polled = this.submit(&mut state, now, due, cx.waker());
+        if polled.is_pending()
+            && let Some(driver) = driver::wake(core, &mut state)
+        {
+            drop(state);
+            if let Err(error) = driver.spawn() {
+                // Without a driver there was no session to submit to.
+                this.leave(&mut core.lock());
+                return Poll::Ready(Err(core.unreachable(error.into())));
+            }
+        }
+        polled
     }
 }
 
