@@ -353,6 +353,31 @@ fn runtime_that_ends_leaves_no_call_waiting() {
     assert_eq!(third.block_on(client.get("k")).unwrap(), None);
 }
 
+/// A runtime without what the client needs: its task panics, and the calls end.
+#[test]
+fn runtime_without_io_or_clock_ends_calls() {
+    let server = server();
+    let address = server.address().to_string();
+    for enable in [
+        |_: &mut Builder| (),
+        |builder: &mut Builder| {
+            builder.enable_io();
+        },
+    ] {
+        let options = Options {
+            deadline: DEADLINE,
+            ..Options::default()
+        };
+        let client = Client::unconnected(address.parse().unwrap(), options);
+        let mut builder = Builder::new_current_thread();
+        enable(&mut builder);
+        let away = builder.build().unwrap().block_on(client.get("k"));
+        assert!(matches!(away, Err(Error::Unreachable { .. })), "{away:?}");
+        let [whole, _] = runtimes();
+        assert_eq!(whole.block_on(client.get("k")).unwrap(), None);
+    }
+}
+
 /// A server that does not answer while a client dials; a second call has less time than the first.
 #[test]
 fn deadline_holds_while_another_call_dials() {

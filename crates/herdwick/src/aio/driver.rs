@@ -56,6 +56,12 @@ impl Drop for Driven {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.is_driven = false;
+        if std::thread::panicking() {
+            // The next driver would panic as well, and so on until the calls are due.
+            let text = "the client's task panicked: has the tokio runtime its I/O and its clock?";
+            state.dials.failed += 1;
+            state.dials.failure = Some((io::Error::other(text).into(), Duration::ZERO));
+        }
         // Its descriptors were watched by that runtime.
         let session = state.session.take();
         state.flight.lose(crate::Cause::Closed);

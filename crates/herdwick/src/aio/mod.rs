@@ -13,8 +13,8 @@
 //! - **Deadlines** are those of each call ([`AsyncClient::with_deadline`]), from its first poll on.
 //! - **Runtimes**: the task runs on the runtime of the call that spawned it, and calls of all runtimes depend on
 //!   it, their deadlines too: where a current-thread runtime is not run, they wait. Use one runtime for a client
-//!   and its clones. A call without a runtime, or on one that ends, is [`Error::Unreachable`]. A child after
-//!   `fork` makes a client of its own.
+//!   and its clones. A call without a runtime, or on one that ends or lacks its I/O or its clock, is
+//!   [`Error::Unreachable`]. A child after `fork` makes a client of its own.
 //! - **Transports**: a session that did not get the best transport stays as it is, unlike the blocking client's;
 //!   a new session tries again. Sending on a session by shared memory or RDMA whose TCP connection was closed
 //!   connects that again, for which the runtime's thread waits.
