@@ -1,5 +1,6 @@
 """The client beside pymemcache's: the same calls on the same server have the same results."""
 
+import faulthandler
 import inspect
 import os
 import socket
@@ -455,14 +456,15 @@ def test_server_of_a_key_lets_a_call_end_that_holds_the_client(server):
     client = herdwick.HashClient([address, server.address], transport="tcp")
     away = "127.0.0.1:%d" % address[1]
     key = next(key for key in map(str, range(100)) if client.server_of(key) == away)
-    accepted = threading.Event()
+    accepted, asking = threading.Event(), threading.Event()
     found = []
 
     def answer():
         connection, _ = silent.accept()
         assert connection.recv(100)
         accepted.set()
-        # As soon as the main thread has let it run.
+        # The main thread goes on into its call, which is to let this one run.
+        asking.wait()
         connection.sendall(b"END\r\n")
         connection.close()
 
@@ -470,7 +472,11 @@ def test_server_of_a_key_lets_a_call_end_that_holds_the_client(server):
     for thread in threads:
         thread.start()
     accepted.wait()
+    # No thread of Python's could end a test in which none can run.
+    faulthandler.dump_traceback_later(60, exit=True)
+    asking.set()
     assert client.server_of(key) == away
+    faulthandler.cancel_dump_traceback_later()
     for thread in threads:
         thread.join()
     assert found == [None]
