@@ -54,8 +54,8 @@ const RETRY_AFTER_MAX: Duration = Duration::from_millis(200);
 /// Deadline of the state machine's requests: beyond any deadline of the session, which ends them.
 const NEVER: Duration = Duration::from_secs(1 << 30);
 
-/// How long after an answer the system is asked whether the server has hung up, which costs as much
-/// as a tenth of a round trip: no caller learns sooner that a server has ended which answered it.
+/// How often the system is asked whether the server has hung up, which costs as much as a tenth of a
+/// round trip: a caller may learn so much later that a server has ended.
 pub(crate) const ASK_AFTER: Duration = Duration::from_micros(50);
 
 /// Least timeout of the first exchange over a fabric, which otherwise gets a quarter of the time
@@ -155,12 +155,7 @@ impl<P> Taken<P> {
         Self {
             capacity: (end.side.workers() * end.side.window().slots()) as u32,
             end,
-            lease: Lease {
-                socket: LeaseSocket::of(socket),
-                over,
-                keeper: None,
-                process: ForkMark::here(),
-            },
+            lease: Lease::held(socket, over),
             stores: None,
             elapsed: TRIAL_START,
         }
@@ -186,6 +181,17 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// Makes a lease without a thread.
+    #[cfg(test)]
+    pub(super) fn held(socket: std::os::unix::net::UnixStream, over: Arc<AtomicBool>) -> Self {
+        Self {
+            socket: LeaseSocket::of(socket),
+            over,
+            keeper: None,
+            process: ForkMark::here(),
+        }
+    }
+
     pub(crate) fn keep(socket: LeaseSocket) -> io::Result<Self> {
         let over = Arc::new(AtomicBool::new(false));
         let (mut ours, flag) = (socket.try_clone()?, Arc::clone(&over));

@@ -25,7 +25,6 @@ use rustix::event::PollFlags;
 pub use self::{direct::Direct, one_sided::OneSidedCounters};
 use self::{
     endings::{ended, outside},
-    lease::ASK_AFTER,
     one_sided::OneSided,
     translate::{answer, lost, store_op},
 };
@@ -59,7 +58,8 @@ pub(crate) struct Herd<P> {
     lease: Lease,
     /// Reads in the server's memory, where it may be read.
     one_sided: Option<OneSided>,
-    /// When the server was last known to live.
+    /// When the system was last asked whether the server lives. An answer is no such proof: it may have waited
+    /// here while the server ended.
     asked: Duration,
     pending: Pending,
     memcached: Memcached,
@@ -137,8 +137,8 @@ impl<P: Port> Herd<P> {
                 one_sided.begin(token, hash);
                 return Some(self.fill(token, when, key, op));
             }
-            // What was submitted before is read before.
-            if !is_read && one_sided.holds(hash) {
+            // What was submitted before is read before, and gets the next room.
+            if one_sided.waits_for_room(hash) || !is_read && one_sided.holds(hash) {
                 return None;
             }
         }
@@ -255,11 +255,20 @@ impl<P: Port> Herd<P> {
         if self.poll_one_sided(now, sink) > 0 {
             self.awake = now;
         }
+        if self.broken.is_some() {
+            // The server is gone, and everything in flight has ended.
+            return;
+        }
         let inside = self.inside(now);
+        self.request_unread();
         self.side.flush(&mut *self.port, inside);
         self.port.progress(inside);
         if self.poll_fabric(inside, sink) > 0 {
-            (self.awake, self.asked) = (now, now);
+            self.awake = now;
+            if self.request_unread() {
+                self.side.flush(&mut *self.port, inside);
+                self.port.flush(inside);
+            }
         }
         self.resubmit(now);
         if let Some(one_sided) = &mut self.one_sided {
@@ -277,10 +286,7 @@ impl<P: Port> Herd<P> {
     /// its lease has not run since. Nothing may be in flight.
     pub(crate) fn check(&mut self, now: Duration) {
         self.poll(now, &mut |_, _| {});
-        if self.broken.is_none()
-            && now.saturating_sub(self.awake) >= ASK_AFTER
-            && self.lease.is_hung_up()
-        {
+        if self.broken.is_none() && !self.lease.lives(now, &mut self.asked) {
             self.end(now, Cause::Closed, &mut |_, _| {});
         }
     }
@@ -300,7 +306,13 @@ impl<P: Port> Herd<P> {
             self.end(now, Cause::Closed, sink);
             return 0;
         }
-        one_sided.poll(&mut self.pending, &mut self.side, sink)
+        one_sided.poll(&mut self.pending, sink)
+    }
+
+    /// Requests reads that the memory did not answer. Returns whether there was any, and room for it.
+    fn request_unread(&mut self) -> bool {
+        let one_sided = self.one_sided.as_mut();
+        one_sided.is_some_and(|reads| reads.request_unread(&self.pending, &mut self.side))
     }
 
     fn poll_fabric(

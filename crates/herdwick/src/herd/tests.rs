@@ -1,14 +1,16 @@
 //! A session's requests over a fabric that loses packets, under virtual time.
 
-use std::{collections::HashMap, os::unix::net::UnixStream};
+use std::{collections::HashMap, os::unix::net::UnixStream, sync::Arc};
 
 use herdwick_conformance::seeded::{Faults, PartyId, SeededNetwork, SeededPort};
 use herdwick_fabric::Device;
-use herdwick_herd::wire::Window;
 use herdwick_herd::{ClientSetup, ClientTerms, RequestPath, ServerEnd, ServerTerms, wire::Epoch};
+use herdwick_herd::{hello::Grant, wire::Window};
+use herdwick_layout::published::Geometry;
+use herdwick_mem::Span;
 use herdwick_request::{Clock, Second};
 
-use super::*;
+use super::{one_sided::Stores, *};
 use crate::{Address, Lost, Mode, OneSidedReads, Options, Put, Ttl, map::Map, stream::Stream};
 
 const HASH_KEY: HashKey = HashKey([7, 9]);
@@ -95,12 +97,37 @@ impl Fixture {
     }
 
     fn submit(&mut self, timeout: Duration, op: &Op<'_>) -> Option<Ticket> {
+        self.submit_for("key", timeout, op)
+    }
+
+    fn submit_for(&mut self, key: &str, timeout: Duration, op: &Op<'_>) -> Option<Ticket> {
         let when = When {
             unix: 1_700_000_000,
             now: self.now,
             due: self.now + timeout,
         };
-        self.herd.submit(when, Key::new(b"key").unwrap(), op)
+        self.herd
+            .submit(when, Key::new(key.as_bytes()).unwrap(), op)
+    }
+
+    /// Has the session read in a store of nothing, and have more requests in flight than the worker has slots.
+    fn publish_nothing(&mut self) {
+        let geometry = Geometry {
+            buckets: 1,
+            segments: 1,
+            segment_bytes: 4096,
+        };
+        let memory = Span::anonymous(geometry.bytes()).unwrap();
+        geometry.describe(&memory);
+        let grant = Grant {
+            epoch: 9,
+            window: WINDOW as u16,
+            reply_bytes_max: REPLY_BYTES_MAX as u32,
+            workers: Vec::new(),
+        };
+        let stores = Stores::open(vec![memory], &grant, Default::default(), 1 << 20).unwrap();
+        self.herd.one_sided = Some(OneSided::new(stores, OneSidedReads::Always));
+        self.herd.pending = Pending::new(2 * WINDOW as u32);
     }
 
     fn step(&mut self, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
@@ -252,4 +279,59 @@ fn request_that_timed_out_unseen_is_not_executed_later() {
     }
     assert_eq!(fixture.map.executed, 0);
     assert_eq!(fixture.server.side.counters().canceled, 1);
+}
+
+/// A reply may wait here, as in a process that was stopped, while its server ends and another takes its place.
+#[test]
+fn reply_of_a_server_that_has_ended_since_is_no_proof_that_it_lives() {
+    let mut fixture = Fixture::new(1);
+    // Nobody but the system knows of the end.
+    let (lease, theirs) = UnixStream::pair().unwrap();
+    fixture.herd.lease = Lease::held(lease, Arc::default());
+    fixture.now = Duration::from_secs(1);
+    fixture.herd.check(fixture.now);
+    fixture.submit(PATIENT, &Op::Store(Mode::Set, Put::new("1")));
+    fixture.herd.flush(fixture.now);
+    while fixture.map.executed == 0 || !fixture.network.run(fixture.now) {
+        fixture.now += Duration::from_micros(1);
+        fixture.network.run(fixture.now);
+        let Fixture { server, map, .. } = &mut fixture;
+        server.side.pass(&mut server.port, CLOCK, map);
+    }
+    drop(theirs);
+    fixture.now += Duration::from_secs(1);
+    let mut answers = 0;
+    fixture.herd.poll(fixture.now, &mut |_, answer| {
+        assert_eq!(answer, Answer::Done);
+        answers += 1;
+    });
+    assert_eq!((answers, fixture.herd.broken()), (1, None));
+    fixture.herd.check(fixture.now);
+    assert_eq!(fixture.herd.broken(), Some(Cause::Closed));
+}
+
+/// Of two workers one is kept busy: whoever finds room first is not always the last to ask.
+#[test]
+fn read_that_the_memory_did_not_answer_gets_the_next_room() {
+    let mut fixture = Fixture::new(1);
+    fixture.publish_nothing();
+    let set = Op::Store(Mode::Set, Put::new("1"));
+    let mut keys = 0..;
+    let mut fill = |fixture: &mut Fixture| {
+        while let Some(n) = keys.next()
+            && fixture.submit_for(&format!("{n}"), PATIENT, &set).is_some()
+        {}
+    };
+    fill(&mut fixture);
+    let read = fixture.submit_for("read", PATIENT, &Op::Get).unwrap();
+    let (mut is_read, mut steps) = (false, 0);
+    while !is_read {
+        fill(&mut fixture);
+        fixture.step(&mut |ticket, answer| match answer {
+            Answer::Miss => is_read = ticket == read,
+            other => assert_eq!(other, Answer::Done),
+        });
+        steps += 1;
+        assert!(steps < 10_000);
+    }
 }

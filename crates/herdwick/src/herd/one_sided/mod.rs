@@ -141,12 +141,11 @@ impl OneSided {
         self.located = self.window.len();
     }
 
-    /// Reads the items of the window, answers the reads that have one, and has `side` request the others.
-    /// Returns how many were answered.
+    /// Reads the items of the window, and answers the reads that have one; [`Self::request_unread`] is for the
+    /// others. Returns how many were answered.
     pub(crate) fn poll(
         &mut self,
         pending: &mut Pending,
-        side: &mut ClientSide,
         sink: &mut impl FnMut(Ticket, Answer<'_>),
     ) -> usize {
         self.locate();
@@ -169,6 +168,14 @@ impl OneSided {
                 None => self.unread.push(lookup),
             }
         }
+        answered
+    }
+
+    /// Has `side` request what it has room for of the reads that the memory did not answer. Returns whether there
+    /// was any.
+    #[inline]
+    pub(crate) fn request_unread(&mut self, pending: &Pending, side: &mut ClientSide) -> bool {
+        let before = self.unread.len();
         self.unread.retain(|lookup| {
             let key = pending.key(lookup.token).unwrap_or_default();
             let request = Request {
@@ -178,13 +185,22 @@ impl OneSided {
             };
             side.submit(&request, lookup.token) == Err(Refused::Full)
         });
-        answered
+        self.unread.len() < before
     }
 
-    /// Whether no read is in the window, nor to be requested from the server.
+    /// Whether the window is empty.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.window.is_empty() && self.unread.is_empty()
+        self.window.is_empty()
+    }
+
+    /// Whether the worker of this hash has no room for a read that came before: the next room is that read's.
+    #[inline]
+    pub(crate) fn waits_for_room(&self, hash: KeyHash) -> bool {
+        let workers = self.stores.workers();
+        let worker = |hash: KeyHash| hash.partition(workers);
+        let mut unread = self.unread.iter();
+        unread.any(|lookup| worker(lookup.hash) == worker(hash))
     }
 
     /// Whether a read of a key with this hash has not been answered nor requested from the server.
