@@ -16,6 +16,9 @@ const CHUNKS_PER_STEP: usize = 1024;
 /// A slab moves between classes if what its class would evict next has been unused for so many times as
 /// long as what the other evicts: numerator and denominator, memcached's `slab_automove_ratio` of 0.8.
 const AGES: (u64, u64) = (5, 4);
+/// The only slab of a class moves if it has been unused for so many times as long, and so many seconds more:
+/// a class in use would take it back at once.
+const AGES_OF_LAST: (u64, u64) = (4, 10);
 /// The least number of slabs that a limit leaves.
 const SLABS_MIN: usize = 4;
 
@@ -71,7 +74,7 @@ impl Store {
         let Some(first) = self.slabs.chunks(slab, 0).next() else {
             return;
         };
-        let class = self.slabs.class_of(first);
+        let class = self.slabs.class_of_slab(slab);
         let per_slab = self.classes[class].per_slab;
         let end = per_slab.min(done.saturating_add(count));
         for index in done..end {
@@ -116,11 +119,11 @@ impl Store {
     fn room_beside(&mut self, class: usize, chunk: Chunk) -> Option<Chunk> {
         loop {
             let free = self.take_free(class);
-            if free.is_some() || self.lossless {
+            if free.is_some() {
                 return free;
             }
             let tail = self.classes[class].items.tail.some()?;
-            if tail == chunk || self.protected == Some(tail) {
+            if tail == chunk || self.protected == Some(tail) || self.lossless && !self.gone(tail) {
                 return None;
             }
             self.count_dropped(tail);
@@ -171,6 +174,48 @@ impl Store {
         false
     }
 
+    /// Takes a slab of another class of which nothing is lost, unless the item that `class` would evict has
+    /// expired or was flushed. Returns whether there was one and could be cut.
+    pub(crate) fn take_spare(&mut self, class: usize) -> bool {
+        let at = Some((self.now, self.flushes));
+        let tail = self.classes[class].items.tail.some();
+        if self.none_to_spare == at || tail.is_some_and(|tail| self.gone(tail)) {
+            return false;
+        }
+        if self.spare(Some(class)).is_none() {
+            self.none_to_spare = at;
+            return false;
+        }
+        let most = self.taken.max(self.budget - self.unused);
+        self.empty_step(usize::MAX);
+        if self.cut_within(class, most) {
+            return true;
+        }
+        // It may be the one that was being emptied.
+        let Some(slab) = self.spare(Some(class)) else {
+            return false;
+        };
+        self.emptying = Some(Emptying { slab, done: 0 });
+        self.empty(usize::MAX);
+        self.cut_within(class, most)
+    }
+
+    /// Returns a slab of a class other than `class` that is emptied without loss: the class has as many
+    /// chunks that are free, or that have the expired and flushed items at the end of its list.
+    fn spare(&self, class: Option<usize>) -> Option<u32> {
+        let others = self.classes.iter().enumerate();
+        let others = others.filter(|(n, other)| Some(*n) != class && other.slabs > 0);
+        let mut slabs = others.filter_map(|(_, other)| {
+            let lacking = other.per_slab.saturating_sub(other.free.len);
+            let tail = other.items.tail.some();
+            let items = std::iter::successors(tail, |chunk| self.metas.before(*chunk));
+            let gone = items.take(lacking).take_while(|chunk| self.gone(*chunk));
+            let is_spare = gone.count() == lacking;
+            is_spare.then(|| self.slab_to_spare(other)).flatten()
+        });
+        slabs.next()
+    }
+
     /// Returns a slab that a class other than `class` can spare best: of one with a slab's worth of free
     /// chunks, of which nothing is lost, else of the one with the most slabs.
     fn donor(&self, class: Option<usize>) -> Option<u32> {
@@ -205,7 +250,7 @@ impl Store {
         let age = u64::from(self.tail_age(&self.classes[class], self.now));
         let mut chosen = None;
         for (n, other) in self.classes.iter().enumerate() {
-            if n == class || other.slabs < 2 {
+            if n == class || other.slabs == 0 {
                 continue;
             }
             if other.free.len >= other.per_slab {
@@ -214,7 +259,11 @@ impl Store {
             }
             let older = u64::from(self.tail_age(other, self.now));
             let best = chosen.map_or(0, |(best, _)| best);
-            if !self.lossless && older * AGES.1 > age * AGES.0 && older > best {
+            let is_older = match other.slabs {
+                1 => older > age * AGES_OF_LAST.0 + AGES_OF_LAST.1,
+                _ => older * AGES.1 > age * AGES.0,
+            };
+            if !self.lossless && is_older && older > best {
                 chosen = Some((older, other));
             }
         }
@@ -260,7 +309,7 @@ impl Store {
             Err(_) => self.counters.returns_failed += 1,
         }
         if self.emptying.is_none() {
-            let slab = self.donor(None);
+            let slab = self.spare(None).or_else(|| self.donor(None));
             self.emptying = slab.map(|slab| Emptying { slab, done: 0 });
         }
         let goes_on = self.emptying.is_some();

@@ -13,7 +13,10 @@ use crate::{
 const TURNS: usize = 32;
 /// Attempts at a free chunk.
 const ATTEMPTS: usize = 100;
-/// Chunks of the slab that is being emptied that each put looks at.
+/// Attempts after which the slab that is being emptied is emptied at once: the items that were evicted may
+/// all have been in it.
+const ATTEMPTS_BEFORE_EMPTYING: usize = 16;
+/// Chunks of the slab that is being emptied that each put looks at, at least.
 const PACE: usize = 16;
 
 /// Chunks.
@@ -21,16 +24,34 @@ impl Store {
     /// Takes a chunk of `class`: a free one, one of a new slab, an evicted item's, or one of a slab that
     /// another class has to give up.
     pub(crate) fn allocate(&mut self, class: usize) -> Option<Chunk> {
-        self.empty_step(PACE);
-        for _ in 0..ATTEMPTS {
+        self.empty_step(self.pace(class));
+        for attempt in 0..ATTEMPTS {
             if let Some(chunk) = self.take_free(class) {
                 return Some(chunk);
             }
-            if !self.cut(class) && !self.evict(class) && !self.take_slab(class) {
+            if attempt == ATTEMPTS_BEFORE_EMPTYING {
+                self.empty_step(usize::MAX);
+            }
+            let has_room = self.cut(class)
+                || self.take_spare(class)
+                || self.evict(class)
+                || self.take_slab(class);
+            if !has_room {
                 return None;
             }
         }
         None
+    }
+
+    /// Returns how many chunks of the slab that is being emptied a put of `class` looks at: as many as one
+    /// chunk of the class has bytes for, so that the slab is there when the class has stored a slab's worth.
+    #[inline]
+    fn pace(&self, class: usize) -> usize {
+        self.emptying.map_or(PACE, |emptying| {
+            let source = self.slabs.class_of_slab(emptying.slab);
+            let per_slab = self.classes[source].per_slab;
+            per_slab.div_ceil(self.classes[class].per_slab).max(PACE)
+        })
     }
 
     /// Takes a free chunk, unless those of the class are all of the slab that is being emptied.
@@ -226,6 +247,7 @@ impl Store {
             return beside;
         }
         if let Ok(old) = self.lookup(request) {
+            self.count_dropped(old);
             self.unlink(request, old);
         }
         self.allocate(class)

@@ -60,8 +60,13 @@ impl Slabs {
     /// Returns the class of the slab that a chunk is in; of a chunk of no cut slab, the first class.
     #[inline]
     pub(crate) fn class_of(&self, chunk: Chunk) -> usize {
-        let slab = self.slabs[self.slab_of(chunk) as usize];
-        slab.class.map_or(0, usize::from)
+        self.class_of_slab(self.slab_of(chunk))
+    }
+
+    /// Returns the class that a slab is cut for; of a slab that is not cut, the first class.
+    #[inline]
+    pub(crate) fn class_of_slab(&self, slab: u32) -> usize {
+        self.slabs[slab as usize].class.map_or(0, usize::from)
     }
 
     /// Returns whether values are arriving in a slab.

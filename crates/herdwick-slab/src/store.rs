@@ -44,6 +44,9 @@ pub struct Store {
     pub(crate) classes: Vec<Class>,
     /// The slab that is being emptied.
     pub(crate) emptying: Option<Emptying>,
+    /// The second, and the flushes so far, when no class had a slab to spare of which nothing is lost. Items
+    /// are gone with another second or flush only.
+    pub(crate) none_to_spare: Option<(Second, u32)>,
     /// Bytes that cut slabs take, and may take.
     pub(crate) taken: usize,
     pub(crate) budget: usize,
@@ -129,6 +132,7 @@ impl Store {
             slabs: Slabs::new(shape, bytes),
             classes: classes.collect(),
             emptying: None,
+            none_to_spare: None,
             taken: 0,
             budget: shape.budget,
             unused: 0,

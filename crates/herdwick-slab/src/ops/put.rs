@@ -151,6 +151,7 @@ impl Store {
             // It was evicted for the room that the longer one takes, or could not be kept beside it.
             None => {
                 if let Ok(old) = self.lookup(request) {
+                    self.count_dropped(old);
                     self.unlink(request, old);
                 }
                 self.put_new(clock, request, put, Absent::default())
