@@ -32,7 +32,7 @@ pub struct Counters {
     pub slabs_moved: u64,
     /// Requests with a hash that does not belong to the key, or with a key of invalid length.
     pub bad_keys: u64,
-    /// Times that the system did not take back memory under a limit.
+    /// Times that the system did not take back memory, under a limit or of an emptied slab.
     pub returns_failed: u64,
 }
 

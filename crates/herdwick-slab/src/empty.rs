@@ -89,6 +89,10 @@ impl Store {
                 }
             }
             self.slabs.vacate(slab);
+            // The slab may be cut for fewer chunks, and `taken` counts what is kept of those only.
+            if self.metas.give_back(self.slabs.numbers(slab)).is_err() {
+                self.counters.returns_failed += 1;
+            }
             self.classes[class].slabs -= 1;
             self.taken -= self.classes[class].taken;
             self.counters.slabs_moved += 1;

@@ -1,5 +1,7 @@
 //! What is kept of each chunk besides the item in it: its state, its neighbours in a list, its use.
 
+use std::{io, ops::Range};
+
 use herdwick_mem::Arena;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -99,6 +101,12 @@ impl Metas {
     #[inline]
     pub(crate) fn get_mut(&mut self, chunk: Chunk) -> &mut Meta {
         &mut self.0[chunk.0 as usize]
+    }
+
+    /// Gives the whole pages of these chunks back to the system: they are in no list, and their slab is not
+    /// cut.
+    pub(crate) fn give_back(&mut self, chunks: Range<usize>) -> io::Result<()> {
+        self.0.give_back(chunks)
     }
 
     /// Returns the chunk before this one, towards the head.

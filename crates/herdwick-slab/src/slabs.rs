@@ -96,6 +96,12 @@ impl Slabs {
         (first..first + (self.slab_bytes / self.sizes[class]) as u32).map(Chunk)
     }
 
+    /// Returns the numbers that the chunks of a slab may have, whatever its class.
+    pub(crate) fn numbers(&self, slab: u32) -> Range<usize> {
+        let slab = slab as usize;
+        slab << self.shift..(slab + 1) << self.shift
+    }
+
     #[inline]
     pub(crate) fn place(&self, chunk: Chunk) -> Range<usize> {
         let slab = self.slab_of(chunk);
