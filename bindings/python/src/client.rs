@@ -489,7 +489,7 @@ fn server(servers: &mut Servers, index: usize) -> Result<&mut herdwick::Client, 
     found.ok_or_else(|| Usage::NoServer.into())
 }
 
-/// The elements of any iterable, in a list that nobody else changes.
+/// The elements of any iterable, in a list that nothing else changes.
 fn list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     if keys.is_none() {
         return Err(PyTypeError::new_err("keys are an iterable"));

@@ -399,12 +399,7 @@ impl<P: Port> Herd<P> {
     /// Ends the session for `cause`, and every request with it.
     fn end(&mut self, now: Duration, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         let inside = self.inside(now);
-        let Self {
-            side,
-            port,
-            pending,
-            ..
-        } = self;
+        let (side, port, pending) = (&mut self.side, &mut self.port, &mut self.pending);
         // A request that the port never took was not executed; the state machine knows which.
         side.close(&mut **port, inside, &mut |token, outcome| {
             ended(pending, cause, token, &outcome, sink);
@@ -423,12 +418,8 @@ impl<P: Port> Herd<P> {
     /// Ends the requests that are not on the fabric.
     fn end_texts(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         self.broken = Some(cause);
-        for token in self.one_sided.take().into_iter().flat_map(OneSided::tokens) {
-            if let Some(entry) = self.pending.entry(token) {
-                sink(entry.ticket, lost(cause, &Outcome::Timeout));
-            }
-        }
-        for token in std::mem::take(&mut self.too_large) {
+        let reads = self.one_sided.take().into_iter().flat_map(OneSided::tokens);
+        for token in reads.chain(std::mem::take(&mut self.too_large)) {
             if let Some(entry) = self.pending.entry(token) {
                 sink(entry.ticket, lost(cause, &Outcome::Timeout));
             }
@@ -448,10 +439,8 @@ impl<P: Port> Herd<P> {
         if self.memcached.due().is_some() {
             return self.memcached.sleep(limit);
         }
-        let reads = self
-            .one_sided
-            .as_ref()
-            .is_some_and(|reads| !reads.is_idle());
+        let one_sided = self.one_sided.as_ref();
+        let reads = one_sided.is_some_and(|reads| !reads.is_idle());
         if reads || now.saturating_sub(self.awake) < self.spin {
             std::hint::spin_loop();
             return None;

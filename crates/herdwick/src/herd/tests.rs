@@ -285,7 +285,7 @@ fn request_that_timed_out_unseen_is_not_executed_later() {
 #[test]
 fn reply_of_a_server_that_has_ended_since_is_no_proof_that_it_lives() {
     let mut fixture = Fixture::new(1);
-    // Nobody but the system knows of the end.
+    // The lease has no thread: the system alone knows of the end.
     let (lease, theirs) = UnixStream::pair().unwrap();
     fixture.herd.lease = Lease::held(lease, Arc::default());
     fixture.now = Duration::from_secs(1);
@@ -310,7 +310,7 @@ fn reply_of_a_server_that_has_ended_since_is_no_proof_that_it_lives() {
     assert_eq!(fixture.herd.broken(), Some(Cause::Closed));
 }
 
-/// Of two workers one is kept busy: whoever finds room first is not always the last to ask.
+/// The session keeps one worker of two busy, and asks for more than that has room for.
 #[test]
 fn read_that_the_memory_did_not_answer_gets_the_next_room() {
     let mut fixture = Fixture::new(1);
