@@ -274,8 +274,9 @@ impl ServerSide {
             return 0;
         }
         self.counters.batches += u64::from(self.counters.requests > before);
+        let place = (self.worker, self.options.workers);
         self.batch
-            .execute(clock, exec, &mut self.clients, &mut self.counters);
+            .execute(clock, exec, (&mut self.clients, place), &mut self.counters);
         self.send(port);
         self.batch.clear();
         taken

@@ -260,6 +260,9 @@ impl Channel {
         let is_read = slot.is_read;
         let bucket = self.keys.leave_slot(index, is_read);
         self.in_flight -= 1;
+        let Some(bucket) = bucket else {
+            return;
+        };
         if !self.held.is_empty() && self.keys.may_conflict(bucket, is_read) {
             self.resume(self.lines[index].hash(), is_read, 0);
         }

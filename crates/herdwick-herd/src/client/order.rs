@@ -58,13 +58,16 @@ impl Keys {
         self.add(bucket, is_read);
     }
 
-    /// Removes the request that leaves a slot, and returns its bucket.
+    /// Removes the request that leaves a slot, and returns its bucket; `None`: it had no place in the order.
     #[inline]
-    pub(super) fn leave_slot(&mut self, slot: usize, is_read: bool) -> u16 {
+    pub(super) fn leave_slot(&mut self, slot: usize, is_read: bool) -> Option<u16> {
         let place = &mut self.of_slots[slot / ROW][slot % ROW];
         let bucket = std::mem::replace(place, FREE);
+        if bucket == FREE {
+            return None;
+        }
         self.remove(bucket, is_read);
-        bucket
+        Some(bucket)
     }
 
     /// Returns the slots that have a request of this bucket.

@@ -38,10 +38,7 @@ impl ClientSide {
 
 impl Channel {
     fn report(&mut self, hits: u32, hashes: &[KeyHash], token: u64) -> bool {
-        let Some(first) = hashes.first() else {
-            return false;
-        };
-        if self.in_flight + 1 >= self.slots.len() || !self.has_room() {
+        if hashes.is_empty() || self.in_flight + 1 >= self.slots.len() || !self.has_room() {
             return false;
         }
         let index = self.next_free();
@@ -56,12 +53,10 @@ impl Channel {
         slot.token = token;
         slot.overflow_len = len as u16;
         slot.attempts = 0;
-        // It changes nothing that a request would see.
+        // It changes nothing that a request would see: it has no place in the order of its keys.
         slot.is_read = true;
         slot.deadline = u64::MAX;
         slot.state = SlotState::Queued;
-        let bucket = self.keys.bucket(*first);
-        self.keys.take_slot(index, bucket, true);
         self.in_flight += 1;
         self.enqueue(index);
         true
@@ -79,9 +74,7 @@ impl Channel {
         slot.attempts = 0;
         slot.retry_at = retry_at;
         slot.state = SlotState::Abandoned;
-        // It conflicts with no request, as a read of an unused key would not.
         slot.is_read = true;
-        self.keys.take_slot(index, 0, true);
         self.in_flight += 1;
         self.enqueue(index);
     }

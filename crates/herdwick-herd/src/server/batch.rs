@@ -3,7 +3,7 @@
 
 use arrayvec::ArrayVec;
 use herdwick_fabric::{SendOp, SendWr};
-use herdwick_request::{Clock, Execute, Get, Op, Reply, Request};
+use herdwick_request::{Clock, Execute, Get, KeyHash, Op, ReadReport, Reply, Request};
 
 use super::{
     client_table::ClientTable,
@@ -12,7 +12,9 @@ use super::{
 };
 use crate::{
     ServerCounters,
-    wire::{Body, Line, OVERFLOW_BYTES, OpCode, ReplyStatus, decode, decode_report},
+    wire::{
+        Body, Line, OVERFLOW_BYTES, OpCode, REPORT_HASHES_MAX, ReplyStatus, decode, decode_report,
+    },
 };
 
 /// The requests of one pass, from line to reply.
@@ -56,6 +58,13 @@ impl Batch {
         staged
     }
 
+    /// Whether the last job is a report of reads.
+    #[inline]
+    pub(super) fn ends_with_report(&self) -> bool {
+        let last = self.jobs.len().checked_sub(1);
+        last.is_some_and(|last| self.lines[last].control().is(OpCode::Report))
+    }
+
     /// The staged line of the next job.
     pub(super) fn staged(&self) -> &Line {
         &self.lines[self.jobs.len()]
@@ -77,7 +86,7 @@ impl Batch {
         &mut self,
         clock: Clock,
         exec: &mut E,
-        clients: &mut ClientTable,
+        (clients, place): (&mut ClientTable, (u8, usize)),
         counters: &mut ServerCounters,
     ) {
         let Self {
@@ -105,7 +114,7 @@ impl Batch {
                 (job.work, line.control().is(OpCode::Report))
             {
                 let body = &overflow[i * OVERFLOW_BYTES..][..overflow_len.into()];
-                let instead = report(line, body, clock, exec, counters);
+                let instead = report(line, body, (clock, place), exec, counters);
                 replies.instead(i, job, line, instead, clients, counters);
                 continue;
             }
@@ -148,12 +157,15 @@ impl Batch {
     }
 }
 
-/// Has `exec` note the reads that a client reports.
+/// Most reads that a report counts: those of some tenths of a second.
+const REPORTED_MAX: u32 = 1 << 24;
+
+/// Has `exec` note the reads that a client reports. Hashes of other workers' keys are left out.
 #[cold]
 fn report<E: Execute>(
     line: &Line,
     overflow: &[u8],
-    clock: Clock,
+    (clock, (worker, workers)): (Clock, (u8, usize)),
     exec: &mut E,
     counters: &mut ServerCounters,
 ) -> Instead {
@@ -165,6 +177,16 @@ fn report<E: Execute>(
     match report {
         Ok(report) => {
             counters.read_reports += 1;
+            let is_here = |bytes: &&[u8; 8]| {
+                let hash = KeyHash(u64::from_le_bytes(**bytes));
+                hash.partition(workers) == usize::from(worker)
+            };
+            let hashes = report.hashes.iter().filter(is_here).copied();
+            let hashes: ArrayVec<_, REPORT_HASHES_MAX> = hashes.take(REPORT_HASHES_MAX).collect();
+            let report = ReadReport {
+                hits: report.hits.min(REPORTED_MAX),
+                hashes: &hashes,
+            };
             exec.note_reads(clock, &report);
             Instead::Refuse(ReplyStatus::Done)
         }

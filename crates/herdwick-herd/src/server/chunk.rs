@@ -33,6 +33,8 @@ pub struct Chunk {
     /// Bytes of the RECVs that the client posts, at least
     /// [`RECV_BYTES_MIN`](crate::RECV_BYTES_MIN). The server's own limit may be lower.
     pub reply_bytes_max: usize,
+    /// Whether it reads the store's memory, and may report that.
+    pub reads: bool,
 }
 
 /// A [`Chunk`] in service: what the server knows of each slot, and which slot it polls next.

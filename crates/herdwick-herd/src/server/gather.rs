@@ -11,11 +11,13 @@ use super::{
 };
 use crate::{
     ServerCounters,
-    wire::{Body, Control, OpCode, ReplyStatus, imm},
+    wire::{BadRequest, Body, Control, OpCode, ReplyStatus, imm},
 };
 
 /// Requests that each hot client may have in one batch, however many clients there are.
 const QUANTUM_MIN: usize = 4;
+/// Requests that a report of reads counts for: it names many keys.
+const REPORT_COST: usize = 16;
 /// Polls without a request after which the sweep checks a client's other slots. An earlier sweep
 /// would fetch lines that the client is still writing.
 const SWEEP_AFTER: u32 = 8;
@@ -103,7 +105,10 @@ impl ServerSide {
             }
             client.prefetch(AHEAD);
             client.step();
-            found += 1;
+            found += match intake.batch.ends_with_report() {
+                true => REPORT_COST,
+                false => 1,
+            };
         }
         if found > 0 {
             client.idle = 0;
@@ -173,6 +178,10 @@ impl Intake<'_> {
         } else if hash.partition(self.workers) != usize::from(self.worker) {
             self.counters.wrong_partition += 1;
             work = Work::Refuse(ReplyStatus::WrongPartition);
+        } else if control.is(OpCode::Report) && !client.chunk.reads {
+            // Hashes alone would do, to keep items that the client may not even read.
+            self.counters.count_bad(BadRequest::Opcode);
+            work = Work::Refuse(ReplyStatus::BadRequest);
         } else if control.overflows() {
             let Some(overflow_len) = self.copy_overflow(client, slot) else {
                 return Found::Nothing;

@@ -131,8 +131,13 @@ impl<P: Port> ClientSetup<P> {
             let pd = device.import_pd(&mut self.port, domain)?;
             workers.push(self.join(device, pd, worker)?);
             if let (Some(ticket), Some(granted)) = (store, &worker.store) {
-                device.import_region(&mut self.port, pd, ticket)?;
-                let memory = device.imported(&self.port, pd, granted.memory.rkey);
+                // A store that this process cannot map, as under a limit of its address space, is none: requests
+                // need no store.
+                let mapped = device.import_region(&mut self.port, pd, ticket);
+                let memory = mapped.ok().and_then(|()| {
+                    let rkey = granted.memory.rkey;
+                    device.imported(&self.port, pd, rkey)
+                });
                 self.stores.extend(memory);
             }
         }

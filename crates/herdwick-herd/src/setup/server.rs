@@ -71,6 +71,8 @@ pub struct LeaseResources {
     /// Lines, then overflow areas, then the buffers of its datagrams, if it sends.
     memory: RegionId,
     window: Window,
+    /// Whether the client may read the worker's store.
+    reads: bool,
 }
 
 /// The remote memory in the grant of a client that does not write.
@@ -276,6 +278,7 @@ impl<P: Port> ServerEnd<P> {
             reply_qp,
             memory,
             window,
+            reads: false,
         })
     }
 
@@ -311,15 +314,15 @@ impl<P: Port> ServerEnd<P> {
         })
     }
 
-    /// Registers the worker's store `memory` in the domain of a client that may read it, and grants that, with
-    /// `now` as the time. Returns its descriptors, too. The region is destroyed with the domain.
+    /// Registers the worker's store `memory` in the domain `pd` of a client that may read it, and grants that at
+    /// its `resources`, with `now` as the time. Returns its descriptors, too. The region is destroyed with the domain.
     ///
     /// # Errors
     /// [`ControlError`].
     pub fn share<D: Device<Port = P>>(
         &mut self,
         device: &D,
-        pd: PdId,
+        (pd, resources): (PdId, &mut LeaseResources),
         memory: &SharedMemory,
         now: Duration,
     ) -> Result<(StoreGrant, Vec<OwnedFd>), ControlError> {
@@ -332,6 +335,7 @@ impl<P: Port> ServerEnd<P> {
             now: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
             ticket: blob,
         };
+        resources.reads = true;
         Ok((grant, fds))
     }
 
@@ -374,6 +378,7 @@ impl<P: Port> ServerEnd<P> {
             reply_qp: resources.reply_qp as u8,
             address,
             reply_bytes_max,
+            reads: resources.reads,
         };
         match self.side.attach(port, chunk) {
             Ok(client) => Ok(Admitted { client, address }),

@@ -377,6 +377,7 @@ impl<E: Execute> Worker<E> {
             reply_qp: reply_qp as u8,
             address,
             reply_bytes_max: REPLY_BYTES_MAX,
+            reads: true,
         };
         let lease = Lease {
             id: self.side.attach(port, chunk).unwrap(),

@@ -17,7 +17,7 @@ use herdwick_herd::{
     wire::{
         CONTROL_WORD, Control, Epoch, HAS_ATTR, HAS_COMPARE, LINE_WORDS, Line, OVERFLOW,
         OVERFLOW_BYTES, OpCode, RESERVED, ReplyHead, ReplyStatus, Sequence, Stamp, encode,
-        split_imm,
+        encode_report, split_imm,
     },
 };
 use herdwick_mem::{Span, Words};
@@ -722,6 +722,81 @@ fn r20_lines_of_an_old_lease_are_refused() {
     assert_eq!(siege.replies(), []);
     assert_eq!(siege.counters().stale_epoch, 2);
     assert_eq!(siege.fixture.workers[0].exec.number(b"key"), Some(1));
+    siege.survives();
+}
+
+/// Writes a report of `hits` reads of keys with these hashes; the first is the line's.
+fn report(siege: &Siege<Model>, sequence: u32, hits: u32, hashes: &[KeyHash]) {
+    let (mut line, mut overflow) = (Line::default(), [0; OVERFLOW_BYTES]);
+    let stamp = stamp(EPOCH, sequence);
+    let len = encode_report(hits, hashes, stamp, &mut line, &mut overflow);
+    let slot = sequence as usize % WINDOW;
+    siege
+        .overflow()
+        .write_bytes(slot * OVERFLOW_BYTES, &overflow[..len]);
+    siege.write(slot, line.words());
+}
+
+#[test]
+fn report_of_a_client_that_reads_no_store_is_refused() {
+    let mut siege = siege();
+    let lease = &siege.fixture.clients[HOSTILE].leases[0];
+    let (id, address) = (lease.id, lease.address);
+    let Worker { side, port, .. } = &mut siege.fixture.workers[0];
+    let chunk = side.detach(id).unwrap();
+    let chunk = Chunk {
+        reads: false,
+        address,
+        ..chunk
+    };
+    side.attach(port, chunk).unwrap();
+    report(&siege, 0, 9, &[KeyHash(1); 127]);
+    assert_eq!(siege.replies(), [(0, ReplyStatus::BadRequest)]);
+    assert_eq!(siege.fixture.workers[0].exec.reported, (0, Vec::new()));
+    let counters = siege.counters();
+    assert_eq!((counters.read_reports, counters.bad_opcode), (0, 1));
+    siege.survives();
+}
+
+#[test]
+fn report_counts_no_more_reads_than_can_have_been() {
+    let mut siege = siege();
+    report(&siege, 0, u32::MAX, &[KeyHash(1), KeyHash(2)]);
+    assert_eq!(siege.replies(), [(0, ReplyStatus::Done)]);
+    let reported = &siege.fixture.workers[0].exec.reported;
+    assert_eq!(*reported, (1 << 24, vec![1, 2]));
+    siege.survives();
+}
+
+#[test]
+fn hashes_of_keys_of_other_workers_are_left_out_of_reports() {
+    let mut fixture = Fixture::new(1, WINDOW, vec![Model::default(); 2]);
+    fixture.join(1);
+    let hashes = (0..64_u64).map(|n| HASH_KEY.hash(&n.to_le_bytes()));
+    let (here, there): (Vec<_>, Vec<_>) = hashes.partition(|hash| hash.partition(2) == 0);
+    let all = [&here[..], &there].concat();
+    let side = &mut fixture.clients[0].side;
+    assert!(side.report(0, 64, &all, 7));
+    let mut done = false;
+    while !done {
+        fixture.step(&mut |_, token, _| done = token == 7);
+    }
+    let expected = here.iter().map(|hash| hash.0).collect();
+    assert_eq!(fixture.workers[0].exec.reported, (64, expected));
+    assert_eq!(fixture.workers[1].exec.reported, (0, Vec::new()));
+}
+
+/// A client that sends nothing but reports gets few of them into a batch.
+#[test]
+fn report_takes_the_turns_of_many_requests() {
+    let mut siege = siege();
+    for sequence in 0..WINDOW as u32 {
+        report(&siege, sequence, 1, &[KeyHash(1); 127]);
+    }
+    let before = siege.counters().read_reports;
+    siege.fixture.serve();
+    // One in its turn as a cold client, and two as the only hot one, which may fill the batch.
+    assert_eq!(siege.counters().read_reports, before + 3);
     siege.survives();
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use herdwick_request::{
-    Arith, Clock, Deadline, Delete, EXPTIME_PAST, Execute, Item, Mode, Op, Put, Reply, Request,
-    Second, Sink, Status,
+    Arith, Clock, Deadline, Delete, EXPTIME_PAST, Execute, Item, Mode, Op, Put, ReadReport, Reply,
+    Request, Second, Sink, Status,
 };
 
 use crate::fixture::HASH_KEY;
@@ -16,6 +16,8 @@ pub(crate) struct Model {
     pub(crate) versions: u64,
     /// Requests executed.
     pub(crate) executed: u64,
+    /// Reads that were reported, and the hashes in the reports.
+    pub(crate) reported: (u64, Vec<u64>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,11 @@ pub(crate) struct Stored {
 }
 
 impl Execute for Model {
+    fn note_reads(&mut self, _: Clock, report: &ReadReport<'_>) {
+        self.reported.0 += u64::from(report.hits);
+        self.reported.1.extend(report.hashes().map(|hash| hash.0));
+    }
+
     fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         for (index, request) in batch.iter().enumerate() {
             self.executed += 1;

@@ -9,12 +9,14 @@ use herdwick_herd::{Outcome, Refused, RequestPath, wire::ReplyStatus};
 use herdwick_request::{Arith, Delete, Get, Op, Put};
 
 use crate::{
-    fixture::{Client, Fixture, request},
+    fixture::{Client, Fixture, HASH_KEY, request},
     model::Model,
 };
 
 const WINDOW: usize = 16;
 const KEY: &[u8] = b"key";
+/// The token of reports.
+const REPORT: u64 = u64::MAX;
 
 fn get() -> Op<'static> {
     Op::Get(Get::default())
@@ -73,7 +75,7 @@ fn told(outcome: &Outcome<'_>, is_arith: bool) -> Told {
 
 /// Keeps as many requests for one key outstanding as there are slots: SET, GET and INCR in an order
 /// that `seed` chooses. Each is answered as if it were alone.
-fn pipelined(path: RequestPath, seed: u64) {
+fn pipelined(path: RequestPath, seed: u64, reports: bool) {
     let mut fixture = fixture(path, seed);
     fixture.faults(lossy());
     let mut number = 1000_u64;
@@ -104,7 +106,14 @@ fn pipelined(path: RequestPath, seed: u64) {
             due.push_back((token, matches!(told, Told::Number(_)), told));
             token += 1;
         }
+        if reports {
+            let side = &mut fixture.clients[0].side;
+            side.report(0, 1, &[HASH_KEY.hash(KEY)], REPORT);
+        }
         fixture.step(&mut |_, token, outcome| {
+            if token == REPORT {
+                return;
+            }
             let place = due.iter().position(|due| due.0 == token).unwrap();
             let (_, is_arith, expected) = due.remove(place).unwrap();
             assert_eq!(told(&outcome, is_arith), expected, "{path}, seed {seed}");
@@ -114,15 +123,28 @@ fn pipelined(path: RequestPath, seed: u64) {
             assert!(place == 0 || matches!(expected, Told::Value(_)));
         });
     }
+    while fixture.clients[0].side.in_flight() > 0 {
+        fixture.step(&mut |_, token, _| assert_eq!(token, REPORT));
+    }
     assert_eq!(fixture.workers[0].exec.number(KEY), Some(number));
-    assert_eq!(fixture.clients[0].side.in_flight(), 0);
+    assert_eq!(fixture.workers[0].exec.reported.0 > 0, reports);
 }
 
 #[test]
 fn pipelined_requests_on_one_key_execute_in_order() {
     for path in [RequestPath::UcWrite, RequestPath::UdSend] {
         for seed in 0..60 {
-            pipelined(path, seed);
+            pipelined(path, seed, false);
+        }
+    }
+}
+
+/// A report is no request for the keys it names: what was held back before it came does not go when it ends.
+#[test]
+fn reports_of_reads_release_no_request_on_their_keys() {
+    for path in [RequestPath::UcWrite, RequestPath::UdSend] {
+        for seed in 0..60 {
+            pipelined(path, seed, true);
         }
     }
 }

@@ -57,9 +57,15 @@ impl Execute for Counted<'_, '_> {
 
     fn note_reads(&mut self, _: Clock, report: &ReadReport<'_>) {
         let hits = u64::from(report.hits);
-        self.counters.cmd_get += hits;
-        self.counters.get_hits += hits;
-        self.counters.one_sided_hits += hits;
+        // Clients choose the number: it may not wrap the counters.
+        let counters = &mut *self.counters;
+        for count in [
+            &mut counters.cmd_get,
+            &mut counters.get_hits,
+            &mut counters.one_sided_hits,
+        ] {
+            *count = count.saturating_add(hits);
+        }
         let mut partition = self.own.lock(self.start);
         let clock = partition.clock();
         partition.note_reads(clock, report);

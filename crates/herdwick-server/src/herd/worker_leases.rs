@@ -91,9 +91,10 @@ impl HeldLeases {
         let window = Window::new(terms.window.into()).ok_or(GrantError::Terms)?;
         let pd = device.create_pd_for(&mut server.port, &terms.path.pd_room(window))?;
         match allocate(device, server, pd, (terms.path, window)) {
-            Ok((resources, mut grant, mut fds)) => {
+            Ok((mut resources, mut grant, mut fds)) => {
                 // Without its store a lease works all the same.
-                let shared = store.map(|store| server.share(device, pd, store, monotonic()));
+                let to = (pd, &mut resources);
+                let shared = store.map(|store| server.share(device, to, store, monotonic()));
                 if let Some(Ok((store, more))) = shared {
                     grant.store = Some(store);
                     fds.extend(more);
