@@ -10,7 +10,10 @@ use herdwick_herd::{ClientSide, Outcome, Refused};
 use herdwick_mem::OwnProcess;
 use herdwick_request::{HashKey, KeyHash, Request};
 
-use super::{lease::Lease, one_sided::OneSided};
+use super::{
+    lease::Lease,
+    one_sided::{OneSided, REPORT},
+};
 use crate::Hit;
 
 /// The fabric under a session, without the conveniences: requests in the store's own language,
@@ -56,7 +59,8 @@ impl<P: Port> Direct<'_, P> {
         }
     }
 
-    /// Takes outcomes and returns their number: 0 in a child process after a fork.
+    /// Takes outcomes and returns their number: 0 in a child process after a fork. Those of reports of reads, which
+    /// [`Direct::read`] submits with the token `u64::MAX`, are not among them.
     #[inline]
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
         if !self.port.is_here() {
@@ -64,7 +68,14 @@ impl<P: Port> Direct<'_, P> {
         }
         let now = now.saturating_add(self.elapsed);
         self.port.progress(now);
-        self.side.poll(&mut **self.port, now, sink)
+        let mut reports = 0;
+        let taken = self
+            .side
+            .poll(&mut **self.port, now, &mut |token, outcome| match token {
+                REPORT => reports += 1,
+                _ => sink(token, outcome),
+            });
+        taken.saturating_sub(reports)
     }
 
     /// Reads `count` keys in the server's memory; `key_of` returns each with its hash, by its place. Passes each to

@@ -12,10 +12,13 @@ use herdwick_layout::published::Pointer;
 use herdwick_request::{self as request, Get, KeyHash, Request};
 
 pub use self::stores::OneSidedCounters;
-pub(crate) use self::stores::{Stores, monotonic};
 use self::{
     choice::{Choice, Way},
     uses::Uses,
+};
+pub(crate) use self::{
+    stores::{Stores, monotonic},
+    uses::REPORT,
 };
 use super::Pending;
 use crate::{Answer, Hit, OneSidedReads, Ticket};

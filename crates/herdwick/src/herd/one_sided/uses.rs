@@ -15,7 +15,7 @@ const WORTH: usize = REPORT_HASHES_MAX / 2;
 /// Most hits for each hash that is kept.
 const EVERY_MAX: u32 = 1 << 20;
 /// The token of reports, which no request has.
-const TOKEN: u64 = u64::MAX;
+pub(crate) const REPORT: u64 = u64::MAX;
 
 /// The reads since the last report, of each worker's keys.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Uses {
         self.reported = now;
         for (worker, uses) in self.workers.iter_mut().enumerate() {
             // A worker without room gets its report the next time.
-            if side.report(worker, uses.hits, &uses.hashes, TOKEN) {
+            if side.report(worker, uses.hits, &uses.hashes, REPORT) {
                 let every = uses.hits / REPORT_HASHES_MAX as u32;
                 uses.every = every.clamp(1, EVERY_MAX);
                 // Of so few reads as will be, one has to be kept: a report has a hash.
