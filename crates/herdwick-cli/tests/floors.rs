@@ -31,8 +31,11 @@ const FLOORS: &[&[&str]] = &[
     &["herdwick-verbs-fake"],
     &["herdwick-herd", "herdwick-read"],
     &["herdwick-pilaf", "herdwick-farm", "herdwick-clover"],
+    &["herdwick-hkvs"],
     &["herdwick-providers"],
-    &["herdwick-server", "herdwick"],
+    // A server is a client of its secondary store.
+    &["herdwick"],
+    &["herdwick-server"],
     &["herdwick-c", "herdwick-bench", "herdwick-sim-bench"],
     &["herdwick-figures"],
     &["herdwick-cli"],

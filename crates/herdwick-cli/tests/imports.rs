@@ -27,6 +27,7 @@ const SERVER_ROOMS: [&[&str]; 11] = [
     &[
         "telemetry/hot",
         "telemetry/leases",
+        "telemetry/offload",
         "telemetry/prefixes",
         "telemetry/stats/families",
         "telemetry/stats/statistic",

@@ -106,6 +106,12 @@ impl Client {
         self.reader.counters()
     }
 
+    /// Returns what the client may do.
+    #[must_use]
+    pub fn right(&self) -> Right {
+        self.right
+    }
+
     /// Returns the number of requests that have begun and not ended.
     #[must_use]
     pub fn in_flight(&self) -> usize {

@@ -15,7 +15,7 @@ use std::{fmt, time::Duration};
 
 use channel::Channel;
 use herdwick_fabric::{AddressHandle, Completion, CqId, Port, PostError, QpId, RegionId, Remote};
-use herdwick_request::Request;
+use herdwick_request::{Marks, Request};
 
 use crate::{
     Announce, ClientCounters,
@@ -375,6 +375,13 @@ impl Answer<'_> {
     #[must_use]
     pub fn stale(&self) -> bool {
         self.head.stale()
+    }
+
+    /// What it tells of the server's secondary store.
+    #[inline]
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        self.head.marks()
     }
 
     /// Whether another reader is to recache the item.

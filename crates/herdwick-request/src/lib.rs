@@ -44,8 +44,8 @@ mod staged;
 pub use clock::{Clock, Deadline, EXPTIME_PAST, Second};
 pub use hash::{HashKey, KeyHash};
 pub use request::{
-    Arith, Delete, Execute, Get, Item, Mode, Op, Prefetch, Put, ReadReport, Reply, Request, Sink,
-    Status,
+    Arith, Delete, Execute, Get, Item, Marks, Mode, Op, Prefetch, Put, ReadReport, Reply, Request,
+    Sink, Status,
 };
 pub use staged::Staged;
 

@@ -195,6 +195,18 @@ pub struct Reply<'a> {
     pub expired: bool,
     /// The miss was a flushed item ([`Status::NotFound`]; feeds `get_flushed`).
     pub flushed: bool,
+    /// What a client of HERD learns of a secondary store.
+    pub marks: Marks,
+}
+
+/// What a reply tells a client of the server's secondary store, which it may read by itself (docs/hkvs.md).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// The key is in the secondary store.
+    pub replicated: bool,
+    /// The client may read the secondary store, for the server's lease from the time at which it sent the
+    /// request.
+    pub leased: bool,
 }
 
 impl<'a> Reply<'a> {
@@ -208,6 +220,10 @@ impl<'a> Reply<'a> {
             made: false,
             expired: false,
             flushed: false,
+            marks: Marks {
+                replicated: false,
+                leased: false,
+            },
         }
     }
 

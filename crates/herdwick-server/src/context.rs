@@ -23,7 +23,7 @@ use crate::{
         listen_address::Listen,
         tuning::{MemoryLimit, Tunables},
     },
-    telemetry::{leases::LeaseCounters, watch},
+    telemetry::{leases::LeaseCounters, offload::OffloadCounters, watch},
 };
 
 /// The memcached version whose protocols the server implements. Clients select features by it, and
@@ -52,6 +52,8 @@ pub(crate) struct Context {
     pub(crate) watch: Arc<watch::Shared>,
     /// The lease manager's counters, if there is one.
     pub(crate) leases: Option<Arc<LeaseCounters>>,
+    /// What the thread counts that keeps the secondary store up to date, if there is one.
+    pub(crate) offload: Option<Arc<OffloadCounters>>,
 }
 
 /// The settings that are fixed at the start: of the configuration those that do not change while the
@@ -139,7 +141,7 @@ impl Context {
         (workers, memory): (usize, MemoryLimit),
         opened: &Opened,
         credentials: Credentials,
-        leases: Option<Arc<LeaseCounters>>,
+        (leases, offload): (Option<Arc<LeaseCounters>>, Option<Arc<OffloadCounters>>),
         clock: Clock,
     ) -> Self {
         let Credentials { auth, certificates } = credentials;
@@ -157,6 +159,7 @@ impl Context {
             udp: udp::Refused::default(),
             watch: Arc::default(),
             leases,
+            offload,
         }
     }
 

@@ -47,7 +47,9 @@ mod telemetry;
 mod threads;
 
 pub use herd::{fabrics::FabricStatus, lease::check_lease_directory};
+pub use herdwick_clover::Secret;
 pub use herdwick_herd::RequestPath;
+pub use herdwick_hkvs::{Limits, Policy, Popularity, STALENESS_MAX, Seen};
 pub use herdwick_providers::ListenOptions;
 pub use herdwick_slab::Growth;
 pub use memory::{
@@ -65,6 +67,7 @@ pub use settings::{
     error::StartError,
     file_error::MemoryFileError,
     listen_address::{Address, Interface, Listen},
+    offload::{Offload, PolicyChoice},
     pin::Pin,
     tls::{ClientCertificates, KeyFormat, Tls, TlsError},
     tuning::Tuning,

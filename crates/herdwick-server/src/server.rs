@@ -12,10 +12,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use herdwick_herd::{RequestPath, hello::Offer};
 use herdwick_mem::spsc;
 use herdwick_providers::Fabric;
-use herdwick_request::HashKey;
 use mio::{Events, Poll, Waker};
 
 use crate::{
@@ -28,8 +26,9 @@ use crate::{
     memory::{
         file::MemoryFile,
         fit_config::{self, Reduced},
+        offload::OffloadParts,
         recovery::Restart,
-        split::{LeaseBounds, lease_socket},
+        split::{LeaseBounds, hello, lease_socket},
         stores::{Stores, stores},
     },
     net::{auth::Auth, stream::Stream, unix::SocketFile},
@@ -37,6 +36,7 @@ use crate::{
     runtime::{
         cross_core::CrossCore,
         front::{Front, Tokens},
+        offload::OffloadPart,
         parking::WakeupFd,
         partition_lock::Partitions,
         pin::{allowed_cpus, on_cpu},
@@ -49,7 +49,7 @@ use crate::{
         worker::{EVENTS, Worker, WorkerState},
     },
     settings::{
-        config::{Config, OneSidedReads},
+        config::Config,
         error::{StartError, refused},
         listen_address::Address,
         tuning::Tuning,
@@ -106,10 +106,10 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let hello = hello(&config, (workers, stores.hash_key), service.as_mut(), timer);
     let clock = timer.clock(timer.now());
     let limits = (workers, stores.memory_limit(&config));
-    let context = Context::new(&config, limits, &opened, admitted, hello.counters(), clock);
+    let counters = (hello.counters(), stores.offload.counters.take());
+    let context = Context::new(&config, limits, &opened, admitted, counters, clock);
     let context = Arc::new(context);
     let (accept_poll, acceptor) = poll_with_waker()?;
-
     let mut server = Server {
         context: Arc::clone(&context),
         addresses: opened.addresses,
@@ -163,26 +163,6 @@ fn poll_with_waker() -> Result<(Poll, Waker), StartError> {
     let poll = Poll::new().map_err(refused("a poll"))?;
     let waker = Waker::new(poll.registry(), WAKE).map_err(refused("a waker"))?;
     Ok((poll, waker))
-}
-
-/// Creates what answers hellos.
-fn hello(
-    config: &Config,
-    (workers, hash_key): (usize, HashKey),
-    service: Option<&mut LeaseService>,
-    timer: ServerClock,
-) -> Arc<HelloResponder> {
-    let offer = Offer {
-        workers,
-        hash_key,
-        item_bytes_max: config.item_bytes_max,
-        path: RequestPath::default(),
-        engine: config.engine.word().map(str::to_owned),
-        one_sided: config.one_sided_reads != OneSidedReads::Off,
-        fabrics: Vec::new(),
-    };
-    let path = config.request_path;
-    Arc::new(HelloResponder::new(offer, path, service, timer))
 }
 
 /// Creates each worker's poll and the descriptor that wakes it.
@@ -383,7 +363,9 @@ impl Server {
         let mut ends = ends.into_iter();
         let permits = stores.stores.first().map_or(0, Store::staged_max);
         let permits = Permits::new(permits, self.workers);
-        let partitions = Partitions::new(stores.stores, journals, inputs.config.hot_keys);
+        let offload = self.start_offload(stores.offload)?;
+        let hot_keys = inputs.config.hot_keys;
+        let partitions = Partitions::new(stores.stores, journals, hot_keys, offload);
         let partitions = Arc::new(partitions);
         for (index, (cross_core, poll)) in parts.enumerate() {
             let (intake, taken) = spsc::channel::<Stream>(inputs.config.connections_max);
@@ -432,6 +414,16 @@ impl Server {
             })?;
         }
         Ok(intakes)
+    }
+
+    /// Starts the thread that keeps the secondary store up to date, if there is one. Returns each partition's
+    /// part.
+    fn start_offload(&mut self, parts: OffloadParts) -> Result<Vec<OffloadPart>, StartError> {
+        if let Some(thread) = parts.thread {
+            let shutdown = Arc::clone(&self.shutdown);
+            self.start("offload".into(), move || thread.run(shutdown))?;
+        }
+        Ok(parts.parts)
     }
 
     /// Starts the thread that serves watchers. Returns the channel to it, and a journal for each

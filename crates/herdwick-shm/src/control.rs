@@ -91,6 +91,7 @@ pub(crate) fn allocate_region(
             })?,
             place: None,
             shared: None,
+            read_only: false,
         }
     } else {
         let opened = pd.open_region(spec.len, spec.access, scope, |entry| rkey(random, entry));
@@ -101,6 +102,7 @@ pub(crate) fn allocate_region(
             span,
             place: Some(place),
             shared: None,
+            read_only: false,
         }
     };
     let inserted = port.regions.insert(region);

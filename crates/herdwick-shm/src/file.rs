@@ -48,7 +48,8 @@ pub(crate) fn make(len: usize, writers: Writers) -> io::Result<(OwnedFd, Arc<Map
 }
 
 /// Opens the same file for reading.
-fn for_readers(fd: &OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn for_readers(fd: impl AsFd) -> io::Result<OwnedFd> {
+    let fd = fd.as_fd();
     fchmod(fd, Mode::RUSR)?;
     // Of this thread: the process's own entry is its first thread's, which may have ended.
     let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());

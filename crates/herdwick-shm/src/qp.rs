@@ -138,6 +138,8 @@ pub(crate) struct Region {
     pub(crate) place: Option<RegionPlace>,
     /// Set for memory that other domains share.
     pub(crate) shared: Option<SharedMemory>,
+    /// Peers may only READ it.
+    pub(crate) read_only: bool,
 }
 
 /// A destination of datagrams.

@@ -30,6 +30,34 @@ fn writers(sharing: Sharing) -> Writers {
     }
 }
 
+/// How a ticket's holder maps the file: the last word of the blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+enum Mapped {
+    /// Its maker alone writes it.
+    Sealed = 0,
+    /// The holder writes it.
+    ToWrite = 1,
+    /// Others write it; the holder's descriptor is open for reading.
+    ToRead = 2,
+}
+
+impl Mapped {
+    fn of(word: u64) -> Option<Self> {
+        let all = [Self::Sealed, Self::ToWrite, Self::ToRead];
+        all.into_iter().find(|mapped| *mapped as u64 == word)
+    }
+
+    /// Seals and mode of the file that it is for.
+    fn writers(self) -> Writers {
+        match self {
+            Self::Sealed => Writers::MakerAlone,
+            Self::ToWrite => Writers::Everyone,
+            Self::ToRead => Writers::Owner,
+        }
+    }
+}
+
 pub(crate) fn allocate(len: usize, sharing: Sharing) -> Result<SharedMemory, ControlError> {
     let bytes = len.max(1).checked_next_multiple_of(PAGE);
     let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
@@ -80,6 +108,7 @@ pub(crate) fn register(
         span: memory.span().clone(),
         place: Some(place),
         shared: Some(memory.clone()),
+        read_only: !access.remote_write && !access.remote_atomic,
     };
     port.regions.insert(region).map(RegionId).map_err(|_| full)
 }
@@ -92,15 +121,26 @@ pub(crate) fn export(port: &ShmPort, region: RegionId) -> Result<PdTicket, Contr
     let Some((memory, file)) = (region.shared.as_ref()).and_then(|m| Some((m, m.file()?))) else {
         return Ok(PdTicket::default());
     };
-    let file = file.try_clone_to_owned();
+    let mapped = match (memory.sharing(), region.read_only) {
+        (Sharing::ReadOnly, _) => Mapped::Sealed,
+        (Sharing::TrustedPeers, false) => Mapped::ToWrite,
+        (Sharing::TrustedPeers, true) => Mapped::ToRead,
+    };
+    let file = match mapped {
+        Mapped::ToRead => file::for_readers(file),
+        Mapped::Sealed | Mapped::ToWrite => file.try_clone_to_owned(),
+    };
     let file = file.map_err(system("duplicating a descriptor"))?;
     let bytes = memory.span().len().max(1).next_multiple_of(PAGE);
-    let trusted = memory.sharing() == Sharing::TrustedPeers;
     let windows = memory.windows().map_or(0, |windows| {
         u64::from(windows.shift()) << 8 | u64::from(windows.count()) << 32
     });
-    let sharing = u64::from(trusted) | windows;
-    let words = [MAGIC, region.rkey.0.into(), bytes as u64, sharing];
+    let words = [
+        MAGIC,
+        region.rkey.0.into(),
+        bytes as u64,
+        mapped as u64 | windows,
+    ];
     Ok(PdTicket {
         fds: vec![file],
         blob: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
@@ -124,8 +164,8 @@ pub(crate) fn import(port: &mut ShmPort, pd: PdId, ticket: PdTicket) -> Result<(
         (ticket.blob.as_slice().try_into()).map_err(|_| wrong("the blob of a region"))?;
     let [file] =
         <[OwnedFd; 1]>::try_from(ticket.fds).map_err(|_| wrong("the descriptors of a region"))?;
-    let (sharing, windows) =
-        shared_as(word_of(blob, 3)).ok_or_else(|| wrong("the blob of a region"))?;
+    let (mapped, windows) =
+        mapped_as(word_of(blob, 3)).ok_or_else(|| wrong("the blob of a region"))?;
     let sizes = (
         u32::try_from(word_of(blob, 1)),
         usize::try_from(word_of(blob, 2)),
@@ -133,7 +173,7 @@ pub(crate) fn import(port: &mut ShmPort, pd: PdId, ticket: PdTicket) -> Result<(
     let (Ok(rkey), Ok(bytes), MAGIC) = (sizes.0, sizes.1, word_of(blob, 0)) else {
         return Err(wrong("the blob of a region"));
     };
-    let opened = file::open(file, bytes, writers(sharing));
+    let opened = file::open(file, bytes, mapped.writers());
     let mapping = opened.map_err(system("mapping shared memory"))?;
     let mapping = mapping.ok_or(ImportError::Ticket("the file of a region"))?;
     let span = Span::new(mapping);
@@ -144,16 +184,15 @@ pub(crate) fn import(port: &mut ShmPort, pd: PdId, ticket: PdTicket) -> Result<(
     Ok(())
 }
 
-/// Returns the sharing that a ticket's last word says, and the windows; `None` if it says nothing valid.
-fn shared_as(word: u64) -> Option<(Sharing, Option<Windows>)> {
+/// Returns what a ticket's last word says: how its holder maps the file, and the windows; `None` if it says
+/// nothing valid.
+fn mapped_as(word: u64) -> Option<(Mapped, Option<Windows>)> {
     let (shift, count) = (word >> 8 & 0xff, word >> 32);
     let windows = match (shift, count) {
         (0, 0) => None,
         _ => Some(Windows::new(u32::try_from(count).ok()?, shift as u32)?),
     };
-    match word & 0xffff_00ff {
-        0 => Some((Sharing::ReadOnly, windows)),
-        1 if windows.is_none() => Some((Sharing::TrustedPeers, None)),
-        _ => None,
-    }
+    let mapped = Mapped::of(word & 0xffff_00ff)?;
+    // A writer could bind them anew.
+    (mapped == Mapped::Sealed || windows.is_none()).then_some((mapped, windows))
 }

@@ -40,6 +40,7 @@ mod error;
 mod fallback;
 mod hello;
 mod herd;
+mod hkvs;
 #[cfg(test)]
 mod map;
 mod memcached;
@@ -66,7 +67,10 @@ pub use connection::Connection;
 pub use error::{Cause, DialError, Error, OsError, Usage};
 pub use fallback::{Fallback, LeaseRefusal};
 pub use herd::{Direct, OneSidedCounters};
-pub use options::{DialOptions, Fabric, Login, OneSidedReads, Options, RequestPath};
+pub use hkvs::SecondaryReads;
+pub use options::{
+    DialOptions, Fabric, Login, OneSidedReads, Options, ReadFrom, RequestPath, Secret,
+};
 pub use poll_descriptor::PollDescriptor;
 pub use pool::{Pool, Pooled};
 pub use request::{Key, Mode, Op, Put, Ttl};

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::Tls;
+pub use herdwick_clover::Secret;
 pub use herdwick_herd::RequestPath;
 pub use herdwick_providers::{DialOptions, Fabric};
 
@@ -34,6 +35,26 @@ pub struct Options {
     /// TLS on the connection; `None`: in plain text. With it no fabric is used that leaves the
     /// host, for none is encrypted.
     pub tls: Option<Tls>,
+    /// Proved to a secondary store, of which only the server that it is a part of may write
+    /// (`docs/hkvs.md`); `None`: this client reads there.
+    pub secret: Option<Secret>,
+    /// Where keys are read that the server has replicated to a secondary store.
+    pub read_from: ReadFrom,
+}
+
+/// Where keys are read that a server has replicated to a secondary store (`docs/hkvs.md`). Reads of other keys,
+/// and all writes, go to the server; so do reads that the secondary store does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// From the server: strict consistency.
+    Primary,
+    /// From the secondary store while more of this session's requests are in flight at the server.
+    #[default]
+    Extended,
+    /// This percentage of the keys from the secondary store, the others from the server.
+    Interleaved(u8),
+    /// From the secondary store.
+    Secondary,
 }
 
 /// Whether a client on the server's host reads items in the server's memory itself (`herdwick serve
@@ -92,6 +113,8 @@ impl Default for Options {
             one_sided: OneSidedReads::Auto,
             login: None,
             tls: None,
+            secret: None,
+            read_from: ReadFrom::default(),
         }
     }
 }

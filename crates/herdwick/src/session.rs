@@ -7,7 +7,7 @@ use herdwick_mem::ForkMark;
 
 use crate::{
     Address, Answer, Cause, DialError, Direct, Fallback, Key, OneSidedCounters, Op, Options,
-    PollDescriptor, Ticket,
+    PollDescriptor, ReadFrom, SecondaryReads, Ticket,
     sleep::Sleep,
     text::{Command, When},
     transports::OpenTransport,
@@ -250,6 +250,31 @@ impl Session {
             return None;
         }
         self.transport.direct()
+    }
+
+    /// Sets where later reads of replicated keys go ([`Options::read_from`]).
+    pub fn set_read_from(&mut self, read_from: ReadFrom) {
+        self.transport.set_read_from(read_from);
+    }
+
+    /// Returns the transport to the server's secondary store, while there is a session with it: as
+    /// [`Session::transport`].
+    #[must_use]
+    pub fn secondary(&self) -> Option<&'static str> {
+        self.transport.secondary()
+    }
+
+    /// Returns what has become of the reads that went to a secondary store.
+    #[must_use]
+    pub fn secondary_reads(&self) -> SecondaryReads {
+        self.transport.secondary_reads()
+    }
+
+    /// Whether the server lets this session read alone: it is a secondary store (`docs/hkvs.md`), and was not
+    /// shown the secret of [`Options::secret`].
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.transport.is_read_only()
     }
 
     /// Why the session has ended, if it has.

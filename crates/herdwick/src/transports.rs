@@ -1,5 +1,7 @@
 //! The transports to a server: memcached's text protocol, and HERD over each fabric that both ends
 //! have.
+//!
+//! Circular import with `hkvs` and `secondary`: a session with a secondary store has a transport to each store.
 
 use std::{io, time::Duration};
 
@@ -12,11 +14,12 @@ use herdwick_providers::{self as providers, AnyPort, Dial, Visit};
 
 use crate::{
     Address, Answer, Cause, DialError, Fabric, Fallback, Key, OneSidedCounters, OneSidedReads, Op,
-    Options, Ticket,
+    Options, ReadFrom, SecondaryReads, Ticket,
     clover::{self, AskedClover, Clover, TakenClover},
     due::Due,
     hello::{self, CLOVER, Said},
     herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken},
+    hkvs::Hkvs,
     memcached::Memcached,
     memcached_port::MemcachedPort,
     sleep::Sleep,
@@ -33,6 +36,8 @@ pub(crate) enum OpenTransport {
     Herd(Fabric, Box<Herd<AnyPort>>),
     /// The engine Clover over a fabric.
     Clover(Fabric, Box<Clover<AnyPort>>),
+    /// HERD over a fabric, and a secondary store.
+    Hkvs(Fabric, Box<Hkvs<AnyPort>>),
 }
 
 /// A lease of either engine.
@@ -59,9 +64,10 @@ impl OpenTransport {
                         let memcached = Memcached::new(stream, options.value_bytes_max);
                         let transport = match leased {
                             Leased::Herd(taken) => {
+                                let workers = taken.workers();
                                 let mode = options.one_sided;
                                 let herd = Herd::new(*taken, key, memcached, port, mode);
-                                Self::Herd(fabric, Box::new(herd))
+                                Self::beside((fabric, herd), &offer, workers, options)
                             }
                             Leased::Clover(taken) => {
                                 let clover = Clover::new(*taken, key, memcached, port);
@@ -91,18 +97,63 @@ impl OpenTransport {
         Ok((transport, Some(reason)))
     }
 
+    /// Returns the transport of a HERD session, with the secondary store that the server offers.
+    fn beside(
+        (fabric, herd): (Fabric, Herd<AnyPort>),
+        offer: &Offer,
+        workers: usize,
+        options: &Options,
+    ) -> Self {
+        let secondary = offer.secondary.as_ref();
+        let address = secondary.and_then(|it| it.address.parse::<Address>().ok());
+        match (secondary, address) {
+            (Some(secondary), Some(address)) => {
+                let at = (secondary, offer.hash_key, workers);
+                Self::Hkvs(fabric, Box::new(Hkvs::new(herd, at, address, options)))
+            }
+            _ => Self::Herd(fabric, Box::new(herd)),
+        }
+    }
+
+    /// Sets where replicated keys are read.
+    pub(crate) fn set_read_from(&mut self, read_from: ReadFrom) {
+        if let Self::Hkvs(_, transport) = self {
+            transport.set_read_from(read_from);
+        }
+    }
+
+    /// Returns the transport to a secondary store, while there is a session with it.
+    pub(crate) fn secondary(&self) -> Option<&'static str> {
+        match self {
+            Self::Hkvs(_, transport) => transport.secondary(),
+            Self::Memcached(_) | Self::Herd(..) | Self::Clover(..) => None,
+        }
+    }
+
+    /// Returns what has become of reads that went to a secondary store.
+    pub(crate) fn secondary_reads(&self) -> SecondaryReads {
+        match self {
+            Self::Hkvs(_, transport) => transport.secondary_reads(),
+            Self::Memcached(_) | Self::Herd(..) | Self::Clover(..) => SecondaryReads::default(),
+        }
+    }
+
     /// The name of the transport, as in `--fabric`.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Memcached(_) => "tcp",
-            Self::Herd(fabric, _) | Self::Clover(fabric, _) => fabric.name(),
+            Self::Herd(fabric, _) | Self::Clover(fabric, _) | Self::Hkvs(fabric, _) => {
+                fabric.name()
+            }
         }
     }
 
     /// Rank of the transport, 0 for the best.
     pub(crate) fn rank(&self) -> usize {
         match self {
-            Self::Herd(fabric, _) | Self::Clover(fabric, _) => fabric.rank(),
+            Self::Herd(fabric, _) | Self::Clover(fabric, _) | Self::Hkvs(fabric, _) => {
+                fabric.rank()
+            }
             Self::Memcached(_) => Fabric::ALL.len(),
         }
     }
@@ -112,6 +163,7 @@ impl OpenTransport {
             Self::Memcached(transport) => transport.submit(when, key, op),
             Self::Herd(_, transport) => transport.submit(when, key, op),
             Self::Clover(_, transport) => transport.submit(when, key, op),
+            Self::Hkvs(_, transport) => transport.submit(when, key, op),
         }
     }
 
@@ -120,6 +172,7 @@ impl OpenTransport {
             Self::Memcached(transport) => transport.command(when.due, command),
             Self::Herd(_, transport) => transport.command(when, command),
             Self::Clover(_, transport) => transport.command(when, command),
+            Self::Hkvs(_, transport) => transport.command(when, command),
         }
     }
 
@@ -128,6 +181,7 @@ impl OpenTransport {
             Self::Memcached(transport) => transport.flush(),
             Self::Herd(_, transport) => transport.flush(now),
             Self::Clover(_, transport) => transport.flush(now),
+            Self::Hkvs(_, transport) => transport.flush(now),
         }
     }
 
@@ -136,6 +190,7 @@ impl OpenTransport {
             Self::Memcached(transport) => transport.poll(now, sink),
             Self::Herd(_, transport) => transport.poll(now, sink),
             Self::Clover(_, transport) => transport.poll(now, sink),
+            Self::Hkvs(_, transport) => transport.poll(now, sink),
         }
     }
 
@@ -145,6 +200,7 @@ impl OpenTransport {
             Self::Memcached(transport) => transport.poll(now, &mut |_, _| {}),
             Self::Herd(_, transport) => transport.check(now),
             Self::Clover(_, transport) => transport.check(now),
+            Self::Hkvs(_, transport) => transport.check(now),
         }
     }
 
@@ -154,6 +210,7 @@ impl OpenTransport {
             Self::Memcached(transport) => transport.sleep(limit),
             Self::Herd(_, transport) => transport.sleep(now, limit),
             Self::Clover(_, transport) => transport.sleep(now, limit),
+            Self::Hkvs(_, transport) => transport.sleep(now, limit),
         }
     }
 
@@ -162,6 +219,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(_) | Self::Clover(..) => {}
             Self::Herd(_, transport) => transport.disarm(),
+            Self::Hkvs(_, transport) => transport.disarm(),
         }
     }
 
@@ -170,6 +228,7 @@ impl OpenTransport {
             Self::Memcached(transport) => transport.due(),
             Self::Herd(_, transport) => transport.due(),
             Self::Clover(_, transport) => transport.due(),
+            Self::Hkvs(_, transport) => transport.due(),
         }
     }
 
@@ -179,6 +238,15 @@ impl OpenTransport {
             Self::Memcached(transport) => transport.abandon(cause, sink),
             Self::Herd(_, transport) => transport.abandon(cause, sink),
             Self::Clover(_, transport) => transport.abandon(cause, sink),
+            Self::Hkvs(_, transport) => transport.abandon(cause, sink),
+        }
+    }
+
+    /// Whether the server lets this client read alone.
+    pub(crate) fn is_read_only(&self) -> bool {
+        match self {
+            Self::Memcached(_) | Self::Herd(..) | Self::Hkvs(..) => false,
+            Self::Clover(_, transport) => transport.is_read_only(),
         }
     }
 
@@ -187,6 +255,7 @@ impl OpenTransport {
             Self::Memcached(transport) => transport.broken(),
             Self::Herd(_, transport) => transport.broken(),
             Self::Clover(_, transport) => transport.broken(),
+            Self::Hkvs(_, transport) => transport.broken(),
         }
     }
 
@@ -194,6 +263,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(_) | Self::Clover(..) => None,
             Self::Herd(_, transport) => transport.one_sided(),
+            Self::Hkvs(_, transport) => transport.primary.one_sided(),
         }
     }
 
@@ -201,6 +271,7 @@ impl OpenTransport {
         match self {
             Self::Memcached(_) | Self::Clover(..) => None,
             Self::Herd(_, transport) => Some(transport.direct()),
+            Self::Hkvs(_, transport) => Some(transport.primary.direct()),
         }
     }
 }
@@ -275,6 +346,7 @@ fn take(
             let asked = AskedClover {
                 token: lease.token,
                 window: slots,
+                secret: options.secret,
             };
             return device
                 .visit(TakeClover { socket, asked })

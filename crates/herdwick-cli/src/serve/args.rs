@@ -5,7 +5,9 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{ArgAction, Args};
 use herdwick_providers::{DeviceSelector, ROCE_PORT, Verbs, VerbsOptions};
-use herdwick_server::{Engine, Growth, OneSidedReads, PORT, Pin, Protocol, RequestPath};
+use herdwick_server::{
+    Engine, Growth, Limits, OneSidedReads, PORT, Pin, Policy, Protocol, RequestPath,
+};
 
 use crate::units;
 
@@ -176,6 +178,34 @@ pub(crate) struct ServeArgs {
         value_parser = chunk
     )]
     chunk: Option<u32>,
+    /// Be the secondary store of another server: the engine clover, whose clients may only read, but for
+    /// the server that knows the secret in --offload-secret
+    #[arg(long = "secondary", requires = "offload_secret", conflicts_with_all = ["offload", "engine"])]
+    pub(super) secondary: bool,
+    /// Replicate the keys that are read most to the secondary store at HOST:PORT, where Herdwick clients
+    /// read them by themselves; they use this address too
+    #[arg(long = "offload", value_name = "HOST:PORT", requires = "offload_secret", value_parser = one_address)]
+    pub(super) offload: Option<String>,
+    /// File with the secret of --offload and --secondary, 32 hex digits, as by openssl rand -hex 16
+    #[arg(long = "offload-secret", value_name = "FILE")]
+    pub(super) offload_secret: Option<PathBuf>,
+    /// Which keys to replicate: combined (read often and lately), lru, frequency, or small (items)
+    #[arg(
+        long = "offload-policy",
+        value_name = "POLICY",
+        default_value = "combined",
+        requires = "offload"
+    )]
+    pub(super) offload_policy: Policy,
+    /// Most keys to replicate
+    #[arg(long = "offload-keys", value_name = "N", default_value_t = Limits::default().keys, requires = "offload")]
+    pub(super) offload_keys: usize,
+    /// Replicate a key only after so many reads in the last --offload-window requests
+    #[arg(long = "offload-reads", value_name = "K", default_value_t = Limits::default().reads, requires = "offload")]
+    pub(super) offload_reads: u8,
+    /// The requests, of all workers together, among which reads of a key are counted
+    #[arg(long = "offload-window", value_name = "N", default_value_t = Limits::default().window, requires = "offload")]
+    pub(super) offload_window: usize,
     /// Offer shared memory to clients on this host
     #[arg(long = "shm", value_name = "auto|off", default_value = "auto", action = ArgAction::Set, value_parser = on_or_off)]
     pub(super) shm: bool,
@@ -362,6 +392,13 @@ fn verbs(text: &str) -> Result<Verbs, String> {
         true => Verbs::Needed(options),
         false => Verbs::IfThere(options),
     })
+}
+
+fn one_address(text: &str) -> Result<String, String> {
+    match text.contains(',') {
+        true => Err("there is one secondary store".into()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 fn engine(text: &str) -> Result<Engine, String> {

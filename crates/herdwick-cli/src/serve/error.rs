@@ -38,6 +38,12 @@ pub(super) enum ServeError {
          [::1]:11211 for IPv6 with a port"
     )]
     Listen { host: String, source: io::Error },
+    #[error("cannot read the secret (--offload-secret) in {path}: {source}")]
+    OffloadSecret { path: PathBuf, source: io::Error },
+    #[error(
+        "{path} holds no secret (--offload-secret): it is 32 hex digits, as by openssl rand -hex 16"
+    )]
+    OffloadDigits { path: PathBuf },
     #[error("cannot watch for signals: {0}")]
     Signals(io::Error),
 }
@@ -57,6 +63,8 @@ impl From<&ServeError> for Exit {
             | ServeError::SameFile { .. }
             | ServeError::Flags { .. }
             | ServeError::Listen { .. }
+            | ServeError::OffloadSecret { .. }
+            | ServeError::OffloadDigits { .. }
             | ServeError::Process(ProcessError::NoUser { .. }) => Self::Usage,
             ServeError::Start(_) | ServeError::Process(_) | ServeError::Signals(_) => Self::Failed,
         }

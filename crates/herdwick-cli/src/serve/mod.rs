@@ -7,6 +7,7 @@ mod extended;
 mod file;
 mod listen;
 mod log;
+mod offload;
 mod paths;
 mod process;
 mod reload;
@@ -16,8 +17,8 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use herdwick_providers::{Fabric, Verbs};
 use herdwick_server::{
-    Address, Config, FabricStatus, Interface, Leases, Listen, ListenOptions, Offers, Protocol,
-    Restart, SaslUsers, Server, ShutdownHook, Tls, Udp,
+    Address, Config, Engine, FabricStatus, Interface, Leases, Listen, ListenOptions, Offers,
+    Protocol, Restart, SaslUsers, Server, ShutdownHook, Tls, Udp,
 };
 use sd_notify::NotifyState;
 use signal_hook::{
@@ -301,7 +302,16 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         None => Listen::Tcp(interfaces(args)?),
     };
     let mut config = Config {
-        engine: args.engine,
+        engine: match args.secondary {
+            true => Engine::Clover,
+            false => args.engine,
+        },
+        secondary: if args.secondary {
+            offload::secret(args)?
+        } else {
+            None
+        },
+        offload: offload::offload(args)?,
         growth: args.growth(),
         listen,
         memory_bytes: args.memory.saturating_mul(1 << 20),

@@ -15,7 +15,11 @@ pub(super) fn check(args: &ServeArgs, config: Option<&Path>) -> Result<(), Serve
         ("-P", args.pid_file.as_deref()),
         ("--roce-pcap", args.roce_pcap.as_deref()),
     ];
-    let read = [("-Y", args.auth.as_deref()), ("--config", config)];
+    let read = [
+        ("-Y", args.auth.as_deref()),
+        ("--offload-secret", args.offload_secret.as_deref()),
+        ("--config", config),
+    ];
     let of_tls = extended::tls(&args.extended).filter_map(TlsOption::path);
     let given = |(flag, path): (_, Option<&Path>)| Some((flag, resolved(path?)));
     let written: Vec<_> = written.into_iter().filter_map(given).collect();

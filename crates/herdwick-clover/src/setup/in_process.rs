@@ -7,7 +7,7 @@ use herdwick_fabric::{Device, PdId, PdTicket, Port};
 
 use super::{
     Accepts, ClientEnd, ClientOptions, Grant, Invitation, NodeAccept, NodeClientId, NodeEnd,
-    NodeGrant, OptionsError, Secret, ServerEnd, ServerOptions, SetupError,
+    NodeGrant, OptionsError, Right, Secret, ServerEnd, ServerOptions, SetupError,
 };
 use crate::ClientId;
 
@@ -70,22 +70,23 @@ impl<D: Device> Hosts<D> {
         device: D,
         options: &ClientOptions,
     ) -> Result<(ClientEnd<D>, Joined), SetupError> {
-        let (joined, invitation) = self.admit()?;
+        let (joined, invitation) = self.admit(Right::Write)?;
         let (end, accepts) = ClientEnd::join(device, invitation, options)?;
         self.connect(&joined, &accepts)?;
         Ok((end, joined))
     }
 
-    /// Makes the objects for a client, which may write, at the metadata server and at each data node.
+    /// Makes the objects for a client at the metadata server and at each data node.
     ///
     /// # Errors
     /// [`SetupError`]; nothing of the client is left, but what a provider refuses to destroy.
-    pub fn admit(&mut self) -> Result<(Joined, Invitation), SetupError> {
+    pub fn admit(&mut self, right: Right) -> Result<(Joined, Invitation), SetupError> {
         let Self {
             nodes,
             server,
             secret,
         } = self;
+        let secret = (right == Right::Write).then_some(&*secret);
         let (id, server) = invite(server, secret)?;
         let mut joined = Joined {
             server: id,
@@ -183,13 +184,13 @@ impl<D: Device> Hosts<D> {
 /// Makes a domain at the metadata server, and the client's objects in it.
 fn invite<D: Device>(
     server: &mut ServerEnd<D>,
-    secret: &Secret,
+    secret: Option<&Secret>,
 ) -> Result<(ClientId, (PdTicket, Grant)), SetupError> {
     let room = ServerEnd::<D>::pd_room();
     let pd = server.device.create_pd_for(&mut server.port, &room)?;
     let mut make = || {
         let ticket = server.device.export_pd(&mut server.port, pd)?;
-        let (id, grant) = server.admit(pd, Some(secret))?;
+        let (id, grant) = server.admit(pd, secret)?;
         Ok((id, (ticket, grant)))
     };
     let made = make();
@@ -202,13 +203,13 @@ fn invite<D: Device>(
 /// Makes a domain at a data node, and the party's objects in it.
 fn invite_to_node<D: Device>(
     node: &mut NodeEnd<D>,
-    secret: &Secret,
+    secret: Option<&Secret>,
 ) -> Result<(NodeClientId, (PdTicket, NodeGrant)), SetupError> {
     let room = NodeEnd::<D>::pd_room();
     let pd = node.device.create_pd_for(&mut node.port, &room)?;
     let mut make = || {
         let ticket = node.device.export_pd(&mut node.port, pd)?;
-        let (id, grant) = node.admit(pd, Some(secret))?;
+        let (id, grant) = node.admit(pd, secret)?;
         Ok((id, (ticket, grant)))
     };
     let made = make();
@@ -243,7 +244,7 @@ fn enter<D: Device>(
 ) -> Result<Entered, SetupError> {
     let (mut ids, mut grants) = (Vec::new(), Vec::new());
     for node in nodes {
-        let (id, (ticket, grant)) = invite_to_node(node, secret)?;
+        let (id, (ticket, grant)) = invite_to_node(node, Some(secret))?;
         ids.push(id);
         grants.push((device.import_pd(port, ticket)?, grant));
     }

@@ -8,6 +8,7 @@ use herdwick_fabric::{
     PortLimits, QpId, RegionId, Remote, Scope, SharedMemory, Sharing,
 };
 use herdwick_mem::{Span, Words};
+use siphasher::sip::SipHasher24;
 
 use super::{CLIENTS_MAX, OptionsError, SetupError, check, endpoint_of, rc};
 use crate::layout::{Geometry, MEMBER_WORD, Membership, STORE_WORD};
@@ -21,6 +22,21 @@ impl Secret {
     fn is(&self, other: &Self) -> bool {
         let pairs = self.0.iter().zip(other.0);
         pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+
+    /// Returns the proof that its holder knows the secret, in answer to 128 bits that are drawn anew each time:
+    /// so the secret itself is never sent. It goes in the two numbers of a claim that mean nothing to Clover.
+    #[must_use]
+    pub fn proof(&self, challenge: &[u8; 16]) -> [u32; 2] {
+        let mac = SipHasher24::new_with_key(&self.0).hash(challenge);
+        [mac as u32, (mac >> 32) as u32]
+    }
+
+    /// Returns whether `proof` is that for `challenge`.
+    #[must_use]
+    pub fn is_proved(&self, challenge: &[u8; 16], proof: [u32; 2]) -> bool {
+        let due = self.proof(challenge);
+        (due[0] ^ proof[0]) | (due[1] ^ proof[1]) == 0
     }
 
     /// Returns what a party may do that shows this secret, or none.

@@ -4,6 +4,7 @@
 use std::{
     fmt::Write as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use herdwick_request::HashKey;
@@ -85,8 +86,19 @@ pub struct Offer {
     pub engine: Option<String>,
     /// Whether a claim may ask to read the stores.
     pub one_sided: bool,
+    /// The store that clients may read besides the server.
+    pub secondary: Option<SecondaryOffer>,
     /// The fabrics that both ends can use.
     pub fabrics: Vec<FabricOffer>,
+}
+
+/// A store that clients read by themselves, while the server's replies allow it (docs/hkvs.md).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecondaryOffer {
+    /// Its memcached port, `HOST:PORT`.
+    pub address: String,
+    /// For how long a reply allows it, counted from when its request was sent; whole milliseconds.
+    pub lease: Duration,
 }
 
 /// How a fabric appears in the two lines. Providers have their own; this module knows none. These words
@@ -229,6 +241,10 @@ impl Offer {
         if self.one_sided {
             line.push_str(" one-sided=reads");
         }
+        if let Some(SecondaryOffer { address, lease }) = &self.secondary {
+            let lease = lease.as_millis();
+            let _ = write!(line, " secondary={address} secondary-lease={lease}");
+        }
         for fabric in &self.fabrics {
             fabric.append_to(&mut line);
         }
@@ -272,6 +288,7 @@ impl Offer {
             path: path(field("path"), "path")?,
             engine: field("engine").map(str::to_owned),
             one_sided: field("one-sided") == Some("reads"),
+            secondary: secondary(field("secondary"), field("secondary-lease")),
             fabrics: known
                 .iter()
                 .filter_map(|words| FabricOffer::parse(words, field).transpose())
@@ -328,6 +345,13 @@ impl FabricOffer {
             attribute: attribute.map(|(_, word)| word),
         }))
     }
+}
+
+/// Returns the secondary store; one without a lease cannot be used.
+fn secondary(address: Option<&str>, lease: Option<&str>) -> Option<SecondaryOffer> {
+    let (address, lease) = (address?.to_owned(), lease?.parse::<u32>().ok()?);
+    let lease = Duration::from_millis(lease.into());
+    Some(SecondaryOffer { address, lease })
 }
 
 fn path(text: Option<&str>, name: &'static str) -> Result<RequestPath, LineError> {
@@ -429,6 +453,7 @@ mod tests {
             path: RequestPath::UdSend,
             engine: None,
             one_sided: false,
+            secondary: None,
             fabrics: KNOWN
                 .iter()
                 .zip(7..)
@@ -460,6 +485,17 @@ mod tests {
             ..offer()
         };
         assert_eq!(parse(&other.to_line()), Ok(other));
+        let lease = Duration::from_millis(250);
+        let address = "[::1]:11212".to_owned();
+        let with = Offer {
+            secondary: Some(SecondaryOffer { address, lease }),
+            ..offer()
+        };
+        let line = with.to_line();
+        assert!(line.contains(" secondary=[::1]:11212 secondary-lease=250 "));
+        assert_eq!(parse(&line), Ok(with));
+        let without = parse(&line.replace("lease=250", "lease=x")).unwrap();
+        assert_eq!(without.secondary, None);
     }
 
     #[test]

@@ -141,12 +141,14 @@ impl Replies {
         let status = ReplyStatus::from(reply.status);
         self.lens[i] = match &reply.item {
             Some(item) => {
-                small[0] = ReplyHead::with(status, job.epoch, item).0;
+                small[0] = ReplyHead::with(status, job.epoch, item)
+                    .marked(reply.marks)
+                    .0;
                 small[1] = item.version;
                 REPLY_HEAD_BYTES as u32
             }
             None => {
-                small[0] = ReplyHead::bare(status, job.epoch).0;
+                small[0] = ReplyHead::bare(status, job.epoch).marked(reply.marks).0;
                 8
             }
         };

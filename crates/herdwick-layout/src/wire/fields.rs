@@ -118,7 +118,7 @@ pub const BITS: Field = Field::new(
     "bits",
     1,
     1,
-    "bit 0 reserved, bit 1 won, bit 2 stale, bit 3 win_sent, bits 6 and 7: how many words of the message count",
+    "bit 0 replicated, bit 1 won, bit 2 stale, bit 3 win_sent, bit 4 leased, bits 6 and 7: how many words of the message count",
 );
 /// The request's epoch, echoed.
 pub const REPLY_EPOCH: Field = Field::new("reply_epoch", 2, 2, "the request's epoch");

@@ -1,11 +1,13 @@
 //! The head of a reply and its immediate: status, bits, epoch and client flags in one word.
 
-use herdwick_request::{Item, Status};
+use herdwick_request::{Item, Marks, Status};
 
 use super::{BITS, Epoch, FLAGS, IMM_SEQUENCE, IMM_WORKER, REPLY_EPOCH, Sequence};
 
 const BITS_SHIFT: u32 = BITS.shift_in(0);
 const EPOCH_SHIFT: u32 = REPLY_EPOCH.shift_in(0);
+/// Bit that allows reads of the secondary store.
+const LEASED_BIT: u32 = 4;
 /// Lower one of the two bits that count words.
 const WORDS_BIT: u32 = 6;
 const FLAGS_SHIFT: u32 = FLAGS.shift_in(0);
@@ -104,6 +106,24 @@ impl ReplyHead {
             u64::from(item.won) << 1 | u64::from(item.stale) << 2 | u64::from(item.win_sent) << 3;
         let flags = u64::from(item.flags) << FLAGS_SHIFT;
         Self(Self::bare(status, epoch).0 | bits << BITS_SHIFT | flags)
+    }
+
+    /// Returns the same head with what it tells of the secondary store.
+    #[inline]
+    #[must_use]
+    pub fn marked(self, marks: Marks) -> Self {
+        let bits = u64::from(marks.replicated) | u64::from(marks.leased) << LEASED_BIT;
+        Self(self.0 | bits << BITS_SHIFT)
+    }
+
+    /// What it tells of the secondary store.
+    #[inline]
+    #[must_use]
+    pub const fn marks(self) -> Marks {
+        Marks {
+            replicated: self.bit(0),
+            leased: self.bit(LEASED_BIT),
+        }
     }
 
     /// Returns the same head with another status.

@@ -1,14 +1,16 @@
 //! The engine Clover (`docs/clover.md`): a data node and the metadata server, on one fabric, as a front end
 //! of the only worker. It executes the lease manager's orders; clients read and write the data node's memory
-//! themselves.
+//! themselves. Of a secondary store (`docs/hkvs.md`) one client may write, the server that it is a part of.
 
 mod counters;
+mod secondary;
 mod split;
 
 use std::{collections::HashMap, io, net::IpAddr, os::fd::AsRawFd, time::Duration};
 
 use herdwick_clover::{
-    Accepts, Hosts, Joined, NodeEnd, NodeOptions, OptionsError, Secret, ServerOptions, SetupError,
+    Accepts, Hosts, Joined, NodeEnd, NodeOptions, OptionsError, Right, Secret, ServerOptions,
+    SetupError,
 };
 use herdwick_fabric::{ConnectError, Device, Port};
 use herdwick_herd::hello::{Parts, Refusal};
@@ -25,6 +27,7 @@ use crate::{
     settings::error::StartError,
 };
 pub(crate) use counters::CloverCounters;
+use secondary::{Admission, Secondary};
 pub(crate) use split::{STORE_BYTES, geometry, lease_bytes};
 
 /// Longest sleep while there are clients: leases run out, and keys are examined in turn.
@@ -42,13 +45,16 @@ pub(crate) struct CloverConfig {
     pub(crate) hash_key: HashKey,
     /// What the data node asks for before a client may write, which this process alone knows.
     pub(crate) secret: Secret,
+    /// What the client has to prove to know that may write; `None`: every client may.
+    pub(crate) secondary: Option<Secret>,
     /// The worker's end of the lease manager's channels.
     pub(crate) end: WorkerEnd,
 }
 
 /// The front end of the worker of a server whose engine is Clover.
 pub(crate) struct CloverFront {
-    hosts: Hosts<AnyDevice>,
+    /// `None`: those of an earlier primary are closed, and new ones could not be opened.
+    hosts: Option<Hosts<AnyDevice>>,
     /// Whether every pass needs the time: the fabric has timers.
     has_timers: bool,
     leases: HashMap<LeaseId, HeldClient>,
@@ -57,6 +63,49 @@ pub(crate) struct CloverFront {
     found: Option<LeaseOrder>,
     now: Duration,
     counters: CloverCounters,
+    /// Who may write, if not every client.
+    secondary: Option<Secondary>,
+    parts: HostParts,
+    /// Where event sources are registered.
+    tokens: Option<Tokens>,
+    /// The counters of hosts that were closed.
+    past: Vec<(&'static str, u64)>,
+}
+
+/// What data node and metadata server are opened with, each time.
+struct HostParts {
+    device: AnyDevice,
+    bytes: usize,
+    clients_max: usize,
+    hash_key: HashKey,
+    secret: Secret,
+    timer: ServerClock,
+}
+
+impl HostParts {
+    /// Opens an empty data node and its metadata server.
+    fn open(&self) -> Result<Hosts<AnyDevice>, StartError> {
+        let failed = |error: SetupError| StartError::Clover(error.to_string());
+        let beside = self.device.beside();
+        let beside = beside.map_err(|error| StartError::Clover(error.to_string()))?;
+        let Some(geometry) = geometry(self.bytes) else {
+            return Err(StartError::Clover(
+                "there is too little memory (-m)".to_owned(),
+            ));
+        };
+        let secret = self.secret;
+        let options = NodeOptions {
+            geometry,
+            clients: self.clients_max + 1,
+            secret,
+        };
+        let node = NodeEnd::open(self.device.clone(), options).map_err(failed)?;
+        let options = ServerOptions::new(self.clients_max, self.hash_key);
+        let devices = (self.device.clone(), beside);
+        let mut hosts = Hosts::open(vec![node], devices, &options, secret).map_err(failed)?;
+        begin(&mut hosts, self.timer)?;
+        Ok(hosts)
+    }
 }
 
 /// A client between its grant and its revocation.
@@ -75,43 +124,36 @@ impl CloverFront {
         config: CloverConfig,
         timer: ServerClock,
     ) -> Result<Self, StartError> {
-        let failed = |error: SetupError| StartError::Clover(error.to_string());
-        let beside = device.beside();
-        let beside = beside.map_err(|error| StartError::Clover(error.to_string()))?;
-        let Some(geometry) = geometry(config.bytes) else {
-            return Err(StartError::Clover(
-                "there is too little memory (-m)".to_owned(),
-            ));
+        let parts = HostParts {
+            device: device.clone(),
+            bytes: config.bytes,
+            clients_max: config.clients_max,
+            hash_key: config.hash_key,
+            secret: config.secret,
+            timer,
         };
-        let secret = config.secret;
-        let options = NodeOptions {
-            geometry,
-            clients: config.clients_max + 1,
-            secret,
-        };
-        let node = NodeEnd::open(device.clone(), options).map_err(failed)?;
-        let options = ServerOptions::new(config.clients_max, config.hash_key);
-        let devices = (device.clone(), beside);
-        let mut hosts = Hosts::open(vec![node], devices, &options, secret).map_err(failed)?;
-        begin(&mut hosts, timer)?;
         Ok(Self {
-            hosts,
+            hosts: Some(parts.open()?),
             has_timers: !device.capabilities().lossless,
             leases: HashMap::new(),
             end: config.end,
             found: None,
             now: timer.now(),
             counters: CloverCounters::default(),
+            secondary: config.secondary.map(Secondary::new),
+            parts,
+            tokens: None,
+            past: Vec::new(),
         })
     }
 
     /// Carries out one order of the lease manager, if there is one.
-    fn take_order(&mut self) -> bool {
+    fn take_order(&mut self, registry: &Registry) -> bool {
         let Some(order) = self.next_order() else {
             return false;
         };
         let answer = match order {
-            LeaseOrder::Grant(id, terms) => self.grant(id, terms),
+            LeaseOrder::Grant(id, terms) => self.grant(id, terms, registry),
             LeaseOrder::ConnectParts(id, parts) => {
                 LeaseAnswer::Connected(id, self.connect(id, &parts))
             }
@@ -138,8 +180,10 @@ impl CloverFront {
         let _ = self.end.manager.wake();
     }
 
-    fn grant(&mut self, id: LeaseId, terms: Terms) -> LeaseAnswer {
-        let Ok((joined, invitation)) = self.hosts.admit() else {
+    fn grant(&mut self, id: LeaseId, terms: Terms, registry: &Registry) -> LeaseAnswer {
+        let right = self.admits(id, &terms, registry);
+        let admitted = right.and_then(|right| self.hosts.as_mut()?.admit(right).ok());
+        let Some((joined, invitation)) = admitted else {
             return LeaseAnswer::Granted(id, None);
         };
         let client = HeldClient {
@@ -151,14 +195,63 @@ impl CloverFront {
         LeaseAnswer::GrantedParts(id, invitation.into_parts())
     }
 
+    /// Returns what a client may do; `None`: it has to come again.
+    fn admits(&mut self, id: LeaseId, terms: &Terms, registry: &Registry) -> Option<Right> {
+        let is_empty = self.leases.is_empty();
+        let Some(secondary) = &mut self.secondary else {
+            return Some(Right::Write);
+        };
+        match secondary.admit(id, &terms.claim, is_empty) {
+            Admission::Admit(right) => Some(right),
+            Admission::Later => {
+                self.report_all();
+                None
+            }
+            Admission::Begin if self.reopen(registry) => Some(Right::Write),
+            Admission::Begin => {
+                if let Some(secondary) = &mut self.secondary {
+                    secondary.ended(id);
+                }
+                None
+            }
+        }
+    }
+
+    /// Reports to the lease manager that all sessions are over.
+    fn report_all(&mut self) {
+        let held = self.leases.iter_mut();
+        let told = held.filter_map(|(id, client)| {
+            let before = std::mem::replace(&mut client.reported, true);
+            (!before).then_some(*id)
+        });
+        let ids: Vec<LeaseId> = told.collect();
+        for id in ids {
+            self.tell(LeaseAnswer::Lost(id));
+        }
+    }
+
+    /// Begins with empty memory, which no client has any more. Returns whether that was possible.
+    fn reopen(&mut self, registry: &Registry) -> bool {
+        let past = self.counts();
+        self.counters = CloverCounters::default();
+        // First the old ones go: there is memory for one store.
+        self.hosts = None;
+        self.past = past;
+        self.hosts = self.parts.open().ok();
+        let tokens = self.tokens;
+        let registered = tokens.is_none_or(|tokens| self.register(registry, tokens).is_ok());
+        self.hosts.is_some() && registered
+    }
+
     fn connect(&mut self, id: LeaseId, parts: &Parts) -> Result<(), Refusal> {
         let client = self.leases.get(&id).ok_or(Refusal::Memory)?;
         let parts: Vec<&[u8]> = parts.0.iter().map(|part| &part.blob[..]).collect();
         let accepts = Accepts::of_parts(&parts).map_err(|_| Refusal::Malformed)?;
-        if !self.hosts.is_at(&client.joined, &accepts, client.host) {
+        let hosts = self.hosts.as_mut().ok_or(Refusal::Memory)?;
+        if !hosts.is_at(&client.joined, &accepts, client.host) {
             return Err(Refusal::Malformed);
         }
-        let connected = self.hosts.connect(&client.joined, &accepts);
+        let connected = hosts.connect(&client.joined, &accepts);
         connected.map_err(|error| match error {
             SetupError::Connect(ConnectError::Endpoint(_) | ConnectError::Transport(_))
             | SetupError::Refused(OptionsError::NotAllNodes) => Refusal::Malformed,
@@ -169,16 +262,23 @@ impl CloverFront {
     /// Ends a session: at the data node first, so that what the client held finds another use.
     fn revoke(&mut self, id: LeaseId) {
         if let Some(client) = self.leases.remove(&id)
-            && self.hosts.remove(&client.joined).is_err()
+            && let Some(hosts) = &mut self.hosts
+            && hosts.remove(&client.joined).is_err()
         {
             // The client may reach the memory still, so what it held finds no other use.
             self.counters.clover_clients_unreleased += 1;
+        }
+        if let Some(secondary) = &mut self.secondary
+            && secondary.ended(id)
+        {
+            self.report_all();
         }
     }
 
     /// Reports to the lease manager a client that has not called in time, or whose connection failed.
     fn report_lapsed(&mut self) {
-        let Some(lapsed) = self.hosts.server.lapsed() else {
+        let lapsed = self.hosts.as_ref().and_then(|hosts| hosts.server.lapsed());
+        let Some(lapsed) = lapsed else {
             return;
         };
         let mut clients = self.leases.iter_mut();
@@ -212,7 +312,9 @@ fn begin(hosts: &mut Hosts<AnyDevice>, timer: ServerClock) -> Result<(), StartEr
 
 impl Front for CloverFront {
     fn register(&mut self, registry: &Registry, tokens: Tokens) -> io::Result<()> {
-        for (local, fd) in self.hosts.wait_fds().enumerate() {
+        self.tokens = Some(tokens);
+        let fds = self.hosts.iter().flat_map(Hosts::wait_fds);
+        for (local, fd) in fds.enumerate() {
             let mut source = SourceFd(&fd.as_raw_fd());
             registry.register(&mut source, tokens.token(local), Interest::READABLE)?;
         }
@@ -225,12 +327,15 @@ impl Front for CloverFront {
         let mut ordered = false;
         self.now = pass.start.now;
         if pass.whole {
-            ordered = self.take_order();
+            ordered = self.take_order(pass.registry);
             *pass.goes_on |= ordered;
             self.report_lapsed();
         }
-        let calls = self.hosts.pass(self.now);
-        if ordered || calls > 0 || !self.hosts.server.server().is_idle() {
+        let is_busy = self
+            .hosts
+            .as_mut()
+            .is_some_and(|hosts| hosts.pass(self.now) > 0 || !hosts.server.server().is_idle());
+        if ordered || is_busy {
             Activity::Busy
         } else {
             Activity::Idle
@@ -247,11 +352,12 @@ impl Front for CloverFront {
 
     fn arm(&mut self) -> bool {
         self.found = self.next_order();
-        self.found.is_none() && self.hosts.arm(self.now)
+        let now = self.now;
+        self.found.is_none() && self.hosts.as_mut().is_none_or(|hosts| hosts.arm(now))
     }
 
     fn disarm(&mut self) {
-        self.hosts.disarm();
+        self.hosts.iter_mut().for_each(Hosts::disarm);
     }
 
     fn drain(&mut self) {}
@@ -265,17 +371,23 @@ impl Front for CloverFront {
     }
 
     fn transport(&self) -> &'static str {
-        self.hosts.server.device.fabric().name()
+        self.parts.device.fabric().name()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let server = &self.hosts.server;
+        let Some(hosts) = &self.hosts else {
+            return self.past.clone();
+        };
+        let server = &hosts.server;
         let own = self.counters.with(&server.server().counters());
         let mut counts: Vec<_> = own.iter().collect();
-        let nodes = self.hosts.nodes.iter().map(|node| &node.port);
+        let nodes = hosts.nodes.iter().map(|node| &node.port);
         for port in nodes.chain([&server.port]) {
             counts.extend(port.drops());
             counts.extend(port.connection_counts());
+        }
+        for ((_, count), (_, past)) in counts.iter_mut().zip(&self.past) {
+            *count += past;
         }
         counts
     }

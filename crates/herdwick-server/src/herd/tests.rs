@@ -41,6 +41,12 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
         path: RequestPath::UcWrite,
         reads: false,
         host: None,
+        claim: herdwick_herd::hello::Claim {
+            token: herdwick_herd::hello::Token([0; 16]),
+            window: 8,
+            reply_bytes_max: 4096,
+            reads: false,
+        },
     };
     for id in 0..ORDERS {
         to_front

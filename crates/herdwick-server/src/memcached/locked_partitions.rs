@@ -113,7 +113,7 @@ mod tests {
         };
         let journal = |_| Journal::new(Arc::default()).0;
         let stores = (0..count).map(store).collect();
-        Partitions::new(stores, (0..count).map(journal).collect(), 0)
+        Partitions::new(stores, (0..count).map(journal).collect(), 0, Vec::new())
     }
 
     /// A run of every partition holds each of them only until its own part is executed.

@@ -75,7 +75,7 @@ impl Fixture {
         Self {
             front: MemcachedFront::new(context(), hello(), owners, taken, writer, permits),
             intake,
-            partitions: Partitions::new(stores, journals.collect(), 0),
+            partitions: Partitions::new(stores, journals.collect(), 0, Vec::new()),
             cross_cores: cross_cores.try_into().ok().unwrap(),
             counters: WorkerCounters::default(),
             poll,
@@ -183,7 +183,14 @@ fn context() -> Arc<Context> {
     let opened = Opened::default();
     let credentials = Credentials::read(&config).unwrap();
     let limits = (WORKERS, memory);
-    let context = Context::new(&config, limits, &opened, credentials, None, START.clock);
+    let context = Context::new(
+        &config,
+        limits,
+        &opened,
+        credentials,
+        (None, None),
+        START.clock,
+    );
     Arc::new(context)
 }
 
@@ -195,6 +202,7 @@ fn hello() -> Arc<HelloResponder> {
         path: RequestPath::default(),
         engine: None,
         one_sided: false,
+        secondary: None,
         fabrics: Vec::new(),
     };
     Arc::new(HelloResponder::new(offer, None, None, ServerClock::start()))

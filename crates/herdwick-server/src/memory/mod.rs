@@ -4,6 +4,7 @@
 mod disk_space;
 pub(crate) mod file;
 pub(crate) mod fit_config;
+pub(crate) mod offload;
 pub(crate) mod recovery;
 pub(crate) mod split;
 pub(crate) mod stores;

@@ -1,11 +1,11 @@
 //! Divides the memory limit (`-m`) between partitions and leases; opens the lease socket; creates the lease
 //! service and the front ends of fabrics.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use herdwick_clover::{CLIENTS_MAX, Secret};
 use herdwick_fabric::SharedMemory;
-use herdwick_herd::ServerOptions;
+use herdwick_herd::{RequestPath, ServerOptions, hello::Offer};
 use herdwick_providers::Fabric;
 use herdwick_request::HashKey;
 
@@ -14,8 +14,9 @@ use crate::{
     herd::{
         HerdConfig,
         fabrics::{self, OpenFabrics, REPLY_BYTES_MAX},
-        lease::{LeaseConfig, LeaseListener, LeaseService, Offered, WorkerEnd},
+        lease::{HelloResponder, LeaseConfig, LeaseListener, LeaseService, Offered, WorkerEnd},
     },
+    memory::offload::secondary_offer,
     runtime::{front::Front, parking::WakeupFd, time::ServerClock},
     settings::{
         config::{Config, Engine, OneSidedReads},
@@ -33,6 +34,8 @@ pub(crate) struct LeaseBounds {
     /// Shortest time that a worker polls before it sleeps.
     spin: Duration,
     engine: Engine,
+    /// Of a secondary store.
+    secondary: Option<Secret>,
     /// Bytes of an engine that has no partitions.
     engine_bytes: usize,
     readers: OneSidedReads,
@@ -64,6 +67,7 @@ impl LeaseBounds {
                 reply_bytes: 0,
                 spin: config.spin,
                 engine: config.engine,
+                secondary: config.secondary,
                 engine_bytes: 0,
                 readers: OneSidedReads::Off,
             };
@@ -75,6 +79,7 @@ impl LeaseBounds {
             reply_bytes: fronts * ServerOptions::reply_memory(REPLY_BYTES_MAX),
             spin: config.spin,
             engine: config.engine,
+            secondary: config.secondary,
             engine_bytes: 0,
             readers: config.one_sided_reads,
         }
@@ -129,6 +134,7 @@ impl LeaseBounds {
                 clients_max: self.clients_max.clamp(1, CLIENTS_MAX),
                 hash_key,
                 secret: Secret(random_bytes()?),
+                secondary: self.secondary,
                 end,
             };
             let front = CloverFront::open(device, config, timer)?;
@@ -180,6 +186,27 @@ pub(crate) fn lease_socket(
     }
 }
 
+/// Creates what answers hellos.
+pub(crate) fn hello(
+    config: &Config,
+    (workers, hash_key): (usize, HashKey),
+    service: Option<&mut LeaseService>,
+    timer: ServerClock,
+) -> Arc<HelloResponder> {
+    let offer = Offer {
+        workers,
+        hash_key,
+        item_bytes_max: config.item_bytes_max,
+        path: RequestPath::default(),
+        engine: config.engine.word().map(str::to_owned),
+        one_sided: config.one_sided_reads != OneSidedReads::Off,
+        secondary: secondary_offer(config),
+        fabrics: Vec::new(),
+    };
+    let path = config.request_path;
+    Arc::new(HelloResponder::new(offer, path, service, timer))
+}
+
 /// Returns the largest reply over `fabric`; a datagram of the fabric may hold less than
 /// [`REPLY_BYTES_MAX`].
 fn reply_bytes_max(fabric: Fabric, fabrics: &[Offered]) -> u32 {
@@ -199,8 +226,10 @@ pub(super) fn random_bytes() -> Result<[u8; 16], StartError> {
 /// Returns the bytes of each partition for a memory of `memory_bytes`.
 pub(crate) fn partition_bytes(config: &Config, workers: usize, memory_bytes: usize) -> usize {
     let left = LeaseBounds::within(config, memory_bytes).left(memory_bytes, workers);
+    let offload = config.offload.as_ref();
+    let offload = offload.map_or(0, |offload| offload.worker_bytes(workers));
     match config.engine {
-        Engine::Herd | Engine::Slab => left / workers,
+        Engine::Herd | Engine::Slab => (left / workers).saturating_sub(offload),
         Engine::Clover => left.min(clover::STORE_BYTES),
     }
 }

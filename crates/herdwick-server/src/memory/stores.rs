@@ -9,6 +9,7 @@ use herdwick_request::{HashKey, Second};
 use crate::{
     memory::{
         file::{MemoryFile, Parts},
+        offload::OffloadParts,
         recovery::Restart,
         split::{partition_bytes, random_bytes},
     },
@@ -32,6 +33,8 @@ pub(crate) struct Stores {
     pub(crate) lasting: Option<(MemoryFile, Restart)>,
     /// The memory of each store, where clients read it.
     pub(crate) published: Vec<SharedMemory>,
+    /// The replication of popular keys.
+    pub(crate) offload: OffloadParts,
 }
 
 impl Stores {
@@ -47,6 +50,7 @@ pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartErr
     if config.lossless {
         stores.stores.iter_mut().for_each(Store::evict_nothing);
     }
+    stores.offload = OffloadParts::open(config, workers, (stores.hash_key, stores.timer))?;
     Ok(stores)
 }
 
@@ -76,6 +80,7 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
         timer: ServerClock::start(),
         lasting: None,
         published: Vec::new(),
+        offload: OffloadParts::default(),
     })
 }
 
@@ -96,6 +101,7 @@ fn published_stores(workers: usize, config: &StoreConfig) -> Result<Stores, Star
         timer,
         lasting: None,
         published: memories,
+        offload: OffloadParts::default(),
     })
 }
 
@@ -138,6 +144,7 @@ fn lasting_stores(
         timer,
         lasting: Some((file, restart)),
         published: Vec::new(),
+        offload: OffloadParts::default(),
     })
 }
 

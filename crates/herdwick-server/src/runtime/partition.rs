@@ -3,13 +3,17 @@
 
 use std::{collections::BTreeMap, os::fd::RawFd, time::Duration};
 
+use herdwick_hkvs::TrackerCounters;
 use herdwick_mica::Hashes;
 use herdwick_request::{
     Clock, Execute, Get, Op, ReadReport, Reply, Request, Second, Sink, Staged, Status,
 };
 
 use crate::{
-    runtime::store::Store,
+    runtime::{
+        offload::{Marking, OffloadPart},
+        store::Store,
+    },
     telemetry::{
         hot::HotKeys,
         prefixes::Prefixes,
@@ -46,6 +50,8 @@ pub(crate) struct Partition {
     clock: Clock,
     /// The bytes that the memory limit of that pass left unused.
     unused: usize,
+    /// The replication of popular keys, if there is a secondary store.
+    offload: Option<Box<OffloadPart>>,
 }
 
 /// The clock and the memory limit that a pass sets in the partitions that it uses.
@@ -63,8 +69,14 @@ pub(crate) struct PassStart {
 pub(crate) const NOBODY: RawFd = -1;
 
 impl Partition {
-    pub(crate) fn new(store: Store, journal: Journal, hot: HotKeys) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        journal: Journal,
+        hot: HotKeys,
+        offload: Option<Box<OffloadPart>>,
+    ) -> Self {
         Self {
+            offload,
             store,
             prefixes: None,
             laid_by: None,
@@ -150,6 +162,9 @@ impl Partition {
         self.store.reset_counters();
         (self.journal.written, self.journal.dropped) = (0, 0);
         self.laid_by = None;
+        if let Some(offload) = &mut self.offload {
+            offload.reset();
+        }
         if let Some(prefixes) = &mut self.prefixes {
             **prefixes = Prefixes::default();
         }
@@ -190,12 +205,67 @@ impl Partition {
         callers: impl Fn(usize) -> RawFd,
         sink: &mut impl Sink,
     ) {
+        match &self.offload {
+            None => self.execute_plain(clock, batch, hashes, callers, sink),
+            Some(_) => self.execute_marked(clock, batch, hashes, callers, sink),
+        }
+    }
+
+    /// As [`Partition::execute_hashed`], while popular keys are replicated.
+    #[inline(never)]
+    fn execute_marked(
+        &mut self,
+        clock: Clock,
+        batch: &[Request<'_>],
+        hashes: Hashes,
+        callers: impl Fn(usize) -> RawFd,
+        sink: &mut impl Sink,
+    ) {
+        let Some(mut part) = self.offload.take() else {
+            return;
+        };
+        part.begin(batch);
+        let second = clock.second;
+        let mut marking = Marking {
+            part: &mut part,
+            batch,
+            second,
+            sink,
+        };
+        self.execute_plain(clock, batch, hashes, callers, &mut marking);
+        part.end();
+        self.offload = Some(part);
+    }
+
+    #[inline]
+    fn execute_plain(
+        &mut self,
+        clock: Clock,
+        batch: &[Request<'_>],
+        hashes: Hashes,
+        callers: impl Fn(usize) -> RawFd,
+        sink: &mut impl Sink,
+    ) {
         self.hot.see(clock, batch);
         if self.prefixes.is_none() && !self.journal.wants(topic::OF_REQUESTS | topic::EVICTIONS) {
             self.store.execute_hashed(clock, batch, hashes, sink);
         } else {
             self.execute_watched(clock, batch, callers, sink);
         }
+    }
+
+    /// Removes all items at second `at`, or at once if it has come; 0: not as ordered before.
+    pub(crate) fn flush(&mut self, now: Second, at: Second) {
+        self.store.flush(now, at);
+        if let Some(offload) = &mut self.offload {
+            offload.flush(now, at);
+        }
+    }
+
+    /// Returns the counters of the replication of popular keys.
+    pub(crate) fn offload_counters(&self) -> TrackerCounters {
+        let offload = self.offload.as_ref();
+        offload.map_or_else(TrackerCounters::default, |offload| offload.counters())
     }
 
     /// Looks up the item of a request without marking it accessed, and without winning the right to
@@ -416,7 +486,7 @@ mod tests {
         })
         .unwrap();
         let (journal, _) = Journal::new(Arc::default());
-        Partition::new(store, journal, HotKeys::new(0))
+        Partition::new(store, journal, HotKeys::new(0), None)
     }
 
     fn start(milliseconds: u64, second: u32, unused: usize) -> PassStart {

@@ -17,6 +17,7 @@ use std::{
 
 use crate::{
     runtime::{
+        offload::OffloadPart,
         partition::{Partition, PassStart},
         store::Store,
     },
@@ -33,10 +34,20 @@ pub(crate) struct Partitions {
 }
 
 impl Partitions {
-    /// Creates the partitions of these stores, each of which tracks `hot_keys` keys.
-    pub(crate) fn new(stores: Vec<Store>, journals: Vec<Journal>, hot_keys: usize) -> Self {
-        let parts = stores.into_iter().zip(journals);
-        let partition = |(store, journal)| Partition::new(store, journal, HotKeys::new(hot_keys));
+    /// Creates the partitions of these stores, each of which tracks `hot_keys` keys, and replicates popular
+    /// ones if there is a part of `offload` for it.
+    pub(crate) fn new(
+        stores: Vec<Store>,
+        journals: Vec<Journal>,
+        hot_keys: usize,
+        offload: Vec<OffloadPart>,
+    ) -> Self {
+        let offload = offload.into_iter().map(|part| Some(Box::new(part)));
+        let offload = offload.chain(std::iter::repeat_with(|| None));
+        let parts = stores.into_iter().zip(journals).zip(offload);
+        let partition = |((store, journal), offload)| {
+            Partition::new(store, journal, HotKeys::new(hot_keys), offload)
+        };
         Self {
             locks: parts.map(partition).map(Lock::new).collect(),
         }

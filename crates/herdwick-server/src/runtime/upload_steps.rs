@@ -177,7 +177,7 @@ mod tests {
             hash_key: HashKey([1, 2]),
         });
         let journal = Journal::new(Arc::default()).0;
-        Partition::new(store.unwrap(), journal, HotKeys::new(0))
+        Partition::new(store.unwrap(), journal, HotKeys::new(0), None)
     }
 
     fn unload(partition: &mut Partition, steps: &[UploadStep<'_>]) {

@@ -254,7 +254,7 @@ impl Worker {
             Order::Execute => self
                 .cross_core
                 .execute((peer, batch), partition, &mut self.counters),
-            Order::Flush(at) => partition.store.flush(clock.second, at),
+            Order::Flush(at) => partition.flush(clock.second, at),
             Order::Warp(warp) => {
                 self.timer.warp(warp, now);
                 partition.set_clock(now, self.timer.clock(now));
@@ -297,6 +297,7 @@ impl Worker {
             counters: self.counters,
             polling: self.polling,
             store: store.counters(),
+            offload: partition.offload_counters(),
             slots: store.slots() as u64,
             age: store.age(partition.clock().second),
             transports: Vec::new(),

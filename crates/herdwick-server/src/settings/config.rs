@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use super::{WORKERS_MAX, error::StartError, listen_address::Listen, pin::Pin, tls::Tls, udp::Udp};
+use super::{
+    WORKERS_MAX, error::StartError, listen_address::Listen, offload::Offload, pin::Pin, tls::Tls,
+    udp::Udp,
+};
+use herdwick_clover::Secret;
 use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
 use herdwick_memcache::binary::REQUEST;
 use herdwick_providers::{Fabric, ListenOptions, Wanted};
@@ -28,6 +32,9 @@ pub struct Config {
     pub engine: Engine,
     /// How the chunks of [`Engine::Slab`] grow from class to class.
     pub growth: Growth,
+    /// Of the engine Clover: only the client that knows this secret may store, the others may only read
+    /// (docs/hkvs.md); `None`: all may.
+    pub secondary: Option<Secret>,
     /// Where to listen.
     pub listen: Listen,
     /// Memory for items, their index and leases; that for items is split evenly over the workers.
@@ -92,6 +99,8 @@ pub struct Config {
     pub crawler: CrawlerConfig,
     /// The action of the command `shutdown` (memcached's `-A`); `None`: the command is refused.
     pub shutdown: Option<ShutdownHook>,
+    /// The secondary store that popular keys are replicated to; `None`: there is none.
+    pub offload: Option<Offload>,
 }
 
 /// The crawler that removes expired items on request (memcached's `lru_crawler`). The commands
@@ -312,6 +321,7 @@ impl Default for Config {
         Self {
             engine: Engine::default(),
             growth: Growth::default(),
+            secondary: None,
             listen: Listen::Tcp(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)).into()]),
             memory_bytes: 64 << 20,
             connections_max: 1024,
@@ -341,6 +351,7 @@ impl Default for Config {
             memory_file: None,
             crawler: CrawlerConfig::default(),
             shutdown: None,
+            offload: None,
         }
     }
 }
@@ -411,13 +422,20 @@ impl Config {
     /// Checks that the engine has what is configured. Returns the number of workers.
     fn settle_engine(&self, workers: usize) -> Result<usize, StartError> {
         let engine = match self.engine {
-            Engine::Herd => return Ok(workers),
-            Engine::Slab if self.memory_file.is_none() => return Ok(workers),
+            Engine::Herd => return self.settle_offload().map(|()| workers),
             Engine::Slab => {
-                return Err(StartError::EngineWithout {
-                    engine: "slab",
-                    what: "a memory file (-e)",
-                });
+                self.settle_offload()?;
+                let has_not = [
+                    (self.memory_file.is_some(), "a memory file (-e)"),
+                    (self.offload.is_some(), "a secondary store (--offload)"),
+                ];
+                return match has_not.into_iter().find(|(asked, _)| *asked) {
+                    Some((_, what)) => {
+                        let engine = "slab";
+                        Err(StartError::EngineWithout { engine, what })
+                    }
+                    None => Ok(workers),
+                };
             }
             Engine::Clover => "clover",
         };
@@ -432,11 +450,32 @@ impl Config {
                 "the binary protocol (-B)",
             ),
             (self.udp.is_some(), "memcached's protocol over UDP (-U)"),
+            (self.offload.is_some(), "a secondary store (--offload)"),
         ];
         match has_not.into_iter().find(|(asked, _)| *asked) {
             Some((_, what)) => Err(StartError::EngineWithout { engine, what }),
             None => Ok(1),
         }
+    }
+
+    /// Checks what is configured of a secondary store, for an engine that is none.
+    fn settle_offload(&self) -> Result<(), StartError> {
+        if self.secondary.is_some() {
+            return Err(StartError::SecondaryEngine);
+        }
+        let Some(offload) = &self.offload else {
+            return Ok(());
+        };
+        offload.settle()?;
+        if self.one_sided_reads != OneSidedReads::Off {
+            let other = "a secondary store (--offload)";
+            return Err(StartError::OneSided { other });
+        }
+        if self.fabrics() == 0 {
+            let what = "no fabric is offered, and only clients over one use it";
+            return Err(StartError::Offload { what });
+        }
+        Ok(())
     }
 
     /// Checks that each protocol that is spoken has the authentication that is configured.

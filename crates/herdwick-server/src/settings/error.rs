@@ -65,6 +65,15 @@ pub enum StartError {
         /// What they exclude.
         other: &'static str,
     },
+    /// A secondary store of the engine HERD.
+    #[error("a secondary store (--secondary) is of the engine clover: leave --engine herd out")]
+    SecondaryEngine,
+    /// Popular keys cannot be replicated so.
+    #[error("--offload: {what}")]
+    Offload {
+        /// What is wrong.
+        what: &'static str,
+    },
     /// The engine Clover without a fabric, or whose data node or metadata server cannot be made.
     #[error("cannot start the engine clover: {0}")]
     Clover(String),
@@ -180,6 +189,8 @@ impl StartError {
                 | Self::Pinned { .. }
                 | Self::PinnedTo { .. }
                 | Self::NoConnections
+                | Self::SecondaryEngine
+                | Self::Offload { .. }
                 | Self::UdpWithUsers
                 | Self::BinaryWithUsers
                 | Self::TextWithSasl

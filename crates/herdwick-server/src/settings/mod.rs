@@ -8,6 +8,7 @@ pub(crate) mod crawler;
 pub(crate) mod error;
 pub(crate) mod file_error;
 pub(crate) mod listen_address;
+pub(crate) mod offload;
 pub(crate) mod pin;
 pub(crate) mod tls;
 pub(crate) mod tuning;

@@ -3,6 +3,7 @@
 
 pub(crate) mod hot;
 pub(crate) mod leases;
+pub(crate) mod offload;
 pub(crate) mod prefixes;
 pub(crate) mod snapshot;
 pub(crate) mod stats;

@@ -6,13 +6,14 @@
 
 use std::cell::OnceCell;
 
+use herdwick_hkvs::TrackerCounters;
 use herdwick_mica::Counters;
 use herdwick_request::{Arith, Clock, Get, Op, Put, Reply, Status};
 
 use crate::{
     context::Context,
     net::tls::Certificates,
-    telemetry::{hot::HotKey, leases::LeaseCounters, stats::PollCounters},
+    telemetry::{hot::HotKey, leases::LeaseCounters, offload::OffloadView, stats::PollCounters},
 };
 
 pub(crate) use crate::telemetry::stats::WorkerCounters;
@@ -31,6 +32,7 @@ pub(crate) struct Snapshot {
     pub(crate) counters: WorkerCounters,
     pub(crate) polling: PollCounters,
     pub(crate) store: Counters,
+    pub(crate) offload: TrackerCounters,
     /// Slots of the store's index.
     pub(crate) slots: u64,
     /// As [`Store::age`](herdwick_mica::Store::age), in seconds.
@@ -138,6 +140,7 @@ impl Snapshot {
         self.counters += &other.counters;
         self.polling += &other.polling;
         self.store += other.store;
+        self.offload += &other.offload;
         self.slots += other.slots;
         self.age = self.age.max(other.age);
         self.hot.extend_from_slice(&other.hot);
@@ -190,6 +193,12 @@ impl<'a> StatsView<'a> {
     /// Returns the lease manager's counters, if there is one.
     pub(crate) fn leases(&self) -> Option<&'a LeaseCounters> {
         self.context.leases.as_deref()
+    }
+
+    /// Returns the statistics of the replication of popular keys, if there is a secondary store.
+    pub(crate) fn offload(&self) -> Option<OffloadView> {
+        let offload = self.context.offload.as_ref()?;
+        Some(offload.view(self.sum.offload))
     }
 }
 

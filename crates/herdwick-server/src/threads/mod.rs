@@ -5,3 +5,4 @@
 pub(crate) mod accept;
 pub(crate) mod event_writer;
 pub(crate) mod metrics;
+pub(crate) mod offload;

@@ -10,8 +10,8 @@ use std::{
 
 use crate::common::{Peer, TIMEOUT, with};
 use herdwick_server::{
-    ClientCertificates, Config, Engine, Interface, KeyFormat, Listen, ListenOptions, Server,
-    StatisticDescription, Tls, Udp, Unit, statistics,
+    ClientCertificates, Config, Engine, Interface, KeyFormat, Listen, ListenOptions, Offload,
+    Secret, Server, StatisticDescription, Tls, Udp, Unit, statistics,
 };
 
 /// A server that reports everything but an RDMA device.
@@ -38,6 +38,8 @@ impl Reporter {
         };
         let server = with(Config {
             workers: Some(2),
+            // Its statistics are there, whether it is or not.
+            offload: Some(Offload::to("127.0.0.1:1".to_owned(), Secret([7; 16]))),
             listen: Listen::Tcp(vec![plain, loopback.into()]),
             tls: Some(Tls {
                 chain,

@@ -19,10 +19,18 @@ fn memory(host: &Party, sharing: Sharing) -> SharedMemory {
 }
 
 fn register(host: &mut Party, memory: &SharedMemory) -> (herdwick_fabric::RegionId, PdTicket) {
+    register_for(host, memory, Access::READ)
+}
+
+fn register_for(
+    host: &mut Party,
+    memory: &SharedMemory,
+    access: Access,
+) -> (herdwick_fabric::RegionId, PdTicket) {
     let Party {
         device, port, pd, ..
     } = host;
-    let region = device.register_shared(port, *pd, memory, Access::READ, Scope::Pd);
+    let region = device.register_shared(port, *pd, memory, access, Scope::Pd);
     let region = region.unwrap();
     (region, device.export_region(port, region).unwrap())
 }
@@ -44,9 +52,26 @@ fn memory_shared_read_only_cannot_be_written_through_its_descriptor() {
     assert_eq!(pwrite(file, &[1], 0), Err(Errno::PERM));
     assert_eq!(memory.span().load(0), 7);
     let trusting = self::memory(&host, Sharing::TrustedPeers);
-    let (_, ticket) = register(&mut host, &trusting);
+    let (_, ticket) = register_for(&mut host, &trusting, Access::ALL);
     assert_eq!(pwrite(&ticket.fds[0], &[1], 0), Ok(1));
     assert_eq!(trusting.span().load(0), 1);
+}
+
+#[test]
+fn a_peer_that_may_only_read_what_others_write_gets_a_descriptor_for_reading() {
+    let (mut host, mut client) = pair();
+    let memory = memory(&host, Sharing::TrustedPeers);
+    memory.span().store(0, 7);
+    let (_, ticket) = register(&mut host, &memory);
+    let file = &ticket.fds[0];
+    assert!(Mapping::shared(file, 4096, Rights::ReadWrite).is_err());
+    assert_eq!(pwrite(file, &[1], 0), Err(Errno::BADF));
+    assert_eq!(memory.span().load(0), 7);
+    import(&mut client, ticket).unwrap();
+    // One that may write is not kept from it by the other.
+    let (_, ticket) = register_for(&mut host, &memory, Access::ALL);
+    assert_eq!(pwrite(&ticket.fds[0], &[1], 0), Ok(1));
+    import(&mut client, ticket).unwrap();
 }
 
 #[test]

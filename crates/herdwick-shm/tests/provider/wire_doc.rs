@@ -439,12 +439,16 @@ fn parked_words_and_wakeups_match_wire_md() {
 fn ticket_of_a_shared_region_is_as_documented() {
     let mut host = host(PdSize::default());
     drop(host.domain());
-    for (sharing, number) in [(Sharing::ReadOnly, 0), (Sharing::TrustedPeers, 1)] {
+    for (sharing, access, number) in [
+        (Sharing::ReadOnly, Access::READ, 0),
+        (Sharing::TrustedPeers, Access::ALL, 1),
+        (Sharing::TrustedPeers, Access::READ, 2),
+    ] {
         let memory = host.device.allocate_shared(5000, sharing).unwrap();
         let Party {
             device, port, pd, ..
         } = &mut host;
-        let region = device.register_shared(port, *pd, &memory, Access::READ, Scope::Pd);
+        let region = device.register_shared(port, *pd, &memory, access, Scope::Pd);
         let region = region.unwrap();
         let ticket = device.export_region(port, region).unwrap();
         let table = drawn("region_ticket");

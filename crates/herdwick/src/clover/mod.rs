@@ -5,7 +5,7 @@ mod take;
 
 use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
 
-use herdwick_clover::{Answer as Found, Client, Failure, Refused};
+use herdwick_clover::{Answer as Found, Client, Failure, Refused, Right};
 use herdwick_fabric::Port;
 use herdwick_mem::OwnProcess;
 use herdwick_request::HashKey;
@@ -298,6 +298,10 @@ impl<P: Port> Clover<P> {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.client.right() == Right::Read
     }
 
     pub(crate) fn broken(&self) -> Option<Cause> {

@@ -4,7 +4,7 @@
 use std::{io::Write, time::Duration};
 
 use herdwick_clover::{
-    Answer, Client, ClientEnd, ClientOptions, Failure, Invitation, layout::VALUE_BYTES_MAX,
+    Answer, Client, ClientEnd, ClientOptions, Failure, Invitation, Secret, layout::VALUE_BYTES_MAX,
 };
 use herdwick_fabric::{Device, Port};
 use herdwick_herd::{
@@ -51,6 +51,8 @@ pub(crate) struct AskedClover {
     pub(crate) token: Token,
     /// GETs in flight.
     pub(crate) window: usize,
+    /// What is proved, if the client is to write a secondary store.
+    pub(crate) secret: Option<Secret>,
 }
 
 /// Claims a lease on `socket` and joins its hosts.
@@ -59,11 +61,13 @@ pub(crate) fn take<D: Device>(
     mut socket: LeaseSocket,
     asked: &AskedClover,
 ) -> Result<TakenClover<D::Port>, LeaseError> {
+    // Two numbers of HERD's, which are the proof here.
+    let proof = asked.secret.map(|secret| secret.proof(&asked.token.0));
+    let [window, reply_bytes_max] = proof.unwrap_or_default();
     let (mut shake, claim) = ClientHandshake::new(&Claim {
         token: asked.token,
-        // HERD's, and of no meaning here.
-        window: 0,
-        reply_bytes_max: 0,
+        window,
+        reply_bytes_max,
         reads: false,
     });
     socket.write_all(&claim)?;

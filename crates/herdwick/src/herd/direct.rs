@@ -11,6 +11,7 @@ use herdwick_mem::OwnProcess;
 use herdwick_request::{HashKey, KeyHash, Request};
 
 use super::{
+    Herd,
     lease::Lease,
     one_sided::{OneSided, REPORT},
 };
@@ -30,6 +31,21 @@ pub struct Direct<'a, P> {
     pub(super) one_sided: Option<&'a mut OneSided>,
     pub(super) asked: &'a mut Duration,
     pub(super) elapsed: Duration,
+}
+
+impl<P: Port> Herd<P> {
+    /// Lends the fabric.
+    pub(crate) fn direct(&mut self) -> Direct<'_, P> {
+        Direct {
+            side: &mut self.side,
+            port: &mut self.port,
+            hash_key: self.hash_key,
+            lease: &self.lease,
+            one_sided: self.one_sided.as_mut(),
+            asked: &mut self.asked,
+            elapsed: self.elapsed,
+        }
+    }
 }
 
 impl<P: Port> Direct<'_, P> {

@@ -7,6 +7,7 @@
 mod direct;
 mod endings;
 mod lease;
+mod marked;
 mod one_sided;
 mod pending;
 mod socket;
@@ -26,13 +27,13 @@ pub use self::{direct::Direct, one_sided::OneSidedCounters};
 use self::{
     endings::{ended, outside},
     one_sided::OneSided,
-    translate::{answer, lost, store_op},
+    translate::{answer, lost, marked, store_op},
 };
 pub(crate) use self::{
     lease::{Asked, Lease, LeaseError, TRIAL, TRIAL_MAX, TRIAL_START, Taken, receive, take},
     pending::{Entry, Pending},
     socket::LeaseSocket,
-    translate::OpKind,
+    translate::{MarkedReply, OpKind},
 };
 use crate::{
     Answer, Cause, Key, OneSidedReads, Op, Ticket,
@@ -249,6 +250,15 @@ impl<P: Port> Herd<P> {
     /// Takes the answers of both transports; ends the session if the oldest is overdue at `now`, or
     /// if the lease or the connection has ended.
     pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        self.poll_with(now, &mut |_| {}, sink);
+    }
+
+    fn poll_with(
+        &mut self,
+        now: Duration,
+        note: &mut impl FnMut(MarkedReply),
+        sink: &mut impl FnMut(Ticket, Answer<'_>),
+    ) {
         if self.broken.is_some() {
             return;
         }
@@ -263,7 +273,7 @@ impl<P: Port> Herd<P> {
         self.request_unread();
         self.side.flush(&mut *self.port, inside);
         self.port.progress(inside);
-        if self.poll_fabric(inside, sink) > 0 {
+        if self.poll_fabric(inside, note, sink) > 0 {
             self.awake = now;
             if self.request_unread() {
                 self.side.flush(&mut *self.port, inside);
@@ -318,6 +328,7 @@ impl<P: Port> Herd<P> {
     fn poll_fabric(
         &mut self,
         inside: Duration,
+        note: &mut impl FnMut(MarkedReply),
         sink: &mut impl FnMut(Ticket, Answer<'_>),
     ) -> usize {
         let Self {
@@ -341,6 +352,9 @@ impl<P: Port> Herd<P> {
                 return;
             }
             pending.release(token);
+            if let Some(reply) = marked(ticket, kind, &outcome) {
+                note(reply);
+            }
             let answer = answer(kind, &outcome);
             if let Some(one_sided) = one_sided {
                 one_sided.note_answer(&answer);
@@ -479,17 +493,5 @@ impl<P: Port> Herd<P> {
     /// Returns what became of reads in the server's memory; `None`: it may not be read.
     pub(crate) fn one_sided(&self) -> Option<OneSidedCounters> {
         self.one_sided.as_ref().map(OneSided::counters)
-    }
-
-    pub(crate) fn direct(&mut self) -> Direct<'_, P> {
-        Direct {
-            side: &mut self.side,
-            port: &mut self.port,
-            hash_key: self.hash_key,
-            lease: &self.lease,
-            one_sided: self.one_sided.as_mut(),
-            asked: &mut self.asked,
-            elapsed: self.elapsed,
-        }
     }
 }

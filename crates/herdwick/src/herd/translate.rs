@@ -3,7 +3,7 @@
 use herdwick_herd::{Outcome, wire::ReplyStatus};
 use herdwick_request::{self as request, Arith, Delete, Get};
 
-use crate::{Answer, Cause, Hit, Lost, Op, Put, Refusal};
+use crate::{Answer, Cause, Hit, Lost, Op, Put, Refusal, Ticket};
 
 /// The part of a request that the meaning of its answer depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,25 @@ pub(super) fn answer<'a>(kind: OpKind, outcome: &Outcome<'a>) -> Answer<'a> {
         ReplyStatus::WrongPartition => Answer::Refused(Refusal::Other(b"not this worker's key")),
         ReplyStatus::BadRequest => Answer::Refused(Refusal::Other(b"malformed request line")),
     }
+}
+
+/// What a reply tells of the server's secondary store, which it allows to be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MarkedReply {
+    pub(crate) ticket: Ticket,
+    /// The version of the item that was read, if the secondary store has the key.
+    pub(crate) replicated: Option<u64>,
+}
+
+/// Returns what the reply to a request of `kind` tells of the server's secondary store, if it allows reads there.
+pub(super) fn marked(ticket: Ticket, kind: OpKind, outcome: &Outcome<'_>) -> Option<MarkedReply> {
+    let Outcome::Answered(reply) = outcome else {
+        return None;
+    };
+    let marks = reply.marks();
+    let is_replicated = marks.replicated && kind == OpKind::Get;
+    let replicated = reply.number.filter(|_| is_replicated);
+    marks.leased.then_some(MarkedReply { ticket, replicated })
 }
 
 /// Returns the answer to a request that will get no reply.

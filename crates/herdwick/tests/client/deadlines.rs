@@ -91,6 +91,7 @@ fn offers(socket: PathBuf) -> String {
         path: herdwick::RequestPath::UcWrite,
         engine: None,
         one_sided: false,
+        secondary: None,
         fabrics: vec![FabricOffer {
             name: "shm",
             token,

@@ -21,6 +21,8 @@ const PATIENT: Options = Options {
     one_sided: OneSidedReads::Never,
     login: None,
     tls: None,
+    secret: None,
+    read_from: herdwick::ReadFrom::Primary,
 };
 
 /// A deadline that is there to expire.

@@ -6,6 +6,7 @@ mod cluster;
 mod deadlines;
 mod fallback;
 mod faults;
+mod hkvs;
 mod login;
 mod one_sided;
 mod peers;

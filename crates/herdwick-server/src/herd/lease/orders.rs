@@ -13,7 +13,7 @@ use std::{
 use herdwick_fabric::PdTicket;
 use herdwick_herd::{
     RequestPath,
-    hello::{Parts, Refusal, WorkerAccept, WorkerGrant},
+    hello::{Claim, Parts, Refusal, WorkerAccept, WorkerGrant},
 };
 use herdwick_providers::Fabric;
 use mio::Waker;
@@ -43,6 +43,8 @@ pub(crate) struct Terms {
     pub(crate) reads: bool,
     /// The host that the client connected from; `None`: this host.
     pub(crate) host: Option<IpAddr>,
+    /// The claim as it was sent, whose numbers mean something else to another engine than HERD.
+    pub(crate) claim: Claim,
 }
 
 /// An order of the lease manager to a worker.

@@ -6,7 +6,11 @@ use super::{
     GENERAL, ITEMS, ITEMS_PREFIX, SLAB, SLAB_PREFIX, SLABS, Series, Statistic, StatisticKind, Unit,
     by_reason, by_worker, workers::WORKER,
 };
-use crate::{clover::CloverCounters, herd, telemetry::leases::LEASES};
+use crate::{
+    clover::CloverCounters,
+    herd,
+    telemetry::{leases::LEASES, offload::OFFLOAD},
+};
 
 /// A statistic, as documentation describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +37,7 @@ pub fn statistics() -> Vec<StatisticDescription> {
     let mut all: Vec<_> = table("stats", "", GENERAL).collect();
     all.extend(of_transports());
     all.extend(table("stats", "", LEASES));
+    all.extend(table("stats", "", OFFLOAD));
     all.extend(table("stats items", ITEMS_PREFIX, ITEMS));
     all.extend(table("stats slabs", SLAB_PREFIX, SLAB));
     all.extend(table("stats slabs", "", SLABS));

@@ -14,6 +14,7 @@ mod workers;
 
 use crate::telemetry::{
     leases::LEASES,
+    offload::OFFLOAD,
     snapshot::{StatsView, TransportCount},
 };
 
@@ -43,6 +44,9 @@ pub(crate) fn general(view: &StatsView<'_>, out: &mut Stats<'_>) {
     }
     if let Some(leases) = view.leases() {
         out.table(LEASES, "", |read| read(leases));
+    }
+    if let Some(offload) = view.offload() {
+        out.table(OFFLOAD, "", |read| read(&offload));
     }
 }
 
@@ -85,6 +89,11 @@ pub(crate) fn each_series(view: &StatsView<'_>, mut take: impl FnMut(&'static Se
     if let Some(leases) = view.leases() {
         for row in LEASES {
             series_of(row, (row.read)(leases), &mut take);
+        }
+    }
+    if let Some(offload) = view.offload() {
+        for row in OFFLOAD {
+            series_of(row, (row.read)(&offload), &mut take);
         }
     }
 }

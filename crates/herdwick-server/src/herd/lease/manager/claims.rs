@@ -52,6 +52,7 @@ impl LeaseManager {
             path: kind.path,
             reads: claim.reads && may_read(self.config.readers, holder),
             host,
+            claim,
         };
         let Some(client) = self.clients.get_mut(&id) else {
             return;

@@ -1,0 +1,216 @@
+//! The thread that keeps the secondary store up to date (docs/hkvs.md): a client of that store with the right to
+//! write it. While there is no connection, the workers go on alone.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use herdwick::{Address, Answer, Key, Mode, Op, Options, Put, Session, Ticket};
+use herdwick_hkvs::{SyncAnswer, SyncEnd, SyncOp, SyncToken, Syncer};
+use mio::{Events, Poll};
+
+use crate::{
+    runtime::{
+        offload::OffloadLink,
+        readiness::{self, EVENTS},
+        shutdown::Shutdown,
+        time::ServerClock,
+    },
+    telemetry::offload::OffloadCounters,
+};
+
+/// Pause between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Longest sleep: a client of Clover calls its metadata server now and then.
+const TICK: Duration = Duration::from_millis(20);
+/// How long the secondary store may take for an operation, and to connect.
+const DEADLINE: Duration = Duration::from_secs(1);
+/// Requests in flight.
+const WINDOW: usize = 64;
+
+/// The thread.
+pub(crate) struct OffloadThread {
+    pub(crate) address: Address,
+    pub(crate) options: Options,
+    /// Of each worker.
+    pub(crate) ends: Vec<SyncEnd>,
+    pub(crate) link: Arc<OffloadLink>,
+    pub(crate) poll: Poll,
+    pub(crate) timer: ServerClock,
+    pub(crate) counters: Arc<OffloadCounters>,
+}
+
+/// A thread that runs.
+struct Running {
+    thread: OffloadThread,
+    shutdown: Arc<Shutdown>,
+    events: Events,
+    syncer: Syncer,
+    /// The number of the last connection.
+    epoch: u64,
+    /// The operations under way.
+    tokens: HashMap<Ticket, SyncToken>,
+    answers: Vec<(SyncToken, SyncAnswer)>,
+}
+
+impl OffloadThread {
+    /// Returns the options of its sessions.
+    pub(crate) fn options(secret: herdwick::Secret) -> Options {
+        Options {
+            deadline: DEADLINE,
+            window: WINDOW,
+            secret: Some(secret),
+            ..Options::default()
+        }
+    }
+
+    /// Runs until the server stops.
+    pub(crate) fn run(self, shutdown: Arc<Shutdown>) {
+        let mut running = Running {
+            syncer: Syncer::new(self.ends.len()),
+            thread: self,
+            shutdown,
+            events: Events::with_capacity(EVENTS),
+            epoch: 0,
+            tokens: HashMap::new(),
+            answers: Vec::new(),
+        };
+        while !running.shutdown.is_set() {
+            match running.connect() {
+                Some(session) => running.follow(session),
+                None => {
+                    running.take_changes();
+                    running.sleep(PAUSE);
+                }
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Connects, if that is possible now.
+    fn connect(&self) -> Option<Session> {
+        let OffloadThread {
+            address,
+            options,
+            counters,
+            ..
+        } = &self.thread;
+        let session = Session::dial(address, options);
+        let session = session.ok().filter(|session| session.transport() != "tcp");
+        let Some(session) = session else {
+            counters.unreachable();
+            return None;
+        };
+        if session.is_read_only() {
+            counters.secret_refused();
+            return None;
+        }
+        Some(session)
+    }
+
+    /// Replicates until the connection is lost.
+    fn follow(&mut self, mut session: Session) {
+        self.epoch += 1;
+        self.syncer.begin(self.epoch);
+        self.thread.counters.connected(true);
+        self.thread.link.set(self.epoch);
+        while !self.shutdown.is_set() && self.step(&mut session).is_some() {}
+        self.thread.link.set(0);
+        self.thread.counters.connected(false);
+        self.tokens.clear();
+        for (worker, change) in self.syncer.abandon() {
+            // There is room for all changes.
+            let _ = self.thread.ends[worker].back.push(change);
+        }
+    }
+
+    /// One round: takes changes, begins operations, takes answers. `None`: the connection is lost.
+    fn step(&mut self, session: &mut Session) -> Option<()> {
+        let now = self.thread.timer.now();
+        self.take_changes();
+        self.begin(session, now);
+        session.flush(now);
+        self.take_answers(session, now)?;
+        if session.broken().is_some() {
+            return None;
+        }
+        if !self.tokens.is_empty() {
+            session.wait(now);
+        } else if self.syncer.is_idle() {
+            self.sleep(TICK);
+        }
+        Some(())
+    }
+
+    fn take_changes(&mut self) {
+        for (worker, end) in self.thread.ends.iter_mut().enumerate() {
+            while let Some(change) = end.changes.pop() {
+                if let Some(change) = self.syncer.accept(worker, change) {
+                    let _ = end.back.push(change);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, session: &mut Session, now: Duration) {
+        while let Some((token, op)) = self.syncer.next_op() {
+            let (key, op) = match op {
+                SyncOp::Store { key, record } => (key, Op::Store(Mode::Set, Put::new(record))),
+                SyncOp::Delete { key } => (key, Op::Delete),
+            };
+            // No such key is admitted.
+            let Ok(key) = Key::new(key) else {
+                self.syncer.begun();
+                self.answers.push((token, SyncAnswer::Refused));
+                continue;
+            };
+            let Some(ticket) = session.submit(now, key, &op) else {
+                return;
+            };
+            self.syncer.begun();
+            self.tokens.insert(ticket, token);
+        }
+    }
+
+    fn take_answers(&mut self, session: &mut Session, now: Duration) -> Option<()> {
+        let Self {
+            tokens, answers, ..
+        } = self;
+        let mut lost = false;
+        session.poll(now, &mut |ticket, answer| {
+            let Some(token) = tokens.remove(&ticket) else {
+                return;
+            };
+            match answer {
+                Answer::Done | Answer::Miss => answers.push((token, SyncAnswer::Done)),
+                Answer::Refused(_) if token.stores() => {
+                    answers.push((token, SyncAnswer::Refused));
+                }
+                // What cannot be deleted must not stay: another connection begins with an empty store.
+                _ => lost = true,
+            }
+        });
+        for (token, answer) in self.answers.drain(..) {
+            if let Some((worker, change)) = self.syncer.answered(token, answer) {
+                let delay = change.age(self.thread.timer.now());
+                self.thread.counters.delayed(delay);
+                let _ = self.thread.ends[worker].back.push(change);
+            }
+        }
+        (!lost).then_some(())
+    }
+
+    /// Sleeps until a worker has sent a change, for `limit` at most.
+    fn sleep(&mut self, limit: Duration) {
+        let OffloadThread {
+            poll, link, ends, ..
+        } = &mut self.thread;
+        link.wakeup.flag().raise();
+        let is_quiet = ends.iter_mut().all(|end| end.changes.is_empty());
+        let limit = match is_quiet && !self.shutdown.is_set() {
+            true => limit,
+            false => Duration::ZERO,
+        };
+        readiness::wait(poll, &mut self.events, Some(limit));
+        link.wakeup.flag().lower();
+    }
+}

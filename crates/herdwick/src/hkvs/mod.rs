@@ -1,0 +1,430 @@
+//! The transport to a server with a secondary store (docs/hkvs.md): HERD, and reads of the other store while the
+//! server's replies allow it.
+//!
+//! A read that the secondary store does not answer, with a version that this client may see, goes to the
+//! server. Requests for one key keep their order: a write is not begun while a read of the key is under way at
+//! the secondary store, and a key that was written is read there again when a read that began after the write
+//! has found it replicated.
+//!
+//! Circular import with `secondary` and `transports`: a session with a secondary store has a transport to each
+//! store.
+
+mod secondary;
+mod table;
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use herdwick_fabric::Port;
+use herdwick_herd::hello::SecondaryOffer;
+use herdwick_hkvs::Record;
+use herdwick_request::{HashKey, KeyHash};
+
+use self::{
+    secondary::{DEADLINE, Secondary, WINDOW},
+    table::Table,
+};
+use crate::{
+    Address, Answer, Cause, Hit, Key, Lost, Op, Options, ReadFrom, Ticket,
+    due::clock,
+    herd::{Herd, MarkedReply},
+    sleep::Sleep,
+    text::{Command, When},
+};
+
+/// Requests whose time of sending is remembered, by the lower bits of their tickets.
+const SENT: usize = 1 << 13;
+/// How long a read may take at the secondary store before the primary is asked instead.
+const READ_TIMEOUT: Duration = Duration::from_millis(50);
+/// Longest time between two polls of the secondary store's session, which its lease needs.
+const TICK: Duration = Duration::from_millis(1);
+
+/// HERD and a secondary store.
+#[derive(Debug)]
+pub(crate) struct Hkvs<P> {
+    pub(crate) primary: Herd<P>,
+    secondary: Secondary,
+    address: Address,
+    options: Options,
+    hash_key: HashKey,
+    /// How long a reply allows reads of the secondary store.
+    lease: Duration,
+    /// Until when each worker's replies allow them.
+    leased: Vec<Option<Instant>>,
+    table: Table,
+    sent: Vec<Sent>,
+    /// Reads at the secondary store, and those that wait to go on to the primary.
+    reads: Vec<PendingRead>,
+    /// The tickets of reads that went on to the primary, by those that they have there.
+    redirected: HashMap<Ticket, Ticket>,
+    marked: Vec<MarkedReply>,
+    next: u64,
+    /// The clock at the last poll or flush: no request was sent earlier that was submitted later.
+    clock: Instant,
+    /// The time of the last poll of the secondary store's session.
+    ticked: Duration,
+    counts: SecondaryReads,
+    read_from: ReadFrom,
+}
+
+/// What has become of reads that went to the secondary store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SecondaryReads {
+    /// Answered there.
+    pub answered: u64,
+    /// Answered by the server after all.
+    pub redirected: u64,
+}
+
+/// A request that was sent to the primary.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    ticket: u64,
+    hash: KeyHash,
+    at: Instant,
+}
+
+/// A read that the secondary store was asked for.
+#[derive(Debug)]
+struct PendingRead {
+    ticket: Ticket,
+    key: Vec<u8>,
+    hash: KeyHash,
+    when: When,
+    /// Its ticket there; `None`: it waits to go to the primary.
+    there: Option<Ticket>,
+}
+
+impl<P: Port> Hkvs<P> {
+    pub(crate) fn new(
+        primary: Herd<P>,
+        (offer, hash_key, workers): (&SecondaryOffer, HashKey, usize),
+        address: Address,
+        options: &Options,
+    ) -> Self {
+        let now = clock();
+        let nothing = Sent {
+            ticket: 0,
+            hash: KeyHash(0),
+            at: now,
+        };
+        Self {
+            primary,
+            secondary: Secondary::new(),
+            address,
+            options: options.clone(),
+            hash_key,
+            lease: offer.lease,
+            leased: vec![None; workers],
+            table: Table::default(),
+            sent: vec![nothing; SENT],
+            reads: Vec::new(),
+            redirected: HashMap::new(),
+            marked: Vec::new(),
+            next: 0,
+            clock: now,
+            ticked: Duration::ZERO,
+            counts: SecondaryReads::default(),
+            read_from: options.read_from,
+        }
+    }
+
+    pub(crate) fn set_read_from(&mut self, read_from: ReadFrom) {
+        self.read_from = read_from;
+    }
+
+    pub(crate) fn secondary_reads(&self) -> SecondaryReads {
+        self.counts
+    }
+
+    pub(crate) fn submit(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
+        let hash = self.hash_key.hash(key.as_bytes());
+        if !matches!(op, Op::Get) {
+            if self.reads.iter().any(|read| read.hash == hash) {
+                return None;
+            }
+            let ticket = self.submit_primary(when, key, (hash, op))?;
+            self.table.write(hash, ticket.0);
+            return Some(ours(ticket));
+        }
+        if self.goes_to_secondary(hash)
+            && let Some(ticket) = self.submit_secondary(when, key, hash)
+        {
+            return Some(ticket);
+        }
+        self.submit_primary(when, key, (hash, op)).map(ours)
+    }
+
+    fn submit_primary(
+        &mut self,
+        when: When,
+        key: Key<'_>,
+        (hash, op): (KeyHash, &Op<'_>),
+    ) -> Option<Ticket> {
+        let ticket = self.primary.submit(when, key, op)?;
+        self.sent[ticket.0 as usize % SENT] = Sent {
+            ticket: ticket.0,
+            hash,
+            at: self.clock,
+        };
+        Some(ticket)
+    }
+
+    /// Returns whether a read is to be begun at the secondary store.
+    fn goes_to_secondary(&mut self, hash: KeyHash) -> bool {
+        let wanted = match self.read_from {
+            ReadFrom::Primary => false,
+            ReadFrom::Extended => self.primary.in_flight() > self.reads.len(),
+            ReadFrom::Interleaved(percent) => is_among(hash, percent),
+            ReadFrom::Secondary => true,
+        };
+        wanted
+            && self.reads.len() < WINDOW
+            && self.is_leased(hash, self.clock)
+            && self.table.get(hash).is_some()
+    }
+
+    /// Returns whether replies allow reads of this key at the secondary store at `at`.
+    fn is_leased(&self, hash: KeyHash, at: Instant) -> bool {
+        let worker = hash.partition(self.leased.len());
+        self.leased[worker].is_some_and(|until| at < until)
+    }
+
+    fn submit_secondary(&mut self, when: When, key: Key<'_>, hash: KeyHash) -> Option<Ticket> {
+        let asked = When {
+            due: when.now.saturating_add(DEADLINE),
+            ..when
+        };
+        let there = self.secondary.open()?.submit(asked, key, &Op::Get)?;
+        self.next += 1;
+        let ticket = Ticket(self.next << 1 | 1);
+        self.reads.push(PendingRead {
+            ticket,
+            key: key.as_bytes().to_vec(),
+            hash,
+            when,
+            there: Some(there),
+        });
+        Some(ticket)
+    }
+
+    pub(crate) fn command(&mut self, when: When, command: Command<'_>) -> Option<Ticket> {
+        if !self.reads.is_empty() {
+            return None;
+        }
+        self.primary.command(when, command).map(ours)
+    }
+
+    pub(crate) fn flush(&mut self, now: Duration) {
+        self.clock = clock();
+        if let Some(open) = self.secondary.open() {
+            open.flush(now);
+        }
+        self.redirect();
+        self.primary.flush(now);
+    }
+
+    pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        self.clock = clock();
+        self.poll_primary(now, sink);
+        if !self.reads.is_empty() || now.saturating_sub(self.ticked) >= TICK {
+            self.ticked = now;
+            self.poll_secondary(now, sink);
+        }
+        if let Some(cause) = self.primary.broken() {
+            self.end_reads(cause, sink);
+        }
+    }
+
+    fn poll_primary(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        let Self {
+            primary,
+            redirected,
+            marked,
+            ..
+        } = self;
+        primary.poll_marked(now, marked, &mut |ticket, answer| {
+            let outer = redirected.remove(&ticket).unwrap_or_else(|| ours(ticket));
+            sink(outer, answer);
+        });
+        let mut marked = std::mem::take(&mut self.marked);
+        for reply in marked.drain(..) {
+            self.note(&reply);
+        }
+        self.marked = marked;
+    }
+
+    /// Notes what a reply of the primary tells of the secondary store.
+    fn note(&mut self, reply: &MarkedReply) {
+        let sent = self.sent[reply.ticket.0 as usize % SENT];
+        if sent.ticket != reply.ticket.0 {
+            return;
+        }
+        let worker = sent.hash.partition(self.leased.len());
+        let until = sent.at + self.lease;
+        let leased = &mut self.leased[worker];
+        *leased = Some(leased.map_or(until, |known| known.max(until)));
+        if let Some(version) = reply.replicated {
+            self.table.found(sent.hash, version, reply.ticket.0);
+        }
+    }
+
+    /// `sink` is no type parameter, since the poll of the other transport is this one's caller.
+    fn poll_secondary(&mut self, now: Duration, sink: &mut dyn FnMut(Ticket, Answer<'_>)) {
+        if let Some(open) = self.secondary.open() {
+            let (reads, table) = (&mut self.reads, &mut self.table);
+            let (leased, counts) = (&self.leased, &mut self.counts);
+            open.flush(now);
+            open.poll(now, &mut |there, answer| {
+                let Some(index) = reads.iter().position(|read| read.there == Some(there)) else {
+                    return;
+                };
+                let read = &mut reads[index];
+                // The store was read by now: only what is over by then counts against the lease.
+                let worker = read.hash.partition(leased.len());
+                let is_leased = leased[worker].is_some_and(|until| clock() < until);
+                match found(&answer, table.get(read.hash).filter(|_| is_leased)) {
+                    Some(hit) => {
+                        table.saw(read.hash, hit.version);
+                        counts.answered += 1;
+                        let ticket = reads.swap_remove(index).ticket;
+                        sink(ticket, Answer::Hit(hit));
+                    }
+                    None => {
+                        // Unless it was only late, or too old, the key is there no more.
+                        if answer == Answer::Miss {
+                            table.remove(read.hash);
+                        }
+                        read.there = None;
+                    }
+                }
+            });
+        }
+        for read in &mut self.reads {
+            if now.saturating_sub(read.when.now) >= READ_TIMEOUT {
+                read.there = None;
+            }
+        }
+        if self.secondary.tend(&self.address, &self.options) {
+            self.table.clear();
+            self.reads.iter_mut().for_each(|read| read.there = None);
+        }
+        self.redirect();
+    }
+
+    /// Sends reads that the secondary store has not answered to the primary, as far as it accepts them.
+    fn redirect(&mut self) {
+        let mut index = 0;
+        let mut any = false;
+        while let Some(read) = self.reads.get(index) {
+            if read.there.is_some() {
+                index += 1;
+                continue;
+            }
+            let (when, hash, outer) = (read.when, read.hash, read.ticket);
+            let owned = read.key.clone();
+            let Ok(key) = Key::new(&owned) else {
+                return;
+            };
+            let Some(ticket) = self.submit_primary(when, key, (hash, &Op::Get)) else {
+                break;
+            };
+            self.redirected.insert(ticket, outer);
+            self.counts.redirected += 1;
+            self.reads.swap_remove(index);
+            any = true;
+        }
+        if any {
+            self.primary.post(self.ticked);
+        }
+    }
+
+    /// Ends the reads that no primary will answer.
+    fn end_reads(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        for read in self.reads.drain(..) {
+            let perhaps_done = false;
+            let lost = Lost {
+                cause,
+                perhaps_done,
+            };
+            sink(read.ticket, Answer::Lost(lost));
+        }
+    }
+
+    pub(crate) fn check(&mut self, now: Duration) {
+        self.primary.check(now);
+    }
+
+    pub(crate) fn sleep(&mut self, now: Duration, limit: Duration) -> Option<Sleep<'_>> {
+        if self.reads.is_empty() {
+            return self.primary.sleep(now, limit);
+        }
+        // It naps: the primary's answers wait for at most that long.
+        self.secondary
+            .open()
+            .and_then(|open| open.sleep(now, limit))
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.primary.disarm();
+        if let Some(open) = self.secondary.open() {
+            open.disarm();
+        }
+    }
+
+    pub(crate) fn due(&self) -> Option<Duration> {
+        let reads = self
+            .reads
+            .iter()
+            .map(|read| read.when.now + READ_TIMEOUT)
+            .min();
+        [self.primary.due(), reads].into_iter().flatten().min()
+    }
+
+    pub(crate) fn abandon(&mut self, cause: Cause, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
+        let redirected = &mut self.redirected;
+        self.primary.abandon(cause, &mut |ticket, answer| {
+            let outer = redirected.remove(&ticket).unwrap_or_else(|| ours(ticket));
+            sink(outer, answer);
+        });
+        self.end_reads(cause, sink);
+    }
+
+    pub(crate) fn broken(&self) -> Option<Cause> {
+        self.primary.broken()
+    }
+
+    /// Returns the transport to the secondary store, while there is a session with it.
+    pub(crate) fn secondary(&self) -> Option<&'static str> {
+        self.secondary.name()
+    }
+}
+
+/// Returns the ticket of a request at the primary, as the caller sees it: the others have odd numbers.
+fn ours(ticket: Ticket) -> Ticket {
+    Ticket(ticket.0 << 1)
+}
+
+/// Returns whether a key is among the `percent` of all that are read from the secondary store.
+fn is_among(hash: KeyHash, percent: u8) -> bool {
+    (hash.0 >> 8 & 0xffff) * 100 < u64::from(percent) * 0x1_0000
+}
+
+/// Returns what the secondary store has answered, if it is an item that is not older than `known`.
+fn found<'a>(answer: &Answer<'a>, known: Option<u64>) -> Option<Hit<'a>> {
+    let Answer::Hit(Hit { value: record, .. }) = answer else {
+        return None;
+    };
+    let Record {
+        version,
+        flags,
+        value,
+    } = Record::parse(record)?;
+    (version >= known?).then_some(Hit {
+        value,
+        flags,
+        version,
+    })
+}
