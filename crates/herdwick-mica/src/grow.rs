@@ -10,8 +10,12 @@ impl Store {
         if self.reserve_for_index(self.index.bytes_grown()) {
             return self.index.grow();
         }
-        if self.segments.ceding().is_some() && self.begin_cleaning() {
-            let walked = self.clean_few(self.survivors()).unwrap_or_default();
+        // While that one cannot be cleaned, as it holds a reservation, cleaning others does not help.
+        let helps = self.cleaner.is_some() || self.segments.ceding_run().is_some();
+        if helps && self.segments.ceding().is_some() && self.begin_cleaning() {
+            let Some(walked) = self.clean_few(self.survivors()) else {
+                return self.count_futile();
+            };
             // Half of them may be copied, as under a limit.
             let size = self.segments.size();
             self.copies.earn(walked / (2 * COPY_RATE), size);
@@ -26,9 +30,7 @@ impl Store {
             if bytes <= self.index_room {
                 return true;
             }
-            // Under a limit some of the last ones may be withheld.
-            let limited = self.segments.withhold > 0 || self.segments.withheld > 0;
-            if limited || self.segments.ceding().is_some() {
+            if self.segments.ceding().is_some() || self.is_limited_to_least() {
                 return false;
             }
             self.segments.cede();

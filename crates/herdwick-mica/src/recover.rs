@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Version of the layout that a store has in a file. Another one cannot be read.
-pub const LAYOUT: u32 = 0x1_0004;
+pub const LAYOUT: u32 = 0x1_0005;
 
 /// Alignment of the parts of a file.
 const PAGE: u64 = 4096;

@@ -109,8 +109,9 @@ impl Store {
         let form = self.form(fresh, value_len);
         let len = footprint(form, request.key.len(), value_len);
         let old = self.make_way_beside(request, old.at, fresh.deadline, len)?;
-        let header = self.header(request.key, value_len, fresh);
-        Some(self.write_around(request, old, (front, back), &header))
+        let mut header = self.header(request.key, value_len, fresh);
+        let past = self.inherit(Some(old), &mut header);
+        Some(self.write_around(request, old, (front, back), (&header, past)))
     }
 
     /// Changes the deadline of the item at `at`; one whose form has none is written anew. Returns where
@@ -165,7 +166,16 @@ impl Store {
             return None;
         }
         let old = self.make_way_beside(request, at, header.deadline, len)?;
-        Some(self.write_around(request, old, (&[], &[]), header))
+        // Another form is no use: they stay what they are, or became when it was copied for the room.
+        let uses = bit::USED | bit::LEVEL;
+        let bits = header.bits & !uses | self.items.header(old.at).bits & uses;
+        let past = self.segments.past_whole(old.at);
+        Some(self.write_around(
+            request,
+            old,
+            (&[], &[]),
+            (&Header { bits, ..*header }, past),
+        ))
     }
 
     /// Makes room for a new item of `len` bytes that the one at `old` is read for, which is kept
@@ -190,23 +200,21 @@ impl Store {
         request: &Request<'_>,
         old: Hit,
         (front, back): (&[u8], &[u8]),
-        header: &Header,
+        (header, past): (&Header, Past),
     ) -> Offset {
         let run = self.items.value_run(old.at);
-        let mut header = *header;
-        let past = self.inherit(Some(old), &mut header);
         // In a file the new item is complete before the old one goes, in a cache, too.
         if self.items.sums {
-            let at = self.take(&header, past);
+            let at = self.take(header, past);
             self.items
-                .write_around(at, &header, request.key, (front, run, back));
+                .write_around(at, header, request.key, (front, run, back));
             return self.replace(request.hash, old, at);
         }
         // Its segment may be free from here on: the new item may lie over the old one.
         let place = self.unlink(old);
-        let at = self.take(&header, past);
+        let at = self.take(header, past);
         self.items
-            .write_around(at, &header, request.key, (front, run, back));
+            .write_around(at, header, request.key, (front, run, back));
         self.link(request.hash, Some(place), at, header.footprint());
         self.segments.commit(at);
         at

@@ -19,7 +19,8 @@ impl Store {
     /// Calls `visit` with key, item, and bytes in memory of each valid item in one bucket. Records
     /// no access. Insertions between two calls may move an item to a bucket that has been visited,
     /// or from one to another that has not; that takes a nearly full index, or one that grows, which moves
-    /// items to buckets behind all others: then an item may be visited twice, but none is left out.
+    /// items to buckets behind all others: then an item may be visited twice,
+    /// but none is left out by a walk from bucket 0 to the last there is at its end.
     pub fn scan(
         &mut self,
         now: Second,

@@ -33,6 +33,8 @@ pub(crate) struct Shape {
     /// How often the index may double.
     pub(crate) doublings: u32,
     memory_bytes: usize,
+    /// The fewest segments that hold the largest item.
+    segments_min: usize,
 }
 
 impl Shape {
@@ -76,6 +78,7 @@ impl Shape {
             segment_bytes,
             doublings: 0,
             memory_bytes,
+            segments_min: SEGMENTS_MIN.max(largest * ITEM_SHARE),
         })
     }
 
@@ -87,11 +90,18 @@ impl Shape {
         if doublings == 0 {
             return self;
         }
-        let buckets = blocks.div_ceil(1 << doublings) * BLOCK;
-        let rest = self.memory_bytes - buckets * BUCKET;
+        let segments = |buckets: usize| {
+            let rest = self.memory_bytes - buckets * BUCKET;
+            rest / (self.segment_bytes + HEAD)
+        };
+        let mut buckets = blocks.div_ceil(1 << doublings) * BLOCK;
+        // The largest index leaves room for the largest item.
+        if segments(buckets << doublings) < self.segments_min {
+            buckets = (blocks >> doublings) * BLOCK;
+        }
         Self {
             buckets,
-            segments: rest / (self.segment_bytes + HEAD),
+            segments: segments(buckets),
             doublings,
             ..self
         }
@@ -137,6 +147,17 @@ mod tests {
             let table = shape.segments * HEAD;
             let all = shape.buckets * BUCKET + shape.item_bytes() + table;
             assert!(all <= needed);
+            // The largest item fits when the index has grown, too.
+            for memory_bytes in (needed..2 * needed).step_by(needed / 64) {
+                let shape = Shape::of(&config(memory_bytes)).unwrap().growing();
+                let rest = memory_bytes - (shape.buckets << shape.doublings) * BUCKET;
+                let segments = rest / (shape.segment_bytes + HEAD);
+                let largest = item_bytes_max.div_ceil(shape.segment_bytes);
+                assert!(
+                    segments >= SEGMENTS_MIN && largest <= segments / ITEM_SHARE,
+                    "{memory_bytes} bytes for items of {item_bytes_max}"
+                );
+            }
         }
     }
 }

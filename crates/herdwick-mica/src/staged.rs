@@ -47,7 +47,7 @@ impl Store {
             Some(Status::TooLarge)
         } else if key.is_empty() || key.len() > herdwick_request::KEY_BYTES_MAX {
             Some(Status::BadKey)
-        } else if reserved > self.items.len() / RESERVED.1 * RESERVED.0
+        } else if reserved > self.segments.bytes_kept() / RESERVED.1 * RESERVED.0
             || self.lossless && !self.make_room(0, len)
         {
             Some(Status::OutOfMemory)

@@ -328,3 +328,25 @@ fn moving_limit_gives_up_no_upload() {
         settle(&mut store, |_| {});
     }
 }
+
+/// A store whose limit is lowered before it has items: small ones fill what the limit leaves, since the
+/// index grows under it, too.
+#[test]
+fn index_grows_under_a_limit() {
+    let mut store = store();
+    let unused = MEMORY_BYTES / 2;
+    store.leave_unused(unused);
+    settle(&mut store, |_| {});
+    for n in 0..100_000 {
+        set(&mut store, n, 16);
+        store.adjust();
+    }
+    settle(&mut store, |_| {});
+    let counters = store.counters();
+    let left = (MEMORY_BYTES - unused) as u64;
+    let held = counters.bytes + store.buckets() as u64 * 64;
+    assert!(
+        (left * 3 / 4..=left).contains(&held),
+        "{held} of {left}: {counters:?}"
+    );
+}

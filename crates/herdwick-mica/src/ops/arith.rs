@@ -102,6 +102,8 @@ impl Store {
             return self.store_edited(request, &header.fitting(), write);
         }
         header.bits = self.count_use(hit.at, old.bits);
+        // At once, as the item may be copied for the room that another form takes.
+        self.items.set_bits(hit.at, header.bits);
         write(self.items.value_mut(hit.at));
         self.items.seal(hit.at);
         self.set_header(request, hit.at, &header)

@@ -45,7 +45,12 @@ impl Store {
                 None => return Reply::bare(Status::OutOfMemory),
             }
         }
-        let mut bits = before.bits;
+        // A touch may have written it anew, from a copy with fewer uses.
+        let held = match get.touch {
+            Some(_) => self.items.header(at).bits,
+            None => before.bits,
+        };
+        let mut bits = held;
         if won {
             bits |= bit::WIN_SENT;
         }
@@ -56,7 +61,7 @@ impl Store {
             }
         }
         // Store only on a change: a dirty line has to be written back to memory.
-        if bits != before.bits {
+        if bits != held {
             self.items.set_bits(at, bits);
         }
         // With the attributes as they were before; a touch may have changed the form.

@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// Records that a cleaning that was needed was given up.
-    pub(super) fn count_futile(&mut self) {
+    pub(crate) fn count_futile(&mut self) {
         self.futile = FUTILE_MAX.min(self.futile + 1);
     }
 

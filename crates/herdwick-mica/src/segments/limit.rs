@@ -1,6 +1,6 @@
 //! A limit on the memory of a store, lowered and raised while it runs (memcached's `cache_memlimit`):
-//! some segments are kept free, and their memory is returned to the system. Index and table keep
-//! their size.
+//! some segments are kept free, and their memory is returned to the system. The table keeps
+//! its size; the index grows in what the limit leaves.
 //!
 //! Reservations for arriving values are not evicted: while they take more than the limit allows, more
 //! segments stay in use, and are given back as they end.
@@ -31,9 +31,18 @@ impl Store {
         if self.lossless || self.items.sums {
             return 0;
         }
-        let largest = self.segments.span(self.largest());
-        let least = largest * ITEMS_MIN + COUNT_MIN;
+        let least = self.segments_least();
         self.segments.count().saturating_sub(least) * self.segments.size()
+    }
+
+    fn segments_least(&self) -> usize {
+        self.segments.span(self.largest()) * ITEMS_MIN + COUNT_MIN
+    }
+
+    /// Returns whether a limit leaves so few segments that the index takes none of them.
+    pub(crate) fn is_limited_to_least(&self) -> bool {
+        let withhold = self.segments.withhold;
+        withhold > 0 && self.segments.count() <= withhold + self.segments_least()
     }
 
     /// Leaves `bytes` of the memory unused from now on, but at most [`Self::unused_max`]; 0 lifts

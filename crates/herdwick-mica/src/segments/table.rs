@@ -70,9 +70,9 @@ pub(super) struct Head {
     /// How often its cleaning was given up, because an item had to stay and had no room elsewhere.
     left: u32,
     /// The weight of the uses of its live items, recent ones in full.
-    uses: u32,
+    pub(in crate::segments) uses: u32,
     /// Live items that were never used.
-    unused: u32,
+    pub(in crate::segments) unused: u32,
     /// [`Segments::stored`] since which `uses` were counted.
     since: u64,
     /// The mean of [`Segments::stored`] when the uses of its items began to be counted.
@@ -147,6 +147,8 @@ pub(crate) struct Segments {
     /// Segments that are kept: those behind are ceded, or will be once they are free.
     kept: usize,
     pub(crate) ceded: usize,
+    /// The run to be ceded, whose cleaning was given up, is tried again when so many bytes were stored.
+    next_ceding: u64,
     /// Heads that searches for free segments have looked at.
     #[cfg(test)]
     pub(super) looked: std::cell::Cell<usize>,
@@ -177,6 +179,7 @@ impl Segments {
             readers: Readers::default(),
             kept: count,
             ceded: 0,
+            next_ceding: 0,
             #[cfg(test)]
             looked: std::cell::Cell::new(0),
         }
@@ -204,6 +207,8 @@ impl Segments {
         });
         self.heads[number] = Head {
             state: State::Cleaning,
+            // Whether items of other kinds are read is learnt from those that are stored.
+            kind: Kind::OLD,
             span: span as u32,
             first: run.first,
             written: run.written,
@@ -255,6 +260,11 @@ impl Segments {
     /// Returns the bytes of all segments that a limit leaves.
     pub(crate) fn usable(&self) -> usize {
         (self.kept - self.withhold) << self.shift
+    }
+
+    /// Returns the bytes of all segments that are kept, withheld ones included.
+    pub(crate) fn bytes_kept(&self) -> usize {
+        self.kept << self.shift
     }
 
     /// Returns the number of segments that are kept, withheld ones included.

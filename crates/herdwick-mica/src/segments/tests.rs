@@ -1,12 +1,12 @@
 //! Tests of what one request may cost in a store of many segments, and of stores whose limits changed.
 
 use herdwick_request::{
-    Clock, Deadline, Delete, Execute, Get, HashKey, Op, Put, Reply, Request, Second, Status,
+    Arith, Clock, Deadline, Delete, Execute, Get, HashKey, Op, Put, Reply, Request, Second, Status,
 };
 
-use super::{Segments, table::Kind};
-use crate::{Store, StoreConfig, test_file::nameless_file};
-use herdwick_layout::bucket::Offset;
+use super::{Segments, clean::Survivors, table::Kind};
+use crate::{Store, StoreConfig, test_file::nameless_file, uses::weight};
+use herdwick_layout::{bucket::Offset, item::bit};
 
 const HASH_KEY: HashKey = HashKey([5, 6]);
 
@@ -423,4 +423,160 @@ fn segment_given_up_once_is_chosen_when_most_of_it_is_dead() {
     );
     segments.release(Offset(0), 3_860);
     assert_eq!(segments.choose(Second(1), true, 1.0), Some(0));
+}
+
+/// The cleaning of the run to be ceded is given up: others go first until a segment was stored.
+#[test]
+fn run_to_be_ceded_that_was_given_up_waits() {
+    let mut segments = Segments::new(3, 4096);
+    segments.open(Kind::YOUNG, 2, 1, 0);
+    segments.append(Kind::YOUNG, 3_000).unwrap();
+    segments.cede();
+    assert_eq!(segments.ceding_run(), Some(2));
+    segments.begin_cleaning(2);
+    segments.leave(2);
+    segments.tick(4095);
+    assert_eq!(segments.ceding_run(), None);
+    segments.tick(1);
+    assert_eq!(segments.ceding_run(), Some(2));
+}
+
+/// The segment to be ceded holds a reservation. Mutations that find the index crowded clean no others.
+#[test]
+fn reservation_in_the_segment_to_be_ceded_makes_no_mutation_clean_others() {
+    let mut store = Store::new(&config(4 << 20, 64 << 10)).unwrap();
+    let mut key = 0;
+    let len = store.segments.size() - 200;
+    while store.segments.free > 8 {
+        set(&mut store, key, len);
+        key += 1;
+    }
+    store.stage(Second(1), b"upload", len);
+    while store.segments.is_free(store.segments.count() - 1) {
+        store.segments.cede();
+    }
+    let last = store.segments.count() - 1;
+    assert_eq!(store.segments.heads[last].staged, 1);
+    (0..key).for_each(|key| assert_eq!(delete(&mut store, key), Status::Done));
+    while store.segments.ceding().is_none() {
+        assert!(key < 100_000);
+        set(&mut store, key, 30);
+        key += 1;
+    }
+    // Each segment is worth cleaning.
+    (key / 2..key).for_each(|key| assert_eq!(delete(&mut store, key), Status::Done));
+    while store.segments.ceding().is_some() && !store.index.is_crowded() {
+        assert!(key < 100_000);
+        set(&mut store, key, 30);
+        key += 1;
+    }
+    assert_eq!(store.segments.ceding(), Some(last));
+    assert!(store.finish_cleaning(Survivors::All));
+    for _ in 0..1_000 {
+        assert_eq!(delete(&mut store, u32::MAX), Status::NotFound);
+        assert!(store.cleaner.is_none());
+    }
+    assert!(store.index.is_crowded());
+}
+
+/// Checks that the table counts the uses of each segment's items, none of which have faded.
+fn audit_uses(store: &Store) {
+    let mut counts = vec![(0, 0); store.segments.heads.len()];
+    for bucket in 0..store.index.buckets() {
+        for at in store.index.entries(bucket) {
+            let bits = store.items.header(at).bits;
+            let (uses, unused) = &mut counts[store.segments.number(at)];
+            *uses += weight(bits);
+            *unused += u32::from(bit::level(bits) == 0);
+        }
+    }
+    let heads = store.segments.heads.iter();
+    assert!(heads.map(|head| (head.uses, head.unused)).eq(counts));
+}
+
+/// Items whose form changes: by a touch, and by a number, a mark and a deadline.
+#[test]
+fn another_form_keeps_the_uses_and_the_table_counts_them() {
+    let mut store = Store::new(&config(4 << 20, 64 << 10)).unwrap();
+    for key in 0..4_000 {
+        let put = Put {
+            value: b"1",
+            ..Put::default()
+        };
+        run_any(&mut store, key, Op::Put(put));
+        for _ in 0..key % 4 {
+            run_any(&mut store, key, Op::Get(Get::default()));
+        }
+    }
+    audit_uses(&store);
+    let bits = |store: &Store, key: u32| {
+        let key = key.to_le_bytes();
+        let is_it = |at| store.items.is(at, &key);
+        let (_, at) = store.index.find(HASH_KEY.hash(&key), is_it).unwrap();
+        store.items.header(at).bits
+    };
+    for key in 0..4_000 {
+        let before = bits(&store, key);
+        let touch = Get {
+            touch: Some(1_000),
+            quiet_access: true,
+            ..Get::default()
+        };
+        let used = Get {
+            quiet_access: false,
+            ..touch
+        };
+        let mark = Delete {
+            invalidate: true,
+            exptime: Some(1_000),
+            ..Delete::default()
+        };
+        let add = Arith {
+            delta: 1,
+            touch: Some(1_000),
+            ..Arith::default()
+        };
+        match key / 4 % 4 {
+            0 => run_any(&mut store, key, Op::Get(touch)),
+            1 => run_any(&mut store, key, Op::Get(used)),
+            2 => run_any(&mut store, key, Op::Delete(mark)),
+            _ => run_any(&mut store, key, Op::Arith(add)),
+        }
+        let uses = bit::LEVEL | bit::USED;
+        if matches!(key / 4 % 4, 0 | 2) {
+            assert_eq!(bits(&store, key) & uses, before & uses, "{key}");
+        }
+    }
+    audit_uses(&store);
+}
+
+fn run_any(store: &mut Store, key: u32, op: Op<'_>) {
+    let key = &key.to_le_bytes();
+    let (hash, second) = (HASH_KEY.hash(key), Second(1));
+    let clock = Clock {
+        epoch_unix: 0,
+        second,
+    };
+    store.execute(clock, &[Request { hash, key, op }], &mut |_,
+                                                             reply: &Reply<
+        '_,
+    >| {
+        assert_eq!(reply.status, Status::Done);
+    });
+}
+
+/// What is recovered was stored before: it teaches nothing of what is stored now.
+#[test]
+fn recovered_items_do_not_count_as_stored_and_not_read() {
+    let config = config(4 << 20, 64 << 10);
+    let file = nameless_file(Store::file_bytes(&config).unwrap());
+    let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
+    (0..4_000).for_each(|key| assert_eq!(set(&mut store, key, 100), Status::Done));
+    drop(store);
+    let (mut store, _) = Store::in_file(&config, &file, 0, true).unwrap();
+    let before = store.segments.reuse.expected(Kind::YOUNG);
+    assert!((before - 0.5).abs() < f64::EPSILON, "{before}");
+    (0..4_000).for_each(|key| assert_eq!(get(&mut store, key), Status::Done));
+    let after = store.segments.reuse.expected(Kind::YOUNG);
+    assert!((after - 0.5).abs() < f64::EPSILON, "{after}");
 }

@@ -595,7 +595,7 @@ fn index_grows_and_loses_nothing_that_is_not_counted() {
         (GROWING.value_bytes, 2_000, 600),
         (3_000, 3_000, 3_000),
         (20, 20_000, 45_000),
-        (GROWING.value_bytes, 20_000, 600),
+        (GROWING.value_bytes, 20_000, 1_000),
     ] {
         for _ in 0..10 {
             let steps = churn(&mut rng, value_bytes, keys, count / 10);

@@ -7,14 +7,17 @@ use herdwick_layout::bucket::Offset;
 use super::{Head, Segments, State};
 
 impl Segments {
-    /// Decides to cede the last segment that is kept. It is ceded at once if it is free.
+    /// Decides to cede the last segment that is kept. It is ceded at once if it is free,
+    /// or withheld by a limit, which another one is withheld for.
     pub(crate) fn cede(&mut self) {
         debug_assert_eq!(self.ceding(), None);
         self.kept -= 1;
-        if self.heads[self.kept].state == State::Free {
-            self.free -= 1;
-            self.free_one(self.kept);
+        match self.heads[self.kept].state {
+            State::Free => self.free -= 1,
+            State::Withheld => self.withheld -= 1,
+            _ => return,
         }
+        self.free_one(self.kept);
     }
 
     /// Returns the segment that is to be ceded, and is not free yet.
@@ -34,14 +37,26 @@ impl Segments {
     }
 
     /// Returns the run to clean for a segment to be ceded, if it can be cleaned.
-    pub(in crate::segments) fn ceding_run(&mut self) -> Option<usize> {
+    pub(crate) fn ceding_run(&mut self) -> Option<usize> {
         let number = self.number(Offset(self.start(self.ceding()?)));
+        if self.stored < self.next_ceding {
+            return None;
+        }
         if self.heads[number].state == State::Open {
             let kind = self.heads[number].kind;
             self.seal(kind);
         }
         let head = &self.heads[number];
         (head.state == State::Sealed && head.staged == 0).then_some(number)
+    }
+
+    /// Records that the cleaning of a run was given up: if it was the one to be ceded, others go first
+    /// until a segment's bytes were stored.
+    pub(in crate::segments) fn postpone_ceding(&mut self, number: usize) {
+        let run = number..number + self.heads[number].span as usize;
+        if self.ceding().is_some_and(|ceding| run.contains(&ceding)) {
+            self.next_ceding = self.stored + self.size() as u64;
+        }
     }
 
     /// Makes segments free, or ceded if they are not kept.

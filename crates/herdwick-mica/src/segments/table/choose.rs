@@ -221,6 +221,7 @@ impl Segments {
 
     /// Gives up the cleaning of what is left of a run.
     pub(in crate::segments) fn leave(&mut self, number: usize) {
+        self.postpone_ceding(number);
         let head = &mut self.heads[number];
         head.state = State::Sealed;
         head.left += 1;

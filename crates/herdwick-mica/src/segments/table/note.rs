@@ -57,6 +57,14 @@ impl Segments {
         }
     }
 
+    /// As [`Self::past`], for an item that keeps all its uses.
+    pub(crate) fn past_whole(&self, at: Offset) -> Past {
+        Past {
+            kind: Kind::OLD,
+            age: self.age_of(self.number(at)),
+        }
+    }
+
     /// Records that the item at `at` was used, which has changed its bits.
     #[inline]
     pub(crate) fn used(&mut self, at: Offset, before: u8, after: u8) {
