@@ -47,9 +47,9 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadFrom {
     /// From the server: strict consistency.
+    #[default]
     Primary,
     /// From the secondary store while more of this session's requests are in flight at the server.
-    #[default]
     Extended,
     /// This percentage of the keys from the secondary store, the others from the server.
     Interleaved(u8),

@@ -96,23 +96,30 @@ pub(super) fn answer<'a>(kind: OpKind, outcome: &Outcome<'a>) -> Answer<'a> {
     }
 }
 
-/// What a reply tells of the server's secondary store, which it allows to be read.
+/// What a reply tells of the server's secondary store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MarkedReply {
     pub(crate) ticket: Ticket,
+    pub(crate) is_read: bool,
+    /// The client may read the secondary store.
+    pub(crate) is_leased: bool,
     /// The version of the item that was read, if the secondary store has the key.
     pub(crate) replicated: Option<u64>,
 }
 
-/// Returns what the reply to a request of `kind` tells of the server's secondary store, if it allows reads there.
+/// Returns what the reply to a request of `kind` tells of the server's secondary store.
 pub(super) fn marked(ticket: Ticket, kind: OpKind, outcome: &Outcome<'_>) -> Option<MarkedReply> {
     let Outcome::Answered(reply) = outcome else {
         return None;
     };
     let marks = reply.marks();
-    let is_replicated = marks.replicated && kind == OpKind::Get;
-    let replicated = reply.number.filter(|_| is_replicated);
-    marks.leased.then_some(MarkedReply { ticket, replicated })
+    let is_read = kind == OpKind::Get;
+    Some(MarkedReply {
+        ticket,
+        is_read,
+        is_leased: marks.leased,
+        replicated: reply.number.filter(|_| marks.replicated && is_read),
+    })
 }
 
 /// Returns the answer to a request that will get no reply.

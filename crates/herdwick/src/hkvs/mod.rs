@@ -214,7 +214,12 @@ impl<P: Port> Hkvs<P> {
         if !self.reads.is_empty() {
             return None;
         }
-        self.primary.command(when, command).map(ours)
+        let is_flush = matches!(command, Command::FlushAll);
+        let ticket = self.primary.command(when, command)?;
+        if is_flush {
+            self.table.flush(ticket.0);
+        }
+        Some(ours(ticket))
     }
 
     pub(crate) fn flush(&mut self, now: Duration) {
@@ -262,12 +267,17 @@ impl<P: Port> Hkvs<P> {
         if sent.ticket != reply.ticket.0 {
             return;
         }
-        let worker = sent.hash.partition(self.leased.len());
-        let until = sent.at + self.lease;
-        let leased = &mut self.leased[worker];
-        *leased = Some(leased.map_or(until, |known| known.max(until)));
-        if let Some(version) = reply.replicated {
-            self.table.found(sent.hash, version, reply.ticket.0);
+        if reply.is_leased {
+            let worker = sent.hash.partition(self.leased.len());
+            let until = sent.at + self.lease;
+            let leased = &mut self.leased[worker];
+            *leased = Some(leased.map_or(until, |known| known.max(until)));
+        }
+        match reply.replicated {
+            Some(version) => self.table.found(sent.hash, version, reply.ticket.0),
+            // The secondary store may still have what was there before this miss, or before this item.
+            None if reply.is_read => self.table.write(sent.hash, reply.ticket.0),
+            None => {}
         }
     }
 
@@ -308,7 +318,9 @@ impl<P: Port> Hkvs<P> {
             }
         }
         if self.secondary.tend(&self.address, &self.options) {
+            // What was known is of another store.
             self.table.clear();
+            self.leased.fill(None);
             self.reads.iter_mut().for_each(|read| read.there = None);
         }
         self.redirect();

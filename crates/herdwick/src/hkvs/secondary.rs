@@ -47,13 +47,16 @@ impl Secondary {
         }
     }
 
-    /// Begins to dial, or takes what was dialled. Returns whether a transport was lost.
+    /// Begins to dial, or takes what was dialled. Returns whether a transport was lost, or is a new one.
     pub(super) fn tend(&mut self, address: &Address, options: &Options) -> bool {
         match self {
             Self::Absent(at) if clock() >= *at => self.dial(address.clone(), options.clone()),
             Self::Absent(_) => {}
             Self::Dialling(dialled) => match dialled.try_recv() {
-                Ok(Some(open)) => *self = Self::Open(open),
+                Ok(Some(open)) => {
+                    *self = Self::Open(open);
+                    return true;
+                }
                 Ok(None) | Err(TryRecvError::Disconnected) => self.pause(),
                 Err(TryRecvError::Empty) => {}
             },

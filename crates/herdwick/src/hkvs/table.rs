@@ -91,13 +91,19 @@ impl Table {
         }
     }
 
-    /// Forgets a key that is written, by a request with this ticket.
+    /// Forgets a key that a request with this ticket writes, or reads without finding it in the secondary store.
     pub(super) fn write(&mut self, hash: KeyHash, ticket: u64) {
         self.remove(hash);
         if self.writes.is_empty() {
             self.writes = vec![0; GROUPS];
         }
         self.writes[Self::group(hash)] = ticket;
+    }
+
+    /// Forgets all keys, which a request with this ticket removes.
+    pub(super) fn flush(&mut self, ticket: u64) {
+        self.clear();
+        self.writes = vec![ticket; GROUPS];
     }
 
     /// Forgets all keys.
@@ -142,5 +148,10 @@ mod tests {
         assert_eq!(table.get(hash), None, "that read began before the write");
         table.found(hash, 2, 6);
         assert_eq!(table.get(hash), Some(2));
+        table.flush(8);
+        table.found(hash, 2, 7);
+        assert_eq!(table.get(hash), None, "that read began before the flush");
+        table.found(hash, 3, 9);
+        assert_eq!(table.get(hash), Some(3));
     }
 }

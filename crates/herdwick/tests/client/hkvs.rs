@@ -141,6 +141,24 @@ fn replicated_keys_are_read_from_the_secondary_store() {
 }
 
 #[test]
+fn what_the_server_no_longer_has_is_not_found_in_the_secondary_store_afterwards() {
+    let secondary = secondary();
+    let primary = primary(&secondary, SECRET);
+    let mut reader = User::dial(&primary, ReadFrom::Secondary);
+    let mut writer = User::dial(&primary, ReadFrom::Primary);
+    for _ in 0..50 {
+        writer.set("k", b"v", 0);
+        assert_eq!(reader.get_there("k"), Told::Hit(b"v".to_vec(), 0));
+        assert_eq!(writer.call("k", &Op::Delete), Told::Done);
+        reader.session.set_read_from(ReadFrom::Primary);
+        assert_eq!(reader.get("k"), Told::Miss);
+        // The secondary store may have it for a moment longer.
+        reader.session.set_read_from(ReadFrom::Secondary);
+        assert_eq!(reader.get("k"), Told::Miss);
+    }
+}
+
+#[test]
 fn a_client_reads_what_it_has_written_and_no_key_goes_back() {
     let secondary = secondary();
     let primary = primary(&secondary, SECRET);
