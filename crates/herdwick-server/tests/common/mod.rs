@@ -47,7 +47,9 @@ pub(crate) fn is_slab() -> bool {
 
 /// Starts a server.
 pub(crate) fn with(mut config: Config) -> Server {
-    if is_slab() && config.engine == Engine::Herd && config.memory_file.is_none() {
+    // Slabs go with neither.
+    let is_possible = config.memory_file.is_none() && config.offload.is_none();
+    if is_slab() && config.engine == Engine::Herd && is_possible {
         config.engine = Engine::Slab;
     }
     spawn(config).expect("a free port is free")
