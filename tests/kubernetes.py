@@ -102,12 +102,12 @@ class Pod:
             subprocess.run(init["command"], check=True)
         self.start()
 
-    def run(self, user, words, **options):
+    def run(self, user, words):
         assert words[0] == "herdwick"
         privileges = ["--clear-groups", "--no-new-privs"] + (["--bounding-set=-all"] if user else [])
         return subprocess.Popen(
             ["setpriv", f"--reuid={user}", f"--regid={user}", *privileges, BINARY, *words[1:]],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def output(self, user, words):
         process = self.run(user, words)
