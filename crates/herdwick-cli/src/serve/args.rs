@@ -71,7 +71,7 @@ pub(crate) struct ServeArgs {
         value_parser = units::count::<usize>
     )]
     pub(super) connections: usize,
-    /// Keep all memory out of swap
+    /// Keep all memory out of swap, from its first use on
     #[arg(short = 'k', long = "lock-memory")]
     pub(super) lock_memory: bool,
     /// Workers, each a thread with a partition of the data [default: allowed CPUs, at most 4]

@@ -114,9 +114,10 @@ pub(super) fn allow_core_dumps() -> Result<(), ProcessError> {
     setrlimit(Resource::Core, wanted).map_err(refused("raise the limit of core dumps (-r)"))
 }
 
-/// Locks all current and future mappings in memory.
+/// Locks the pages of all current and future mappings in memory, each when it is first used: a store has
+/// mapped room for the largest index beside the segments whose memory that takes.
 pub(super) fn lock_memory() -> Result<(), ProcessError> {
-    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     mlockall(all).map_err(refused(
         "lock memory (-k; raise ulimit -l, or leave it out)",
     ))
