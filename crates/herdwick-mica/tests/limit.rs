@@ -329,6 +329,19 @@ fn moving_limit_gives_up_no_upload() {
     }
 }
 
+/// The index takes segments until it has its largest size: a limit that is possible then is accepted before.
+#[test]
+fn least_limit_holds_when_the_index_has_grown() {
+    let mut store = store();
+    let least = store.unused_max_at_last();
+    assert!(least + MEMORY_BYTES / 16 < store.unused_max());
+    for n in 0..100_000 {
+        set(&mut store, n, 16);
+    }
+    assert_eq!(store.unused_max(), least);
+    assert_eq!(store.unused_max_at_last(), least);
+}
+
 /// A store whose limit is lowered before it has items: small ones fill what the limit leaves, since the
 /// index grows under it, too.
 #[test]
@@ -349,4 +362,7 @@ fn index_grows_under_a_limit() {
         (left * 3 / 4..=left).contains(&held),
         "{held} of {left}: {counters:?}"
     );
+    store.leave_unused(0);
+    settle(&mut store, |_| {});
+    assert!(store.unused_max() >= store.unused_max_at_last());
 }

@@ -45,6 +45,16 @@ impl Store {
         withhold > 0 && self.segments.count() <= withhold + self.segments_least()
     }
 
+    /// As [`Self::unused_max`], once the index has taken all segments that it may take: so much can be left
+    /// unused however many items there were.
+    #[must_use]
+    pub fn unused_max_at_last(&self) -> usize {
+        let lacks = self.index.bytes_most().saturating_sub(self.index_room);
+        let size = self.segments.size();
+        let claimed = lacks.div_ceil(size) * size;
+        self.unused_max().saturating_sub(claimed)
+    }
+
     /// Leaves `bytes` of the memory unused from now on, but at most [`Self::unused_max`]; 0 lifts
     /// the limit. [`Self::adjust`] carries it out.
     pub fn leave_unused(&mut self, bytes: usize) {

@@ -59,8 +59,6 @@ of_both! {
     fn flush((&mut) self, now: Second, at: Second);
     /// Refuses puts for which there is no room, from now on, instead of evicting.
     fn evict_nothing((&mut) self);
-    /// Returns the bytes that [`Self::leave_unused`] can take, at most.
-    fn unused_max((&) self) -> usize;
     /// Leaves so many bytes unused from now on.
     fn leave_unused((&mut) self, bytes: usize);
     /// Takes a step towards the limit; returns whether there are more to take.
@@ -102,6 +100,14 @@ impl Store {
     /// Creates a store with items in segments.
     pub(crate) fn new(config: &StoreConfig) -> Result<Self, StoreError> {
         herdwick_mica::Store::new(config).map(Self::Segments)
+    }
+
+    /// Returns the bytes that [`Self::leave_unused`] can take at any time, at most.
+    pub(crate) fn unused_max(&self) -> usize {
+        match self {
+            Self::Segments(store) => store.unused_max_at_last(),
+            Self::Slabs(store) => store.unused_max(),
+        }
     }
 
     /// Creates a store with items in segments of published memory, and what clients map of it.
