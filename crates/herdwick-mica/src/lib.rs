@@ -44,7 +44,8 @@
 //! touching the items. The index grows by linear hashing: while more than six tenths of the slots are used,
 //! each mutation divides one block in two, by a bit of the hash that the entries hold. An
 //! insertion tries both buckets, then tries to move each of the 16 neighbours to its other bucket,
-//! then replaces the oldest neighbour. Its work is bounded whatever the keys are.
+//! then replaces the oldest neighbour. Where nothing is evicted, and in recovery, it moves a chain of entries
+//! instead, within the block. Its work is bounded whatever the keys are.
 //!
 //! # Segments
 //! Memory is cut into segments of 4 KiB to 1 MiB, 128 to 256 of them, more where they would be

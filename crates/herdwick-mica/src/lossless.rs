@@ -46,7 +46,7 @@ impl Store {
         }
         let old = hit.map_or(0, |hit| self.items.header(hit.at).footprint());
         let len = footprint(Form::Full, request.key.len(), stored);
-        let has_slot = hit.is_some() || self.index.has_way(request.hash);
+        let has_slot = hit.is_some() || self.index.make_chain(request.hash);
         // A joined value is written beside the old one, which is read meanwhile.
         let in_place = len == old
             && !self.writes_beside()

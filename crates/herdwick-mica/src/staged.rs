@@ -173,7 +173,7 @@ impl Store {
                 return refusal;
             }
         };
-        if self.lossless && old.is_none() && !self.index.has_way(request.hash) {
+        if self.lossless && old.is_none() && !self.index.make_chain(request.hash) {
             self.segments.drop_staged(at, len);
             return Reply::bare(Status::OutOfMemory);
         }

@@ -118,7 +118,7 @@ impl Store {
         self.segments.restore(at, len);
         self.segments.note(at, header.deadline, header.bits, 0);
         // No request waits: it evicts only where nothing else helps.
-        self.index.spread(hash);
+        self.index.make_chain(hash);
         self.insert(hash, at);
     }
 }
