@@ -1,5 +1,5 @@
-//! The bugs that `tests/sim/planted.sh` plants: each patch still fits the sources, and docs/sim.md
-//! names it.
+//! The bugs that `tests/sim/planted.sh` plants: each patch still fits the sources, and docs/sim.md, or
+//! docs/store.md for the store's, names it.
 
 use std::{
     fs,
@@ -22,9 +22,13 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns the names and the texts of all patches.
-fn patches() -> Vec<(String, String)> {
-    let folder = top().join("crates/herdwick-sim-bench/tests/planted");
+/// Folders of the patches for runs under faults, and of those for the store's model test.
+const FAULTS: &str = "crates/herdwick-sim-bench/tests/planted";
+const STORE: &str = "crates/herdwick-mica/tests/planted";
+
+/// Returns the names and the texts of all patches in a folder.
+fn patches(folder: &str) -> Vec<(String, String)> {
+    let folder = top().join(folder);
     let paths = fs::read_dir(folder)
         .unwrap()
         .map(|file| file.unwrap().path());
@@ -81,9 +85,9 @@ fn fits(hunk: &Hunk<'_>, source: &str) -> usize {
 
 #[test]
 fn each_patch_fits_the_sources_at_one_place() {
-    let patches = patches();
-    assert!(patches.len() >= 3, "{patches:?}");
-    for (name, patch) in &patches {
+    let (faults, store) = (patches(FAULTS), patches(STORE));
+    assert!(faults.len() >= 3 && store.len() >= 4);
+    for (name, patch) in faults.iter().chain(&store) {
         let hunks = hunks(patch);
         assert!(!hunks.is_empty(), "{name} changes nothing");
         for hunk in hunks {
@@ -116,8 +120,23 @@ fn named(name: &str) -> Option<System> {
 #[test]
 fn each_patch_names_a_system_and_is_in_the_document() {
     let document = read(&top().join("docs/sim.md"));
-    for (name, patch) in patches() {
+    for (name, patch) in patches(FAULTS) {
         assert!(system(&patch).is_some(), "{name}");
+        assert!(document.contains(&format!("| {name} |")), "{name}");
+    }
+}
+
+#[test]
+fn each_patch_of_the_store_names_its_tests_and_is_in_the_document() {
+    let document = read(&top().join("docs/store.md"));
+    let tests = read(&top().join("crates/herdwick-mica/tests/model/main.rs"));
+    for (name, patch) in patches(STORE) {
+        let named = patch.lines().find_map(|line| line.strip_prefix("Model: "));
+        let mut named = named.expect(&name).split(' ');
+        assert!(
+            named.all(|test| tests.contains(&format!("fn {test}"))),
+            "{name}"
+        );
         assert!(document.contains(&format!("| {name} |")), "{name}");
     }
 }
