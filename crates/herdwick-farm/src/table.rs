@@ -179,7 +179,7 @@ impl Table {
             Some(before) => {
                 // Out of its chain first, so that clients soon follow no link to the empty slot.
                 self.set_link(before, labels.link);
-                self.lines.publish(run, Labels::default(), &[]);
+                self.lines.publish(run, Labels::default(), []);
                 self.overflow.push(slot);
                 self.counts.overflowed -= 1;
             }
@@ -210,9 +210,8 @@ impl Table {
             ..Pointer::default()
         };
         let run = self.block(pointer, value.len());
-        let version = self
-            .lines
-            .publish(run, Labels::default(), &self.item[key_words..]);
+        let value = self.item[key_words..].iter().copied();
+        let version = self.lines.publish(run, Labels::default(), value);
         self.item.truncate(key_words);
         self.item.extend(Pointer { block, version }.words());
         Ok(Some(block))
@@ -226,7 +225,7 @@ impl Table {
             value_len,
             ..labels
         };
-        self.lines.publish(run, new, &self.item);
+        self.lines.publish(run, new, self.item.iter().copied());
         // A reader that still has the old pointer finds another version in the block.
         self.give_block(pointer, labels.value_len);
     }
@@ -241,8 +240,8 @@ impl Table {
         if let Some(slot) = self.make_room(bucket) {
             let run = self.run(slot);
             let link = self.lines.labels(run).link;
-            self.lines
-                .publish(run, Labels { link, ..labels }, &self.item);
+            let item = self.item.iter().copied();
+            self.lines.publish(run, Labels { link, ..labels }, item);
             self.distances[slot.0] = (slot.0 - bucket.0) as u8;
         } else {
             self.insert_in_overflow(bucket, labels)?;
@@ -260,8 +259,8 @@ impl Table {
         }
         let slot = self.overflow.pop().ok_or(PutError::Full)?;
         let run = self.run(slot);
-        self.lines
-            .publish(run, Labels { link, ..labels }, &self.item);
+        let item = self.item.iter().copied();
+        self.lines.publish(run, Labels { link, ..labels }, item);
         self.set_link(bucket, self.geometry.link_to(slot));
         self.counts.overflowed += 1;
         Ok(())
@@ -300,8 +299,8 @@ impl Table {
         self.moved.clear();
         self.moved
             .extend((0..words).map(|n| self.lines.data(source, n)));
-        self.lines
-            .publish(target, Labels { link, ..labels }, &self.moved);
+        let item = self.moved.iter().copied();
+        self.lines.publish(target, Labels { link, ..labels }, item);
         self.distances[to] = distance + (to - from) as u8;
         self.clear(SlotId(from));
         if home != source {
@@ -318,14 +317,14 @@ impl Table {
             link,
             ..Labels::default()
         };
-        self.lines.publish(run, empty, &[]);
+        self.lines.publish(run, empty, []);
         self.distances[slot.0] = FREE;
     }
 
     fn set_link(&mut self, slot: SlotId, link: u32) {
         let run = self.run(slot);
         let labels = self.lines.labels(run);
-        self.lines.publish(run, Labels { link, ..labels }, &[]);
+        self.lines.publish(run, Labels { link, ..labels }, []);
     }
 
     fn find(&self, key: &[u8], bucket: SlotId) -> Option<Found> {

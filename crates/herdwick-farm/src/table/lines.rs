@@ -68,10 +68,15 @@ impl Lines {
     /// version only after the data, and an odd or later last version once any data has changed. So a
     /// line with twice the same even version is as it was at that version, and lines of one version
     /// are one value.
-    pub(super) fn publish(&mut self, run: Run, labels: Labels, data: &[u64]) -> Version {
+    pub(super) fn publish(
+        &mut self,
+        run: Run,
+        labels: Labels,
+        data: impl IntoIterator<Item = u64>,
+    ) -> Version {
         self.mark(run);
-        for (n, word) in data.iter().enumerate() {
-            self.span.store(run.first + data_word(n), *word);
+        for (n, word) in data.into_iter().enumerate() {
+            self.span.store(run.first + data_word(n), word);
         }
         let version = self.version;
         for line in 0..run.lines {
@@ -93,7 +98,7 @@ impl Lines {
     /// Gives `run` a new version and leaves the rest as it is.
     pub(super) fn touch(&mut self, run: Run) {
         let labels = self.labels(run);
-        self.publish(run, labels, &[]);
+        self.publish(run, labels, []);
     }
 
     /// Returns the last words of `run` as of the current version, and where they are.
@@ -109,5 +114,36 @@ impl Lines {
     /// Returns whether all lines of `run` have one finished version, for assertions.
     pub(super) fn is_finished(&self, run: Run) -> bool {
         common_version(run.first, run.lines, &|word| self.span.load(word)).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::DATA_WORDS;
+
+    /// A READ between two stores of the data finds no finished line, and one after the last the new version.
+    #[test]
+    fn lines_are_unfinished_from_the_first_store_to_the_last() {
+        let run = Run { first: 0, lines: 2 };
+        let span = Span::anonymous(4096).unwrap();
+        let mut lines = Lines::new(span.clone());
+        let version = |span: &Span, line: usize| {
+            common_version(line * LINE_WORDS, 1, &|word| span.load(word))
+        };
+        let mut last = Version::default();
+        for round in 0..3_u64 {
+            let mut seen = 0;
+            let data = (0..2 * DATA_WORDS as u64).inspect(|_| {
+                let finished = [0, 1].map(|line| version(&span, line));
+                assert_eq!(finished, [None, None]);
+                seen += 1;
+            });
+            let published = lines.publish(run, Labels::default(), data.map(|n| n + round));
+            assert_eq!((seen, published == last), (2 * DATA_WORDS, false));
+            let finished = [0, 1].map(|line| version(&span, line));
+            assert_eq!(finished, [Some(published), Some(published)]);
+            last = published;
+        }
     }
 }

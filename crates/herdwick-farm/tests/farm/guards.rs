@@ -13,8 +13,16 @@ const LINK: u32 = 40;
 
 /// A table of one bucket, of lines: two slots, and overflow slots behind them.
 fn table(values: Values, keys: usize) -> (Table, Span, View) {
+    let (mut table, span, view) = empty(1, values);
+    for n in 0..keys {
+        table.put(&key(n), b"value").unwrap();
+    }
+    (table, span, view)
+}
+
+fn empty(buckets: usize, values: Values) -> (Table, Span, View) {
     let geometry = Geometry::new(Terms {
-        buckets: 1,
+        buckets,
         neighbourhood: NEIGHBOURHOOD,
         overflow: 4,
         key_bytes_max: 8,
@@ -23,10 +31,7 @@ fn table(values: Values, keys: usize) -> (Table, Span, View) {
     })
     .unwrap();
     let span = Span::anonymous(geometry.bytes()).unwrap();
-    let mut table = Table::new(span.clone(), geometry, HASH_KEY);
-    for n in 0..keys {
-        table.put(&key(n), b"value").unwrap();
-    }
+    let table = Table::new(span.clone(), geometry, HASH_KEY);
     let view = View {
         geometry,
         hash_key: HASH_KEY,
@@ -125,6 +130,54 @@ fn a_chain_is_followed_through_finished_items_of_its_bucket_alone_and_ends() {
     // No item is there any more.
     let empty = |words: &mut [u64]| words[0] &= (1 << 40) - 1;
     assert_eq!(followed(empty), (Verdict::Torn, 2));
+    // A key longer than any.
+    let long = |words: &mut [u64]| words[0] |= 0xff << 40;
+    assert_eq!(followed(long), (Verdict::Torn, 2));
+}
+
+/// An overflow slot that left its chain while the link to it was followed, and has an item of another bucket
+/// now: what its own link leads to is not this bucket's.
+#[test]
+fn an_item_of_another_bucket_does_not_end_a_chain() {
+    let (mut table, span, view) = empty(2, Values::Inline);
+    let in_bucket = |n: &usize| Probe::new(&view, &key(*n)).extent(&view).offset / 64;
+    let [mut here, mut there] = [0, 1].map(|bucket| (0..).filter(move |n| in_bucket(n) == bucket));
+    let absent = key(here.next().unwrap());
+    // More than the three slots of both neighbourhoods.
+    for n in here.by_ref().take(4) {
+        table.put(&key(n), b"value").unwrap();
+    }
+    let look = |other: Option<[u8; 8]>| {
+        let (mut probe, verdict) = judged((&span, &view), &absent, |_| ());
+        assert_eq!(verdict, Verdict::More);
+        let mut words = read(&span, &view, &probe);
+        // It is the last one of the chain.
+        words[TAIL] &= (1 << LINK) - 1;
+        if let Some(other) = other {
+            words[1] = u64::from_le_bytes(other);
+        }
+        probe.judge(&view, &absent, &|n| words[n])
+    };
+    assert_eq!(look(None), Verdict::Miss);
+    assert_eq!(look(Some(key(there.next().unwrap()))), Verdict::Torn);
+}
+
+/// Keys are padded with zeros to words: their lengths are compared too, by clients and by the server.
+#[test]
+fn keys_that_differ_by_a_zero_at_their_end_are_two() {
+    let (mut table, span, view) = empty(1, Values::Inline);
+    let [short, long] = [&b"abc"[..], b"abc\0"];
+    table.put(short, b"short").unwrap();
+    assert_eq!(judged((&span, &view), long, |_| ()).1, Verdict::Miss);
+    assert_eq!(table.get(long, &mut [0; 16]), None);
+    assert!(!table.delete(long));
+    table.put(long, b"a long one").unwrap();
+    assert_eq!(table.counts().items, 2);
+    for (key, len) in [(short, 5), (long, 10)] {
+        let (probe, verdict) = judged((&span, &view), key, |_| ());
+        assert_eq!((verdict, probe.value_len()), (Verdict::Hit, len));
+        assert_eq!(table.get(key, &mut [0; 16]), Some(len));
+    }
 }
 
 /// Where the lines of a READ may be loaded in any order, a miss counts after three READs in a row in which
@@ -147,4 +200,23 @@ fn a_miss_without_order_needs_a_bucket_that_stays_as_it_is() {
     let looks = [false, false, true, false, false].map(|changes| next(&mut table, changes));
     let more = Verdict::More;
     assert_eq!(looks, [more, more, more, more, Verdict::Miss]);
+}
+
+/// Of READs before and after a torn one it is not known that nothing changed between them.
+#[test]
+fn a_torn_read_begins_the_count_of_misses_again() {
+    let (_table, span, view) = table(Values::Inline, 1);
+    let view = View {
+        ordered_read: false,
+        ..view
+    };
+    let mut probe = Probe::new(&view, &key(9));
+    let looks = [false, false, true, false, false, false].map(|torn| {
+        let mut words = read(&span, &view, &probe);
+        words[TAIL] |= u64::from(torn);
+        probe.judge(&view, &key(9), &|n| words[n])
+    });
+    let more = Verdict::More;
+    let expected = [more, more, Verdict::Torn, more, more, Verdict::Miss];
+    assert_eq!(looks, expected);
 }

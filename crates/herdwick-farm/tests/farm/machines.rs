@@ -751,6 +751,18 @@ impl Hostile {
     }
 
     fn write(&mut self, world: &mut Seeded, words: &[u64], to: herdwick_fabric::Remote) -> Status {
+        self.post(words, to);
+        let mut done = [Completion::BLANK; 1];
+        loop {
+            world.turn();
+            self.port.progress(world.now);
+            if self.port.poll(self.cq, &mut done) == 1 {
+                return done[0].status;
+            }
+        }
+    }
+
+    fn post(&mut self, words: &[u64], to: herdwick_fabric::Remote) {
         let op = SendOp::Write {
             payload: Payload::Words(words),
             to,
@@ -764,15 +776,20 @@ impl Hostile {
             fence: false,
         };
         self.port.post_send(self.qp, &[wr]).unwrap();
-        let mut done = [Completion::BLANK; 1];
-        loop {
-            world.turn();
-            self.port.progress(world.now);
-            if self.port.poll(self.cq, &mut done) == 1 {
-                return done[0].status;
-            }
-        }
     }
+}
+
+/// A message of zeros with the right checksum.
+fn message(number: u64, key_len: u8, value_len: u16, code: u16) -> Vec<u64> {
+    let count = usize::from(key_len).div_ceil(8) + usize::from(value_len).div_ceil(8);
+    let mut words = vec![0; count];
+    let [low, high] = (value_len | code << 12).to_le_bytes();
+    let half = [(number / WINDOW as u64) as u8 + 1, key_len, low, high];
+    let crc = words.iter().fold(crc32c(0, &half), |crc, word: &u64| {
+        crc32c(crc, &word.to_le_bytes())
+    });
+    words.push(u64::from(u32::from_le_bytes(half)) | u64::from(crc) << 32);
+    words
 }
 
 #[test]
@@ -819,14 +836,7 @@ fn lengths_that_the_table_lacks_are_counted_and_refused_whatever_the_checksum() 
         (0, 0, get),
     ];
     for (number, (key_len, value_len, operation)) in (0_u64..).zip(lengths) {
-        let count = usize::from(key_len).div_ceil(8) + usize::from(value_len).div_ceil(8);
-        let mut words = vec![0x2a2a; count];
-        let [low, high] = (value_len | operation << 12).to_le_bytes();
-        let half = [(number / WINDOW as u64) as u8 + 1, key_len, low, high];
-        let crc = words.iter().fold(crc32c(0, &half), |crc, word: &u64| {
-            crc32c(crc, &word.to_le_bytes())
-        });
-        words.push(u64::from(u32::from_le_bytes(half)) | u64::from(crc) << 32);
+        let words = message(number, key_len, value_len, operation);
         let end = (number % WINDOW as u64 + 1) * cell;
         let first = end - 8 * words.len() as u64;
         for (chunk, words) in (0..).zip(words.chunks(CHUNK)) {
@@ -848,6 +858,199 @@ fn lengths_that_the_table_lacks_are_counted_and_refused_whatever_the_checksum() 
     assert_eq!(world.server.side.counters().puts, 0);
     world.put(0, 1, b"served", 0).unwrap();
     assert_eq!(world.wait(), Kept::Done);
+}
+
+/// A client to which nothing gets through for a while has more replies on their way than it takes: the
+/// server executes its next message when some are known to have left, and loses neither.
+#[test]
+fn messages_wait_for_room_for_their_replies() {
+    const ROOM: u64 = 2 * WINDOW as u64;
+    let mut world = Seeded::new(16, &terms(Values::Inline), 1, &ClientTerms::default());
+    let mut hostile = Hostile::connect(&mut world);
+    let (server, client) = (world.server.port.party(), hostile.port.party());
+    let turns = |world: &mut Seeded, hostile: &mut Hostile| {
+        for _ in 0..20 {
+            world.turn();
+            hostile.port.progress(world.now);
+        }
+    };
+    world.network.cut(server, client);
+    for number in 0..=ROOM {
+        // A DELETE of a key that is not there, at the end of its cell of 1,088 bytes.
+        let words = message(number, 8, 0, 3);
+        let end = (number % WINDOW as u64 + 1) * 1088;
+        let to = hostile.grant.requests.offset(end - 8 * words.len() as u64);
+        hostile.post(&words, to);
+        turns(&mut world, &mut hostile);
+        let executed = world.server.side.counters().deletes;
+        assert_eq!(executed, (number + 1).min(ROOM));
+    }
+    let counters = world.server.side.counters();
+    assert!(counters.held > 0 && counters.lost == 0, "{counters:?}");
+    world.network.heal(server, client);
+    while world.server.side.counters().deletes == ROOM {
+        turns(&mut world, &mut hostile);
+        assert_eq!(world.server.side.lost_client(), None);
+    }
+}
+
+/// A server that answers what it likes, with the right checksum.
+struct FalseServer {
+    port: SeededPort,
+    qp: herdwick_fabric::QpId,
+    replies: herdwick_fabric::Remote,
+    client: ClientEnd<SeededPort>,
+}
+
+impl FalseServer {
+    /// Connects a client; the slots of the table are being written for ever.
+    fn connect(network: &SeededNetwork) -> Self {
+        use herdwick_fabric::{Access, RegionSpec, Scope};
+        let (there, here) = (network.device(), network.device());
+        let mut port = there.open_port(&PortLimits::default()).unwrap();
+        let pd = there.create_pd(&mut port).unwrap();
+        let spec = |len| RegionSpec {
+            len,
+            access: Access::ALL,
+            scope: Scope::Pd,
+        };
+        let table = terms(Values::Inline).table;
+        let bytes = herdwick_farm::Geometry::new(table).unwrap().bytes();
+        let [table_at, requests] = [bytes, WINDOW * 1088]
+            .map(|len| there.allocate_memory(&mut port, pd, &spec(len)).unwrap());
+        for word in (herdwick_farm::LINE_WORDS - 1..bytes / 8).step_by(herdwick_farm::LINE_WORDS) {
+            herdwick_mem::Words::store(&table_at.1, word, 1);
+        }
+        let cq = there.create_cq(&mut port, &CqSpec { depth: 64 }).unwrap();
+        let spec = QpSpec {
+            pd,
+            transport: Transport::Rc,
+            send_cq: cq,
+            recv_cq: cq,
+            send_depth: 32,
+            recv_depth: 0,
+        };
+        let [qp, reads] = [(); 2].map(|()| there.create_qp(&mut port, &spec).unwrap());
+        let grant = herdwick_farm::Grant {
+            table,
+            hash_key: HashKey([5, 6]),
+            window: WINDOW,
+            memory: there.remote(&port, table_at.0).unwrap(),
+            requests: there.remote(&port, requests.0).unwrap(),
+            reads: there.endpoint(&port, reads).unwrap(),
+            messages: there.endpoint(&port, qp).unwrap(),
+            domain: there.export_pd(&mut port, pd).unwrap(),
+            region: there.export_region(&port, table_at.0).unwrap(),
+        };
+        let terms = ClientTerms::default();
+        let (client, accept) = ClientEnd::open(&here, &terms, grant).unwrap();
+        there.connect(&mut port, qp, &accept.messages).unwrap();
+        there.connect(&mut port, reads, &accept.reads).unwrap();
+        Self {
+            port,
+            qp,
+            replies: accept.replies,
+            client,
+        }
+    }
+
+    /// Answers the client's first message; returns how its call ends.
+    fn answer(&mut self, network: &SeededNetwork, reply: &[u64]) -> Kept {
+        // The cell of the first reply, of 1,024 bytes and a control word, in whole lines.
+        let first = 1088 - 8 * reply.len() as u64;
+        for (chunk, words) in (0..).zip(reply.chunks(16)) {
+            let op = SendOp::Write {
+                payload: Payload::Words(words),
+                to: self.replies.offset(first + chunk * 128),
+                imm: None,
+            };
+            let wr = SendWr {
+                wr_id: 1,
+                op,
+                signaled: false,
+                solicited: false,
+                fence: false,
+            };
+            self.port.post_send(self.qp, &[wr]).unwrap();
+        }
+        let mut kept = None;
+        let mut now = network.now();
+        for _ in 0..100_000 {
+            now += Duration::from_nanos(500);
+            let ClientEnd { port, side } = &mut self.client;
+            side.post(port);
+            port.progress(now);
+            side.poll(port, now, &mut |_, answer| kept = Some(answer.copied()));
+            if let Some(kept) = kept.take() {
+                return kept;
+            }
+        }
+        panic!("a call without end");
+    }
+}
+
+/// Replies with lengths that no server of this table sends are no values, and end nothing but their call.
+#[test]
+fn replies_with_lengths_that_the_table_lacks_are_refused() {
+    let replies = [
+        // As long as the cell has room for, and longer than any value.
+        (message(0, 0, 1032, 1), Kept::Refused),
+        // With a key, as no reply has.
+        (message(0, 8, 16, 1), Kept::Refused),
+        (message(0, 0, 1024, 1), Kept::Value(vec![0; 1024])),
+    ];
+    for (reply, expected) in replies {
+        let network = SeededNetwork::new(17);
+        let mut server = FalseServer::connect(&network);
+        // READs find torn slots alone, so the GET becomes a message.
+        server.client.side.get(&key(1), 0).unwrap();
+        assert_eq!(server.answer(&network, &reply), expected);
+        let read = server.client.read_counters();
+        assert_eq!(read.unsure_retries, 1, "{read:?}");
+    }
+}
+
+/// A client takes no dimensions from a server that no server has.
+#[test]
+fn grants_with_absurd_dimensions_are_refused() {
+    let mut world = Seeded::new(18, &terms(Values::Inline), 1, &ClientTerms::default());
+    let here = world.network.device();
+    let changes: [fn(&mut herdwick_farm::Grant); 5] = [
+        |grant| grant.window = 0,
+        |grant| grant.window = usize::MAX,
+        |grant| grant.table.buckets = 0,
+        |grant| grant.table.key_bytes_max = 251,
+        |grant| grant.table.value_bytes_max = usize::MAX,
+    ];
+    for change in changes {
+        let (resources, mut grant) = world.server.grant(&world.device).unwrap();
+        change(&mut grant);
+        let opened = ClientEnd::open(&here, &ClientTerms::default(), grant);
+        assert!(opened.is_err());
+        world.server.withdraw(&world.device, resources).unwrap();
+    }
+}
+
+/// A client whose queue pairs cannot be connected, because of what it says that they are, leaves its place.
+#[test]
+fn a_client_with_a_false_endpoint_leaves_nothing_held() {
+    let options = terms(Values::Inline);
+    let mut world = Seeded::new(19, &options, 0, &ClientTerms::default());
+    let here = world.network.device();
+    let Seeded { device, server, .. } = &mut world;
+    for round in 0..20 {
+        let (resources, grant) = server.grant(device).unwrap();
+        let (_end, mut accept) = ClientEnd::open(&here, &ClientTerms::default(), grant).unwrap();
+        let nowhere = herdwick_fabric::Endpoint::new(&[0; 12]).unwrap();
+        *(match round % 2 {
+            0 => &mut accept.reads,
+            _ => &mut accept.messages,
+        }) = nowhere;
+        assert!(server.admit(device, resources, &accept).is_err());
+    }
+    for _ in 0..options.clients_max {
+        connect((device, server), &here, &ClientTerms::default());
+    }
 }
 
 #[test]
