@@ -1,6 +1,6 @@
 //! Claims: decides whether a lease is granted, and its window and epoch.
 
-use std::{net::IpAddr, sync::atomic::Ordering, time::Duration};
+use std::{fs, net::IpAddr, sync::atomic::Ordering, time::Duration};
 
 use herdwick_herd::{
     RECV_BYTES_MIN,
@@ -15,6 +15,9 @@ use super::{
     unread_grants::{UNREAD_HELD_MAX, is_unread},
 };
 use crate::{net::stream::Stream, settings::config::OneSidedReads, telemetry::leases::count};
+
+/// The kernel's default for the user that unknown ones show as.
+const OVERFLOW_UID: u32 = 65534;
 
 impl LeaseManager {
     pub(super) fn handle_claim(&mut self, id: LeaseId, claim: Claim, now: Duration) {
@@ -120,9 +123,23 @@ fn may_read(readers: OneSidedReads, holder: Holder) -> bool {
     };
     match readers {
         OneSidedReads::Off => false,
-        OneSidedReads::Owner => user == geteuid().as_raw() || user == Uid::ROOT.as_raw(),
+        OneSidedReads::Owner if user == Uid::ROOT.as_raw() => true,
+        OneSidedReads::Owner if user == geteuid().as_raw() => {
+            // What cannot be read is taken as in a namespace that knows few users.
+            let read = |path| fs::read_to_string(path).unwrap_or_default();
+            let overflow = read("/proc/sys/kernel/overflowuid");
+            !stands_for_others(user, &overflow, &read("/proc/self/uid_map"))
+        }
+        OneSidedReads::Owner => false,
         OneSidedReads::All => true,
     }
+}
+
+/// Returns whether all users that this user namespace does not know show as `user`.
+fn stands_for_others(user: u32, overflow: &str, uid_map: &str) -> bool {
+    let overflow = overflow.trim().parse().unwrap_or(OVERFLOW_UID);
+    let knows_all = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    user == overflow && !knows_all
 }
 
 /// Returns whether a client is connected by the unix socket; if not, the host it connected from.
@@ -130,4 +147,31 @@ fn whence(stream: &Stream) -> (bool, Option<IpAddr>) {
     let (_, from) = stream.origin();
     let local = matches!(stream, Stream::Unix(_));
     (local, from.map(|from| from.ip().to_canonical()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_are_read_by_whom_the_option_names() {
+        let own = geteuid().as_raw();
+        let users = [own, 0, own.wrapping_add(1).max(1)].map(Holder::User);
+        let host = Holder::Host([127, 0, 0, 1].into());
+        let may = |readers| users.map(|user| may_read(readers, user));
+        assert_eq!(may(OneSidedReads::Off), [false; 3]);
+        assert_eq!(may(OneSidedReads::Owner)[1..], [true, false]);
+        assert_eq!(may(OneSidedReads::All), [true; 3]);
+        assert!(!may_read(OneSidedReads::All, host));
+    }
+
+    #[test]
+    fn user_that_unknown_ones_show_as_is_no_owner() {
+        let (all, one) = ("         0          0 4294967295\n", "0 1000 1\n");
+        assert!(!stands_for_others(65534, "65534\n", all));
+        assert!(stands_for_others(65534, "65534\n", one));
+        assert!(stands_for_others(65534, "", ""));
+        assert!(!stands_for_others(1000, "65534\n", one));
+        assert!(stands_for_others(1000, "1000\n", one));
+    }
 }
