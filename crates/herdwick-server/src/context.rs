@@ -8,6 +8,7 @@ use std::{
 };
 
 use herdwick_request::{Clock, Second};
+use herdwick_slab::Growth;
 
 use crate::{
     net::{
@@ -60,6 +61,7 @@ pub(crate) struct Context {
 /// server runs, and what the server made of it. [`Tunables`] and [`Limits`] have the others.
 pub(crate) struct Settings {
     pub(crate) engine: Engine,
+    pub(crate) growth: Growth,
     pub(crate) listen: Listen,
     pub(crate) item_bytes_max: usize,
     /// The memory that is reserved at the start; `cache_memlimit` may have lowered the limit since.
@@ -86,6 +88,7 @@ impl Settings {
     fn new(config: &Config, workers: usize, (port, udp_port): (u16, u16)) -> Self {
         Self {
             engine: config.engine,
+            growth: config.growth,
             listen: config.listen.clone(),
             item_bytes_max: config.item_bytes_max,
             memory_bytes: config.memory_bytes,

@@ -58,7 +58,7 @@ Extended options, NAME or NAME=VALUE, several by commas:
 memcached's options for slabs, LRU, hash table and the sizes of buffers are ignored, with a
 warning; values that memcached refuses are refused.";
 
-const SLABS: &str = "there are no slab classes";
+const SLABS: &str = "there are no slab classes, and those of --engine slab are not tuned by it";
 const LRU: &str = "there is no LRU; recency is two bits in each item";
 const HASH: &str = "the index is sized by -m, once";
 const LOG: &str = "the queues of watchers have fixed sizes";

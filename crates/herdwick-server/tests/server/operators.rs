@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use crate::common::{Memcached, Peer, connect, is_slab, line, ours, shown, with};
+use crate::common::{Memcached, Peer, connect, in_slabs, is_slab, line, ours, shown, with};
 use herdwick_server::{Config, Offers, Server, ShutdownHook, Udp};
 
 fn ask(peer: &dyn Peer, question: &str) -> String {
@@ -407,6 +407,15 @@ fn stats_settings_have_every_name_of_memcacheds() {
     let said = ask(&ours(1), "stats settings\r\n");
     for name in NAMES.split_whitespace() {
         assert!(said.contains(&format!("STAT {name} ")), "{name}");
+    }
+}
+
+/// As memcached shows `-f` and `-n`: its defaults.
+#[test]
+fn stats_settings_show_how_chunks_grow() {
+    let said = ask(&in_slabs(1), "stats settings\r\n");
+    for shown in ["STAT growth_factor 1.25\r\n", "STAT chunk_size 48\r\n"] {
+        assert!(said.contains(shown), "{said}");
     }
 }
 

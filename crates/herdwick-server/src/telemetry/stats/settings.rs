@@ -2,6 +2,8 @@
 
 use std::{path::Path, sync::atomic::Ordering::Relaxed};
 
+use herdwick_slab::Growth;
+
 use super::output::Stats;
 use crate::{
     context::Context,
@@ -9,7 +11,7 @@ use crate::{
         auth::Auth,
         tls::{self, Certificates},
     },
-    settings::{listen_address::Listen, tls::Tls},
+    settings::{config::Engine, listen_address::Listen, tls::Tls},
 };
 
 /// A setting: its name, and its value as text.
@@ -67,10 +69,12 @@ settings! {
     lru_crawler_sleep = { context.tunables.crawler.sleep_us() };
     lru_crawler_tocrawl = { context.tunables.crawler.items_max() };
 
+    // Of an engine without slabs: chunks of 8 bytes.
+    growth_factor = { format!("{:.2}", growth(context).map_or(1.0, |growth| growth.factor)) };
+    chunk_size = { growth(context).map_or(8, |growth| growth.smallest) };
+
     // Of memcached's machinery that does not exist here, with the values that memcached shows when it
     // is off.
-    growth_factor = { "1.00" };
-    chunk_size = { "8" };
     hashpower_init = { "0" };
     slab_reassign = { "no" };
     slab_automove = { "0" };
@@ -134,6 +138,12 @@ pub(crate) fn settings(context: &Context, out: &mut Stats<'_>) {
     for setting in SETTINGS {
         out.add(setting.name, (setting.read)(context));
     }
+}
+
+/// Returns how the chunks of slabs grow, if the engine has slabs.
+fn growth(context: &Context) -> Option<Growth> {
+    let settings = &context.settings;
+    (settings.engine == Engine::Slab).then_some(settings.growth)
 }
 
 fn tls(context: &Context) -> Option<&Tls> {
