@@ -13,8 +13,12 @@ const MEASURED: u32 = 32;
 const OTHER: u32 = 1024;
 /// Reads after which a burst is taken for two.
 const BURST_MAX: u32 = 1024;
-/// The part of its distance that a mean moves towards a new sample.
-const WEIGHT: f32 = 0.25;
+/// The part of its distance that a mean moves towards a sample above it, and towards one below. What disturbs
+/// a measurement (the process was descheduled, a page was not mapped) makes it longer, never shorter.
+const WEIGHTS: [f32; 2] = [0.25, 0.5];
+/// A sample counts as at most so many times the mean. A burst that was descheduled takes milliseconds instead
+/// of a microsecond; after it, and without this, the way would lose for tens of thousands of bursts.
+const SAMPLE_MAX: f32 = 4.0;
 /// Sizes of values, by the binary logarithm.
 const SIZES: usize = 32;
 
@@ -146,7 +150,12 @@ impl Choice {
     /// Adds a sample to the mean of the last size.
     fn note(&mut self, way: Way, sample: f32) {
         let mean = &mut self.means[self.size][way as usize];
-        *mean = Some(mean.map_or(sample, |mean| mean + (sample - mean) * WEIGHT));
+        *mean = Some(mean.map_or(sample, |mean| {
+            let sample = sample.min(mean * SAMPLE_MAX);
+            let [rise, fall] = WEIGHTS;
+            let weight = if sample > mean { rise } else { fall };
+            mean + (sample - mean) * weight
+        }));
     }
 }
 
@@ -184,6 +193,20 @@ mod tests {
         let requests = bursts(&mut choice, 40 * OTHER, 1000, faster);
         assert!(requests < 30 * OTHER, "{requests}");
         assert!(bursts(&mut choice, 10 * OTHER, 1000, faster) < 20);
+    }
+
+    #[test]
+    fn a_burst_that_was_descheduled_does_not_decide() {
+        let mut choice = Choice::new(OneSidedReads::Auto);
+        let times = [200.0, 900.0];
+        bursts(&mut choice, 2 * OTHER, 32, times);
+        choice.note(Way::Memory, 1e7);
+        assert_eq!(bursts(&mut choice, 10 * OTHER, 32, times), 10);
+        // Of the way that is seldom measured, the first sample of a size.
+        let times = [9000.0, 900.0];
+        bursts(&mut choice, OTHER / 2, 1000, times);
+        choice.note(Way::Requests, 1e7);
+        assert!(bursts(&mut choice, 40 * OTHER, 1000, times) > 20 * OTHER);
     }
 
     #[test]
