@@ -95,6 +95,10 @@ impl Popularity for Combined {
         }
     }
 
+    fn next_victim(&mut self) -> Option<u32> {
+        self.recency.least()
+    }
+
     fn clear(&mut self) {
         self.members.clear();
         self.recency.clear();

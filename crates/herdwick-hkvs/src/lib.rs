@@ -35,4 +35,6 @@ pub use policy::{NoPolicy, Policy};
 pub use popularity::{Limits, Popularity, Seen};
 pub use record::{RECORD_HEAD_BYTES, Record, VALUE_BYTES_MAX};
 pub use syncer::{SyncAnswer, SyncOp, SyncToken, Syncer};
-pub use tracker::{LAG_MAX, LEASE, STALENESS_MAX, Tracker};
+pub use tracker::{
+    CONNECT_EVERY, LAG_MAX, LEASE, QUIET_MAX, STALENESS_MAX, STORE_NUMBERS, Tracker, store_number,
+};

@@ -97,15 +97,21 @@ impl Members {
 
     /// Removes the member at `slot`, if there is one.
     pub(crate) fn remove(&mut self, slot: u32) {
-        let hash = self.hashes[slot as usize];
-        let Some(place) = self
-            .position(hash)
-            .filter(|place| self.slot_at(*place) == slot)
-        else {
-            return;
-        };
-        self.free.push(slot);
-        self.close(place);
+        if let Some(place) = self.place_of(slot) {
+            self.free.push(slot);
+            self.close(place);
+        }
+    }
+
+    /// Returns whether there is a member at `slot`.
+    pub(crate) fn has(&self, slot: u32) -> bool {
+        self.place_of(slot).is_some()
+    }
+
+    /// Returns the place of the member at `slot` in the index.
+    fn place_of(&self, slot: u32) -> Option<usize> {
+        let place = self.position(self.hashes[slot as usize]);
+        place.filter(|place| self.slot_at(*place) == slot)
     }
 
     fn slot_at(&self, place: usize) -> u32 {
@@ -184,6 +190,8 @@ mod tests {
                     _ => {}
                 }
                 prop_assert_eq!((members.len(), members.is_full()), (map.len(), map.len() == most));
+                let there = (0..most as u32).filter(|slot| members.has(*slot)).count();
+                prop_assert_eq!(there, map.len());
                 for key in 0..30 {
                     let found = members.find(hash(key));
                     prop_assert_eq!(found, map.get(&key).copied());

@@ -23,6 +23,12 @@ pub trait Popularity: Send {
     /// Removes all popular keys.
     fn clear(&mut self);
 
+    /// Returns the slot of the key that is to go next, where the secondary store has no room for as many as the
+    /// policy; `None`: the policy names none.
+    fn next_victim(&mut self) -> Option<u32> {
+        None
+    }
+
     /// Returns the number of popular keys.
     fn len(&self) -> usize;
 

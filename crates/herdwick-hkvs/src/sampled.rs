@@ -132,6 +132,17 @@ impl Popularity for Sampled {
         self.members.remove(slot);
     }
 
+    fn next_victim(&mut self) -> Option<u32> {
+        let (count, members) = (self.ranks.len() as u32, &self.members);
+        let slots = (0..count).map(|n| (self.hand + n) % count);
+        let sample = slots
+            .filter(|slot| members.has(*slot))
+            .take(SAMPLE as usize);
+        let worst = sample.min_by_key(|slot| self.ranks[*slot as usize]);
+        self.hand = (self.hand + SAMPLE) % count;
+        worst
+    }
+
     fn clear(&mut self) {
         self.members.clear();
     }

@@ -4,7 +4,9 @@
 //! The operations are begun in the order of the changes, and those of a key are executed in the order in which
 //! they are begun.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+use herdwick_request::KEY_BYTES_MAX;
 
 use crate::change::{Act, Change, Outcome};
 
@@ -41,11 +43,21 @@ pub struct SyncToken {
     stores: bool,
 }
 
+/// Bytes of memory for a key, on average over the slots of all workers: fewer slots are used if keys are longer.
+const KEY_ROOM: usize = 64;
+/// What the allocator adds to a key, at most.
+const KEY_OVERHEAD: usize = 24;
+
+/// The keys of a worker, by slot.
+type HeldKeys = Box<[Box<[u8]>]>;
+
 /// The machine, of all workers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Syncer {
-    /// What each slot of each worker holds, or is about to.
-    held: Vec<HashMap<u32, Box<[u8]>>>,
+    /// The key that each slot of each worker holds, or is about to; an empty one: nothing.
+    held: Vec<HeldKeys>,
+    /// Bytes of memory that are left for keys.
+    room: usize,
     /// Changes that have not ended.
     changes: Vec<Option<Progress>>,
     free: Vec<usize>,
@@ -69,6 +81,8 @@ enum Due {
     Store(usize),
     /// A key, for a change.
     Delete(usize, Box<[u8]>),
+    /// The key of a change whose item was refused.
+    Undo(usize),
 }
 
 impl SyncToken {
@@ -80,13 +94,24 @@ impl SyncToken {
 }
 
 impl Syncer {
-    /// Makes a machine for so many workers, of an empty store.
+    /// Makes a machine for so many workers, each of so many slots, of an empty store.
     #[must_use]
-    pub fn new(workers: usize) -> Self {
+    pub fn new(workers: usize, slots: usize) -> Self {
         Self {
-            held: vec![HashMap::new(); workers],
-            ..Self::default()
+            held: vec![vec![Box::default(); slots].into(); workers],
+            // One key fits in any case.
+            room: (workers * slots * KEY_ROOM).max(KEY_BYTES_MAX + KEY_OVERHEAD),
+            changes: Vec::new(),
+            free: Vec::new(),
+            due: VecDeque::new(),
+            epoch: 0,
         }
+    }
+
+    /// Returns the bytes of memory that it has for the slots of a worker.
+    #[must_use]
+    pub fn bytes(slots: usize) -> usize {
+        slots * (size_of::<Box<[u8]>>() + KEY_ROOM)
     }
 
     /// Begins with a connection of this number, to an empty store.
@@ -105,24 +130,20 @@ impl Syncer {
             self.changes.push(None);
             self.changes.len() - 1
         });
-        let held = &mut self.held[worker];
         let before = self.due.len();
         match change.act {
+            Act::Put if self.holds(worker, &change) => self.due.push_back(Due::Store(index)),
             Act::Put => {
-                let old = held.get(&change.slot).filter(|old| ***old != change.key);
-                if let Some(old) = old {
-                    self.due.push_back(Due::Delete(index, old.clone()));
+                self.release(worker, change.slot, index);
+                match self.hold(worker, &change) {
+                    true => self.due.push_back(Due::Store(index)),
+                    false => change.outcome = Outcome::Refused,
                 }
-                held.insert(change.slot, change.key.as_slice().into());
-                self.due.push_back(Due::Store(index));
             }
-            Act::Remove => {
-                let old = held.remove(&change.slot);
-                self.due.extend(old.map(|old| Due::Delete(index, old)));
-            }
+            Act::Remove => self.release(worker, change.slot, index),
             Act::Clear => {
-                let all = held.drain().map(|(_, old)| Due::Delete(index, old));
-                self.due.extend(all);
+                let slots = self.held[worker].len() as u32;
+                (0..slots).for_each(|slot| self.release(worker, slot, index));
             }
         }
         let left = self.due.len() - before;
@@ -138,6 +159,30 @@ impl Syncer {
         None
     }
 
+    /// Returns whether the slot of a change holds its key.
+    fn holds(&self, worker: usize, change: &Change) -> bool {
+        *self.held[worker][change.slot as usize] == *change.key
+    }
+
+    /// Has an empty slot hold the key of a change, if there is memory for it.
+    fn hold(&mut self, worker: usize, change: &Change) -> bool {
+        let taken = change.key.len() + KEY_OVERHEAD;
+        let fits = taken <= self.room;
+        if fits {
+            self.room -= taken;
+            self.held[worker][change.slot as usize] = change.key.as_slice().into();
+        }
+        fits
+    }
+
+    /// Empties a slot for a change: the key that it held is to be deleted.
+    fn release(&mut self, worker: usize, slot: u32, change: usize) {
+        let old = std::mem::take(&mut self.held[worker][slot as usize]);
+        if !old.is_empty() {
+            self.due.push_back(Due::Delete(change, old));
+        }
+    }
+
     /// Returns the operation that is to begin next.
     #[must_use]
     pub fn next_op(&self) -> Option<(SyncToken, SyncOp<'_>)> {
@@ -151,19 +196,19 @@ impl Syncer {
                 let (key, record) = (&of.key[..], &of.record[..]);
                 Some((token, SyncOp::Store { key, record }))
             }
-            Due::Delete(change, key) => {
-                let token = SyncToken {
-                    change: *change,
-                    stores: false,
-                };
-                Some((token, SyncOp::Delete { key }))
+            Due::Delete(change, key) => Some((deletion(*change), SyncOp::Delete { key })),
+            Due::Undo(change) => {
+                let key = &self.changes[*change].as_ref()?.change.key;
+                Some((deletion(*change), SyncOp::Delete { key }))
             }
         }
     }
 
     /// Notes that the operation of [`Syncer::next_op`] has begun.
     pub fn begun(&mut self) {
-        self.due.pop_front();
+        if let Some(Due::Delete(_, key)) = self.due.pop_front() {
+            self.room += key.len() + KEY_OVERHEAD;
+        }
     }
 
     /// Notes how an operation ended. Returns its change and worker, if that was the last one.
@@ -173,8 +218,7 @@ impl Syncer {
             progress.change.outcome = Outcome::Refused;
             // A value from before must not stay. It goes before any other operation on the key begins.
             if token.stores {
-                let key = progress.change.key.as_slice().into();
-                self.due.push_front(Due::Delete(token.change, key));
+                self.due.push_front(Due::Undo(token.change));
                 return None;
             }
         }
@@ -189,10 +233,12 @@ impl Syncer {
 
     /// Gives all changes back: the connection is lost, and another begins with an empty store.
     pub fn abandon(&mut self) -> Vec<(usize, Change)> {
-        let workers = self.held.len();
-        let changes = std::mem::take(self).changes;
-        *self = Self::new(workers);
-        let lost = changes.into_iter().flatten().map(|mut progress| {
+        let (workers, slots) = (
+            self.held.len(),
+            self.held.first().map_or(0, |one| one.len()),
+        );
+        let before = std::mem::replace(self, Self::new(workers, slots));
+        let lost = before.changes.into_iter().flatten().map(|mut progress| {
             progress.change.outcome = Outcome::Lost;
             (progress.worker, progress.change)
         });
@@ -204,4 +250,9 @@ impl Syncer {
     pub fn is_idle(&self) -> bool {
         self.free.len() == self.changes.len()
     }
+}
+
+fn deletion(change: usize) -> SyncToken {
+    let stores = false;
+    SyncToken { change, stores }
 }

@@ -20,6 +20,16 @@ pub const LAG_MAX: Duration = Duration::from_millis(250);
 pub const LEASE: Duration = Duration::from_millis(250);
 /// The longest time for which a client reads what a completed write has replaced.
 pub const STALENESS_MAX: Duration = LAG_MAX.saturating_add(LEASE);
+/// Numbers by which replies name the connection that a lease is for.
+pub const STORE_NUMBERS: u64 = 16;
+/// Least time from the beginning of a connection to that of the next.
+pub const CONNECT_EVERY: Duration = Duration::from_secs(2);
+/// The longest time between two leases of which a client takes the same number for the same connection.
+pub const QUIET_MAX: Duration = Duration::from_secs(20);
+// The next connection of a number is behind all others: the one after next begins so much later at least.
+const _: () = assert!(CONNECT_EVERY.as_secs() * (STORE_NUMBERS - 2) > QUIET_MAX.as_secs());
+/// How long no key is admitted after the secondary store had no room for one.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
 /// Keys that wait for their removal; if there are more, all are removed.
 const DROPPED_MAX: usize = 1024;
 
@@ -39,6 +49,8 @@ pub struct Tracker {
     clears: Option<Duration>,
     /// No key is admitted before this second: a flush is pending.
     pause: Second,
+    /// No key is admitted before this time: the secondary store is full.
+    full: Duration,
     now: Duration,
     leased: bool,
     /// Changes were sent since [`Tracker::take_sent`].
@@ -52,12 +64,16 @@ struct Slot {
     admission: u64,
     /// That change, or a later one, is done.
     replicated: bool,
+    /// The version of the item in the change that was sent last.
+    version: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     since: Duration,
     ended: bool,
+    /// A client may read what it replaces. It cannot where the secondary store had nothing of the slot's.
+    replaces: bool,
 }
 
 impl Tracker {
@@ -74,6 +90,7 @@ impl Tracker {
             dropped: VecDeque::with_capacity(DROPPED_MAX),
             clears: None,
             pause: Second(0),
+            full: Duration::ZERO,
             now: Duration::ZERO,
             leased: false,
             sent: false,
@@ -98,8 +115,9 @@ impl Tracker {
             self.connect(epoch);
         }
         self.send_waiting();
+        let mut replacing = self.under_way.iter().filter(|it| it.replaces && !it.ended);
         let oldest = [
-            self.under_way.front().map(|change| change.since),
+            replacing.next().map(|change| change.since),
             self.dropped.front().map(|(_, since)| *since),
             self.clears,
         ];
@@ -116,6 +134,7 @@ impl Tracker {
         self.under_way.clear();
         self.dropped.clear();
         self.clears = None;
+        self.full = Duration::ZERO;
         self.next = 1;
     }
 
@@ -142,12 +161,24 @@ impl Tracker {
             Outcome::Refused => {
                 self.counters.refused += 1;
                 if is_current {
-                    self.drop_slot(change.slot);
+                    self.make_room(change.slot);
                 }
             }
             Outcome::Done | Outcome::Lost => {}
         }
         self.counters.changes += u64::from(change.outcome == Outcome::Done);
+    }
+
+    /// The secondary store had no room for the item of this slot: it goes, with the key that would be evicted
+    /// next.
+    #[cold]
+    fn make_room(&mut self, slot: u32) {
+        self.full = self.now + FULL_PAUSE;
+        self.drop_slot(slot);
+        if let Some(victim) = self.policy.next_victim() {
+            self.counters.evictions += 1;
+            self.drop_slot(victim);
+        }
     }
 
     /// Sends removals that had to wait.
@@ -173,12 +204,12 @@ impl Tracker {
         change.key.clear();
         change.record.clear();
         (change.act, change.slot) = (act, slot);
-        self.push(change, since);
+        self.push(change, since, true);
         true
     }
 
     /// Numbers a change and sends it: the queue has room for each that there is.
-    fn push(&mut self, mut change: Change, since: Duration) {
+    fn push(&mut self, mut change: Change, since: Duration, replaces: bool) {
         (change.epoch, change.serial, change.since) = (self.epoch, self.next, since);
         change.admission = match change.act {
             Act::Put => self.slots[change.slot as usize].admission,
@@ -188,14 +219,18 @@ impl Tracker {
         self.next += 1;
         self.sent = true;
         let ended = false;
-        self.under_way.push_back(UnderWay { since, ended });
+        self.under_way.push_back(UnderWay {
+            since,
+            ended,
+            replaces,
+        });
         if let Err(change) = self.end.changes.push(change) {
             self.end.free.push(change);
         }
     }
 
-    /// Sends an item of a slot, if there is room.
-    fn put(&mut self, slot: u32, key: &[u8], item: &Item<'_>) -> bool {
+    /// Sends an item of a slot, if there is room. `replaces`: the secondary store may have something in its place.
+    fn put(&mut self, slot: u32, (key, item): (&[u8], &Item<'_>), replaces: bool) -> bool {
         let Some(mut change) = self.end.free.pop() else {
             return false;
         };
@@ -215,8 +250,9 @@ impl Tracker {
         };
         record.append_to(&mut change.record);
         (change.act, change.slot) = (Act::Put, slot);
+        self.slots[slot as usize].version = version;
         let now = self.now;
-        self.push(change, now);
+        self.push(change, now, replaces);
         true
     }
 
@@ -254,7 +290,7 @@ impl Tracker {
         if self.epoch == 0 {
             return Marks::default();
         }
-        let waits = self.clears.is_some() || !self.dropped.is_empty();
+        let waits = self.clears.is_some() || !self.dropped.is_empty() || self.now < self.full;
         let has_room = !self.end.free.is_empty() && !waits;
         let may_admit = has_room && second >= self.pause && fits(item);
         self.counters.reads += 1;
@@ -265,26 +301,28 @@ impl Tracker {
             Seen::Admitted { slot, evicted } => {
                 self.counters.evictions += u64::from(evicted);
                 match may_be_admitted() {
-                    true => self.admit(slot, (key, item)),
+                    true => self.admit(slot, (key, item), evicted),
                     false => self.drop_slot(slot),
                 }
                 false
             }
         };
         self.counters.replicated_reads += u64::from(replicated);
-        let leased = self.leased;
-        Marks { replicated, leased }
+        Marks {
+            replicated,
+            ..self.marks()
+        }
     }
 
     #[cold]
-    fn admit(&mut self, slot: u32, (key, item): (&[u8], &Item<'_>)) {
+    fn admit(&mut self, slot: u32, of: (&[u8], &Item<'_>), evicted: bool) {
         self.counters.admissions += 1;
         self.slots[slot as usize] = Slot {
             admission: self.next,
-            replicated: false,
+            ..Slot::default()
         };
         // There was room before the key was admitted.
-        self.put(slot, key, item);
+        self.put(slot, of, evicted);
     }
 
     /// Notes that a key was written, or that its item has gone: `item` is what there is now.
@@ -297,17 +335,22 @@ impl Tracker {
             return;
         };
         let waits = self.clears.is_some();
-        match item.filter(|item| fits(item) && !waits) {
-            Some(item) if self.put(slot, key, item) => {}
+        // Clients that have seen a higher version read nothing older than that. So where a version does not go
+        // up, the key has to leave the secondary store, which replies show, before it comes back.
+        let before = self.slots[slot as usize].version;
+        match item.filter(|item| fits(item) && !waits && item.version > before) {
+            Some(item) if self.put(slot, (key, item), true) => {}
             _ => self.drop_slot(slot),
         }
     }
 
-    /// Notes that a key was looked for in vain, so that what is replicated of it goes.
+    /// Notes that a key was looked for in vain, so that what is replicated of it goes. `is_own` is asked of a
+    /// popular key: whether the hash is that of the key that was looked for.
     #[inline]
-    pub fn missed(&mut self, hash: KeyHash) {
+    pub fn missed(&mut self, hash: KeyHash, is_own: impl FnOnce() -> bool) {
         if self.epoch != 0
             && let Some(slot) = self.policy.find(hash)
+            && is_own()
         {
             self.drop_slot(slot);
         }
@@ -327,6 +370,7 @@ impl Tracker {
         Marks {
             replicated: false,
             leased: self.leased,
+            store: store_number(self.epoch),
         }
     }
 
@@ -356,6 +400,12 @@ impl Tracker {
             ..self.counters
         }
     }
+}
+
+/// Returns what replies call the connection of this number.
+#[must_use]
+pub fn store_number(epoch: u64) -> u8 {
+    (epoch % STORE_NUMBERS) as u8
 }
 
 /// Returns whether an item can be replicated: it does not expire, is not marked, and is no longer than a client

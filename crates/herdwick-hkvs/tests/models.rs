@@ -73,6 +73,8 @@ enum Step {
     Read(u64, bool),
     Other,
     Remove(u64),
+    /// Removes the key that the policy names.
+    Victim,
     Clear,
 }
 
@@ -81,6 +83,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         40 => (0_u64..24, prop::bool::weighted(0.9)).prop_map(|(key, may)| Step::Read(key, may)),
         4 => Just(Step::Other),
         2 => (0_u64..24).prop_map(Step::Remove),
+        2 => Just(Step::Victim),
         1 => Just(Step::Clear),
     ];
     prop::collection::vec(step, 0..400)
@@ -123,6 +126,14 @@ proptest! {
                     }
                     model.popular.remove(&key);
                 }
+                Step::Victim => {
+                    let least = model.popular.iter().min_by_key(|(_, last)| **last);
+                    let least = least.map(|(key, _)| *key);
+                    let victim = policy.next_victim();
+                    prop_assert_eq!(victim, least.and_then(|key| policy.find(hash(key))));
+                    victim.into_iter().for_each(|slot| policy.remove(slot));
+                    least.map(|key| model.popular.remove(&key));
+                }
                 Step::Clear => {
                     policy.clear();
                     model.popular.clear();
@@ -162,6 +173,14 @@ proptest! {
                     if let Some(slot) = policy.find(hash(key)) {
                         policy.remove(slot);
                         prop_assert_eq!(slots.remove(&slot), Some(key));
+                    }
+                }
+                Step::Victim => {
+                    let victim = policy.next_victim();
+                    prop_assert_eq!(victim.is_none(), slots.is_empty());
+                    if let Some(slot) = victim {
+                        policy.remove(slot);
+                        prop_assert!(slots.remove(&slot).is_some());
                     }
                 }
                 Step::Clear => {

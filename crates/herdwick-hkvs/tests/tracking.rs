@@ -5,8 +5,8 @@ use std::{collections::HashMap, time::Duration};
 
 use herdwick_check::Rng;
 use herdwick_hkvs::{
-    LAG_MAX, Limits, Outcome, Policy, Record, SyncAnswer, SyncEnd, SyncOp, SyncToken, Syncer,
-    Tracker, channel,
+    LAG_MAX, LEASE, Limits, Outcome, Policy, Record, SyncAnswer, SyncEnd, SyncOp, SyncToken,
+    Syncer, Tracker, channel,
 };
 use herdwick_request::{Deadline, Item, KeyHash, Marks, Second};
 
@@ -33,7 +33,10 @@ fn worker(number: u64) -> usize {
 /// What the primary has of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stored {
+    /// What the store counts, or what a client has chosen.
     version: u64,
+    /// How many writes there were before.
+    order: u64,
     flags: u32,
     value: Vec<u8>,
     expires: bool,
@@ -52,11 +55,67 @@ struct World {
     /// When each key changed last.
     changed: HashMap<u64, Duration>,
     secondary: HashMap<Vec<u8>, Vec<u8>>,
-    version: u64,
+    writes: u64,
+    reader: Reader,
     /// Whether the secondary store refuses new values.
     full: bool,
     refused: u64,
     replicated: u64,
+}
+
+/// A client that reads both stores, as a session does (`herdwick/src/hkvs`), one request at a time.
+#[derive(Default)]
+struct Reader {
+    /// Until when each worker has allowed reads.
+    leased: [Duration; WORKERS],
+    /// The version that it knows of keys that the secondary store has.
+    known: HashMap<u64, u64>,
+    /// The number of the write that it has seen last.
+    seen: HashMap<u64, u64>,
+    there: u64,
+}
+
+impl Reader {
+    /// Notes what a reply of the primary has shown of a key.
+    fn told(&mut self, number: u64, stored: Option<&Stored>, marks: Marks, now: Duration) {
+        if marks.leased {
+            self.leased[worker(number)] = now + LEASE;
+        }
+        match stored.filter(|_| marks.replicated) {
+            Some(stored) => self.known.insert(number, stored.version),
+            None => self.known.remove(&number),
+        };
+        if let Some(stored) = stored {
+            self.saw(number, stored.order);
+        }
+    }
+
+    fn saw(&mut self, number: u64, order: u64) {
+        let before = self.seen.insert(number, order).unwrap_or(0);
+        assert!(
+            before <= order,
+            "{number} went back from {before} to {order}"
+        );
+    }
+
+    /// Reads a key at the secondary store.
+    fn read(&mut self, number: u64, record: Option<&[u8]>, now: Duration) {
+        let is_leased = now < self.leased[worker(number)];
+        let Some(known) = self.known.get(&number).filter(|_| is_leased) else {
+            return;
+        };
+        let Some(record) = record.and_then(Record::parse) else {
+            self.known.remove(&number);
+            return;
+        };
+        if record.version < *known {
+            return;
+        }
+        self.known.insert(number, record.version);
+        self.there += 1;
+        let order = u64::from_le_bytes(*record.value.first_chunk().expect("its order"));
+        self.saw(number, order);
+    }
 }
 
 impl World {
@@ -67,7 +126,7 @@ impl World {
             trackers.push(Tracker::new(policy.build(LIMITS), LIMITS.keys, worker));
             ends.push(end);
         }
-        let mut syncer = Syncer::new(WORKERS);
+        let mut syncer = Syncer::new(WORKERS, LIMITS.keys);
         syncer.begin(1);
         Self {
             rng: Rng::new(seed),
@@ -80,7 +139,8 @@ impl World {
             primary: HashMap::new(),
             changed: HashMap::new(),
             secondary: HashMap::new(),
-            version: 0,
+            writes: 0,
+            reader: Reader::default(),
             full: false,
             refused: 0,
             replicated: 0,
@@ -127,13 +187,22 @@ impl World {
                 tracker.changed(hash, &key, None);
             }
             1..=4 => {
-                self.version += 1;
+                self.writes += 1;
                 let size =
                     self.rng.below(60) as usize * if self.rng.below(30) == 0 { 200 } else { 1 };
+                let mut value = self.writes.to_le_bytes().to_vec();
+                value.resize(8 + size, self.writes as u8);
+                // Some clients choose versions, which may go back, or be the same again.
+                let version = match self.rng.below(12) {
+                    0 => self.rng.below(30),
+                    1 => 1 << 40,
+                    _ => self.writes,
+                };
                 let stored = Stored {
-                    version: self.version,
+                    version,
+                    order: self.writes,
                     flags: self.rng.below(3) as u32,
-                    value: vec![self.version as u8; size],
+                    value,
                     expires: self.rng.below(10) == 0,
                 };
                 tracker.changed(hash, &key, Some(&item(&stored)));
@@ -144,11 +213,27 @@ impl World {
                 Some(stored) => {
                     let marks = tracker.read(hash, &key, &item(stored), (Second(1), || true));
                     self.replicated += u64::from(marks.replicated && marks.leased);
+                    self.reader.told(number, Some(stored), marks, self.now);
                 }
-                None => tracker.missed(hash),
+                None => {
+                    // Sometimes a client claims the hash for another key.
+                    let is_own = self.rng.below(4) > 0;
+                    tracker.missed(hash, || is_own);
+                    if is_own {
+                        self.reader.told(number, None, tracker.marks(), self.now);
+                    }
+                }
             },
         }
         tracker.take_sent();
+    }
+
+    /// The reader reads some keys at the secondary store.
+    fn read_there(&mut self) {
+        for number in 0..8 {
+            let record = self.secondary.get(&key(number)).map(|record| &record[..]);
+            self.reader.read(number, record, self.now);
+        }
     }
 
     /// The thread begins operations, or one of them ends.
@@ -206,6 +291,9 @@ impl World {
             self.ends[worker].back.push(change).expect("has room");
         }
         self.syncer.begin(self.epoch);
+        // Another session, which knows nothing of that store.
+        self.reader.known.clear();
+        self.reader.leased = Default::default();
     }
 
     /// Nothing happens any more but what is under way.
@@ -239,6 +327,7 @@ impl World {
             let Marks {
                 replicated: is,
                 leased,
+                ..
             } = tracker.read(hash, &key, &item(&stored), (Second(0), || true));
             assert!(leased);
             assert_eq!(is, self.secondary.contains_key(&key), "{number}");
@@ -264,7 +353,7 @@ fn item(stored: &Stored) -> Item<'_> {
 
 #[test]
 fn clients_read_what_the_primary_has_or_had_within_the_bound() {
-    let (mut replicated, mut refused) = (0, 0);
+    let (mut replicated, mut refused, mut there) = (0, 0, 0);
     for seed in 0..60 {
         let policy = Policy::ALL[seed as usize % Policy::ALL.len()];
         let mut world = World::new(seed, policy);
@@ -273,6 +362,7 @@ fn clients_read_what_the_primary_has_or_had_within_the_bound() {
             // Sometimes the secondary store stands still for longer than the bound.
             let pace = world.rng.below(8);
             (0..pace).for_each(|_| world.sync());
+            world.read_there();
             let pause = if world.rng.below(200) == 0 { 400 } else { 1 };
             world.now += Duration::from_millis(world.rng.below(2) * pause);
             match world.rng.below(2000) {
@@ -295,10 +385,11 @@ fn clients_read_what_the_primary_has_or_had_within_the_bound() {
         world.settle();
         replicated += world.replicated;
         refused += world.refused;
+        there += world.reader.there;
     }
     assert!(
-        replicated > 10_000 && refused > 100,
-        "{replicated} {refused}"
+        replicated > 10_000 && refused > 100 && there > 10_000,
+        "{replicated} {refused} {there}"
     );
 }
 
@@ -313,12 +404,7 @@ fn a_worker_at_the_limit_drops_keys_and_never_waits() {
     let mut tracker = Tracker::new(Policy::Combined.build(limits), limits.keys, end);
     let now = Duration::from_secs(1);
     tracker.begin(now, 1);
-    let stored = Stored {
-        version: 1,
-        flags: 0,
-        value: vec![1; 10],
-        expires: false,
-    };
+    let mut stored = stored(1);
     for number in 0..3000 {
         tracker.read(
             hash(number),
@@ -329,6 +415,7 @@ fn a_worker_at_the_limit_drops_keys_and_never_waits() {
     }
     // The limit of changes is that of admissions: none of them is taken.
     assert_eq!(tracker.counters().keys, 128);
+    stored.version = 2;
     for number in 0..3000 {
         tracker.changed(hash(number), &key(number), Some(&item(&stored)));
     }
@@ -342,4 +429,144 @@ fn a_worker_at_the_limit_drops_keys_and_never_waits() {
     tracker.begin(now + LAG_MAX, 0);
     assert_eq!(tracker.counters().under_way, 0);
     assert!(!tracker.marks().leased);
+}
+
+fn stored(version: u64) -> Stored {
+    Stored {
+        version,
+        order: version,
+        flags: 0,
+        value: vec![1; 10],
+        expires: false,
+    }
+}
+
+/// A tracker that admits what is read once, and the other end.
+fn eager(keys: usize) -> (Tracker, SyncEnd) {
+    let (end, sync) = channel();
+    let limits = Limits {
+        keys,
+        reads: 1,
+        window: 10_000,
+    };
+    let policy = Policy::Combined.build(limits);
+    (Tracker::new(policy, keys, end), sync)
+}
+
+fn read(tracker: &mut Tracker, number: u64, stored: &Stored) -> Marks {
+    let (key, hash) = (key(number), hash(number));
+    tracker.read(hash, &key, &item(stored), (Second(1), || true))
+}
+
+#[test]
+fn only_what_may_be_read_out_of_date_ends_leases() {
+    let (mut tracker, mut sync) = eager(10);
+    let late = LAG_MAX + Duration::from_millis(1);
+    let mut now = Duration::from_secs(1);
+    tracker.begin(now, 1);
+    read(&mut tracker, 1, &stored(1));
+    // A secondary store that is full keeps a new key waiting, and nothing is read there meanwhile.
+    now += late;
+    tracker.begin(now, 1);
+    assert!(tracker.marks().leased);
+    let change = sync.changes.pop().expect("the admission");
+    sync.back.push(change).expect("has room");
+    tracker.begin(now, 1);
+    assert!(read(&mut tracker, 1, &stored(1)).replicated);
+    tracker.changed(hash(1), &key(1), Some(&item(&stored(2))));
+    now += late;
+    tracker.begin(now, 1);
+    assert!(!tracker.marks().leased, "the old value is there");
+}
+
+#[test]
+fn the_hottest_keys_find_room_in_a_secondary_store_that_is_smaller_than_the_policy() {
+    const ROOM: usize = 4;
+    let (mut tracker, mut sync) = eager(64);
+    let mut syncer = Syncer::new(1, 64);
+    syncer.begin(1);
+    let mut there: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+    let mut now = Duration::from_secs(1);
+    let mut turn = |tracker: &mut Tracker, there: &mut HashMap<Vec<u8>, Vec<u8>>| {
+        now += Duration::from_millis(20);
+        tracker.begin(now, 1);
+        while let Some(change) = sync.changes.pop() {
+            if let Some(change) = syncer.accept(0, change) {
+                sync.back.push(change).expect("has room");
+            }
+        }
+        while let Some((token, op)) = syncer.next_op() {
+            let answer = match op {
+                SyncOp::Store { key, .. } if there.len() >= ROOM && !there.contains_key(key) => {
+                    SyncAnswer::Refused
+                }
+                SyncOp::Store { key, record } => {
+                    there.insert(key.to_vec(), record.to_vec());
+                    SyncAnswer::Done
+                }
+                SyncOp::Delete { key } => {
+                    there.remove(key);
+                    SyncAnswer::Done
+                }
+            };
+            syncer.begun();
+            if let Some((_, change)) = syncer.answered(token, answer) {
+                sync.back.push(change).expect("has room");
+            }
+        }
+    };
+    for number in 0..30 {
+        read(&mut tracker, number, &stored(1));
+        turn(&mut tracker, &mut there);
+    }
+    // Two keys are read all the time from now on, and were not among the first.
+    for _ in 0..100 {
+        for number in [100, 101] {
+            read(&mut tracker, number, &stored(1));
+        }
+        turn(&mut tracker, &mut there);
+    }
+    assert!(there.contains_key(&key(100)) && there.contains_key(&key(101)));
+    for number in [100, 101] {
+        assert!(read(&mut tracker, number, &stored(1)).replicated);
+    }
+}
+
+/// Keys of up to 250 bytes take no more memory than there is for all of them.
+#[test]
+fn keys_that_are_long_are_fewer() {
+    const SLOTS: usize = 100;
+    let mut syncer = Syncer::new(1, SLOTS);
+    syncer.begin(1);
+    let (mut tracker, mut sync) = eager(SLOTS);
+    tracker.begin(Duration::from_secs(1), 1);
+    let long = |number: u64| format!("{number:0>250}").into_bytes();
+    for number in 0..SLOTS as u64 {
+        let stored = stored(1);
+        let of = (Second(1), || true);
+        tracker.read(hash(number), &long(number), &item(&stored), of);
+    }
+    let (mut kept, mut refused) = (0, 0);
+    while let Some(change) = sync.changes.pop() {
+        match syncer.accept(0, change) {
+            None => kept += 1,
+            Some(change) => {
+                assert_eq!(change.outcome, Outcome::Refused);
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!(kept + refused, SLOTS);
+    assert!(kept >= 20 && kept * 250 <= Syncer::bytes(SLOTS), "{kept}");
+}
+
+#[test]
+fn a_hash_that_is_not_the_keys_own_is_no_miss_of_the_key() {
+    let (mut tracker, _sync) = eager(10);
+    tracker.begin(Duration::from_secs(1), 1);
+    read(&mut tracker, 1, &stored(1));
+    tracker.missed(hash(1), || false);
+    assert_eq!(tracker.counters().keys, 1);
+    tracker.missed(hash(1), || true);
+    assert_eq!(tracker.counters().keys, 0);
 }

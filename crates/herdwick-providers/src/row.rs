@@ -45,6 +45,8 @@ pub(crate) struct Row {
     pub(crate) loopback: fn(End) -> io::Result<AnyDevice>,
     /// Opens a device of the server's own process that is a client of its device.
     pub(crate) beside: fn(&AnyDevice) -> io::Result<AnyDevice>,
+    /// Opens a device at the place of one whose ports are all closed.
+    pub(crate) anew: fn(&AnyDevice) -> io::Result<AnyDevice>,
     /// Returns the counters of its ports.
     pub(crate) counters: fn() -> Vec<&'static Counter>,
     /// Returns an open device's place, and how it is used; for the operator.

@@ -210,6 +210,14 @@ impl AnyDevice {
         (self.fabric().row().beside)(self)
     }
 
+    /// Opens a device at the place of this one, whose ports are all closed: some devices open each port once.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn anew(&self) -> io::Result<Self> {
+        (self.fabric().row().anew)(self)
+    }
+
     /// Describes the device to the operator.
     #[must_use]
     pub fn describe(&self) -> Description {

@@ -207,6 +207,8 @@ pub struct Marks {
     /// The client may read the secondary store, for the server's lease from the time at which it sent the
     /// request.
     pub leased: bool,
+    /// Which secondary store that is, by the lower four bits of a count: 0 to 15. 0 without one.
+    pub store: u8,
 }
 
 impl<'a> Reply<'a> {
@@ -223,6 +225,7 @@ impl<'a> Reply<'a> {
             marks: Marks {
                 replicated: false,
                 leased: false,
+                store: 0,
             },
         }
     }

@@ -167,10 +167,10 @@ impl RoceDevice {
         self.0.local
     }
 
-    /// Returns whether its packets are keyed.
+    /// Returns the options that it was bound with.
     #[must_use]
-    pub fn is_keyed(&self) -> bool {
-        self.0.options.keyed
+    pub fn options(&self) -> &RoceOptions {
+        &self.0.options
     }
 
     /// Decodes an endpoint. Its address gets the scope of the local one where it is link-local.

@@ -103,7 +103,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let mut service = leases.service(&fabrics, &wakeups, socket)?;
     let observer = metrics.as_ref().map(|metrics| &metrics.wakeup);
     let (cross_cores, observing) = CrossCore::connect(&wakeups, observer);
-    let hello = hello(&config, (workers, stores.hash_key), service.as_mut(), timer);
+    let hello = hello(&config, workers, stores.of_hellos(), service.as_mut());
     let clock = timer.clock(timer.now());
     let limits = (workers, stores.memory_limit(&config));
     let counters = (hello.counters(), stores.offload.counters.take());

@@ -39,6 +39,9 @@ pub enum Fallback {
     /// The server's engine is one that this client does not know.
     #[error("the server's engine is {0}, which this client does not know")]
     Engine(String),
+    /// The server is no secondary store, which a client was to read or write.
+    #[error("the server is no secondary store (`serve --secondary`)")]
+    NotSecondary,
     /// The server offers a fabric for which this host has no device that reaches it.
     #[error("the server offers {title}, which this host lacks: {1}", title = .0.title())]
     NoDevice(Fabric, String),
@@ -81,6 +84,7 @@ impl Fallback {
             | Self::Version(_)
             | Self::NotOffered
             | Self::Engine(_)
+            | Self::NotSecondary
             | Self::NoDevice(..) => false,
         }
     }

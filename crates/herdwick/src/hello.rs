@@ -14,6 +14,8 @@ use crate::{DialError, Fabric, Login, Options, due::Due, stream::Stream};
 
 /// The engine Clover, in hellos.
 pub(crate) const CLOVER: &str = "clover";
+/// The same of a secondary store (`docs/hkvs.md`).
+pub(crate) const SECONDARY: &str = "secondary";
 
 /// Least timeout of the hello, which otherwise gets a quarter of the time left. A memcached answers
 /// `ERROR` at once; a proxy may drop the line.
@@ -47,7 +49,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
     let hello = Hello {
         fabrics: fabrics.map(|fabric| fabric.name().to_owned()).collect(),
         path: options.request_path,
-        engines: vec![CLOVER.to_owned()],
+        engines: vec![engine(options).to_owned()],
         boot: boot.and_then(|text| BootId::parse(&text)),
     };
     let line = hello.to_line();
@@ -66,6 +68,14 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
         Err(_) if reply == b"ERROR" => Said::Memcached,
         Err(_) if reply == UNAUTHENTICATED => Said::Locked,
         Err(_) => Said::Spoiled,
+    }
+}
+
+/// Returns the engine that a client knows besides HERD: it uses a secondary store only where it was to.
+pub(crate) fn engine(options: &Options) -> &'static str {
+    match options.secret.is_some() || options.store.is_some() {
+        true => SECONDARY,
+        false => CLOVER,
     }
 }
 

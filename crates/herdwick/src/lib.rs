@@ -69,7 +69,7 @@ pub use fallback::{Fallback, LeaseRefusal};
 pub use herd::{Direct, OneSidedCounters};
 pub use hkvs::SecondaryReads;
 pub use options::{
-    DialOptions, Fabric, Login, OneSidedReads, Options, ReadFrom, RequestPath, Secret,
+    DialOptions, Fabric, Login, OneSidedReads, Options, ReadFrom, RequestPath, Secret, StoreId,
 };
 pub use poll_descriptor::PollDescriptor;
 pub use pool::{Pool, Pooled};

@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind;
 
+use herdwick_herd::hello::Offer;
 use herdwick_request::HashKey;
 
 use crate::{
@@ -57,6 +58,12 @@ impl MemcachedPort {
     /// Opens a connection to the very server that hashes keys by `hash_key`: there may be several
     /// behind one address, and the lease is at one of them.
     pub(crate) fn open_again(&self, hash_key: HashKey, due: Due) -> Result<Memcached, Cause> {
+        let (stream, _) = self.ask_again(hash_key, due)?;
+        Ok(Memcached::new(stream, self.options.value_bytes_max))
+    }
+
+    /// The same; returns the connection, and what the server offers besides leases.
+    pub(crate) fn ask_again(&self, hash_key: HashKey, due: Due) -> Result<(Stream, Offer), Cause> {
         let mut stream = self.open(due).map_err(|error| match error {
             DialError::Io(error) if error.kind() == ErrorKind::TimedOut => Cause::Timeout,
             DialError::Io(error) => Cause::Io(error),
@@ -71,9 +78,7 @@ impl MemcachedPort {
             ..self.options.clone()
         };
         match hello::exchange(&mut stream, &greeting, due) {
-            Said::Offer(offer) if offer.hash_key == hash_key => {
-                Ok(Memcached::new(stream, self.options.value_bytes_max))
-            }
+            Said::Offer(offer) if offer.hash_key == hash_key => Ok((stream, offer)),
             _ => Err(Cause::Closed),
         }
     }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::Tls;
 pub use herdwick_clover::Secret;
-pub use herdwick_herd::RequestPath;
+pub use herdwick_herd::{RequestPath, hello::StoreId};
 pub use herdwick_providers::{DialOptions, Fabric};
 
 /// Options of a client or a session.
@@ -36,8 +36,10 @@ pub struct Options {
     /// host, for none is encrypted.
     pub tls: Option<Tls>,
     /// Proved to a secondary store, of which only the server that it is a part of may write
-    /// (`docs/hkvs.md`); `None`: this client reads there.
+    /// (`docs/hkvs.md`). With it no other server is used over a fabric.
     pub secret: Option<Secret>,
+    /// Shown to a secondary store, so that this client may read there, if there is no secret. Likewise.
+    pub store: Option<StoreId>,
     /// Where keys are read that the server has replicated to a secondary store.
     pub read_from: ReadFrom,
 }
@@ -114,6 +116,7 @@ impl Default for Options {
             login: None,
             tls: None,
             secret: None,
+            store: None,
             read_from: ReadFrom::default(),
         }
     }

@@ -7,7 +7,7 @@ use herdwick_mem::ForkMark;
 
 use crate::{
     Address, Answer, Cause, DialError, Direct, Fallback, Key, OneSidedCounters, Op, Options,
-    PollDescriptor, ReadFrom, SecondaryReads, Ticket,
+    PollDescriptor, ReadFrom, SecondaryReads, StoreId, Ticket,
     sleep::Sleep,
     text::{Command, When},
     transports::OpenTransport,
@@ -270,8 +270,15 @@ impl Session {
         self.transport.secondary_reads()
     }
 
-    /// Whether the server lets this session read alone: it is a secondary store (`docs/hkvs.md`), and was not
-    /// shown the secret of [`Options::secret`].
+    /// What names the store that this session has begun: the server is a secondary store (`docs/hkvs.md`), and
+    /// was shown its secret ([`Options::secret`]). Clients that know it may read there ([`Options::store`]).
+    #[must_use]
+    pub fn began_store(&self) -> Option<StoreId> {
+        self.transport.began_store()
+    }
+
+    /// Whether the server lets this session read alone: it is a secondary store, and was shown
+    /// [`Options::store`].
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.transport.is_read_only()

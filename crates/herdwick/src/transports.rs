@@ -7,7 +7,7 @@ use std::{io, time::Duration};
 
 use herdwick_fabric::Device;
 use herdwick_herd::{
-    hello::{FabricOffer, Offer},
+    hello::{FabricOffer, Offer, StoreId},
     wire::Window,
 };
 use herdwick_providers::{self as providers, AnyPort, Dial, Visit};
@@ -17,9 +17,9 @@ use crate::{
     Options, ReadFrom, SecondaryReads, Ticket,
     clover::{self, AskedClover, Clover, TakenClover},
     due::Due,
-    hello::{self, CLOVER, Said},
+    hello::{self, SECONDARY, Said},
     herd::{self, Asked, Direct, Herd, LeaseError, LeaseSocket, Taken},
-    hkvs::Hkvs,
+    hkvs::{Hkvs, SecondaryWay},
     memcached::Memcached,
     memcached_port::MemcachedPort,
     sleep::Sleep,
@@ -65,9 +65,10 @@ impl OpenTransport {
                         let transport = match leased {
                             Leased::Herd(taken) => {
                                 let workers = taken.workers();
-                                let mode = options.one_sided;
+                                let (mode, home) = (options.one_sided, port.clone());
                                 let herd = Herd::new(*taken, key, memcached, port, mode);
-                                Self::beside((fabric, herd), &offer, workers, options)
+                                let home = (home, workers);
+                                Self::beside((fabric, herd), &offer, home, options)
                             }
                             Leased::Clover(taken) => {
                                 let clover = Clover::new(*taken, key, memcached, port);
@@ -101,15 +102,21 @@ impl OpenTransport {
     fn beside(
         (fabric, herd): (Fabric, Herd<AnyPort>),
         offer: &Offer,
-        workers: usize,
+        (home, workers): (MemcachedPort, usize),
         options: &Options,
     ) -> Self {
         let secondary = offer.secondary.as_ref();
         let address = secondary.and_then(|it| it.address.parse::<Address>().ok());
         match (secondary, address) {
             (Some(secondary), Some(address)) => {
-                let at = (secondary, offer.hash_key, workers);
-                Self::Hkvs(fabric, Box::new(Hkvs::new(herd, at, address, options)))
+                let way = SecondaryWay {
+                    home,
+                    hash_key: offer.hash_key,
+                    address,
+                    options: options.clone(),
+                };
+                let terms = (secondary.lease, workers);
+                Self::Hkvs(fabric, Box::new(Hkvs::new(herd, way, terms)))
             }
             _ => Self::Herd(fabric, Box::new(herd)),
         }
@@ -250,6 +257,14 @@ impl OpenTransport {
         }
     }
 
+    /// What names the secondary store that this client has begun, as its writer.
+    pub(crate) fn began_store(&self) -> Option<StoreId> {
+        match self {
+            Self::Memcached(_) | Self::Herd(..) | Self::Hkvs(..) => None,
+            Self::Clover(_, transport) => transport.began_store(),
+        }
+    }
+
     pub(crate) fn broken(&self) -> Option<Cause> {
         match self {
             Self::Memcached(transport) => transport.broken(),
@@ -285,8 +300,13 @@ fn lease(
     due: Due,
     options: &Options,
 ) -> Result<(Fabric, Leased, Option<Fallback>), Fallback> {
-    if let Some(engine) = offer.engine.as_ref().filter(|engine| *engine != CLOVER) {
-        return Err(Fallback::Engine(engine.clone()));
+    let known = hello::engine(options);
+    match offer.engine.as_deref() {
+        other if known == SECONDARY && other != Some(SECONDARY) => {
+            return Err(Fallback::NotSecondary);
+        }
+        Some(engine) if engine != known => return Err(Fallback::Engine(engine.to_owned())),
+        _ => {}
     }
     let mut missed = None;
     let ends = stream.ends();
@@ -347,6 +367,7 @@ fn take(
                 token: lease.token,
                 window: slots,
                 secret: options.secret,
+                store: options.store,
             };
             return device
                 .visit(TakeClover { socket, asked })

@@ -10,6 +10,7 @@ mod client;
 mod clover;
 mod exit;
 mod figures;
+mod hkvs;
 mod leavers;
 mod memory;
 mod one_sided;

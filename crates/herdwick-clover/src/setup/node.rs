@@ -39,6 +39,15 @@ impl Secret {
         (due[0] ^ proof[0]) | (due[1] ^ proof[1]) == 0
     }
 
+    /// Returns what names the store that a holder of the secret begins by answering `challenge`: both ends know
+    /// it without sending it.
+    #[must_use]
+    pub fn store_id(&self, challenge: &[u8; 16]) -> u64 {
+        let mut named = [1; 17];
+        named[..16].copy_from_slice(challenge);
+        SipHasher24::new_with_key(&self.0).hash(&named)
+    }
+
     /// Returns what a party may do that shows this secret, or none.
     pub(super) fn right(&self, shown: Option<&Self>) -> Result<Right, OptionsError> {
         match shown {

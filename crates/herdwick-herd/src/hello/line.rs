@@ -99,6 +99,48 @@ pub struct SecondaryOffer {
     pub address: String,
     /// For how long a reply allows it, counted from when its request was sent; whole milliseconds.
     pub lease: Duration,
+    /// Which one it is; `None`: the server is not connected to it.
+    pub store: Option<StoreName>,
+}
+
+/// One secondary store among those that may have stood at an address: each connection of a server to it begins
+/// another, which is empty at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreName {
+    /// What a claim there has to show.
+    pub id: StoreId,
+    /// What replies call it, below [`StoreName::NUMBERS`].
+    pub number: u8,
+}
+
+impl StoreName {
+    /// Numbers that there are.
+    pub const NUMBERS: u8 = 16;
+}
+
+/// 64 bits that name a secondary store. Who shows them may read it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct StoreId(pub u64);
+
+impl StoreId {
+    /// Returns the two numbers of a claim that show it: in those of HERD's claims, which mean nothing there.
+    #[must_use]
+    pub fn numbers(self) -> [u32; 2] {
+        [self.0 as u32, (self.0 >> 32) as u32]
+    }
+
+    /// Returns whether these numbers of a claim show it, in a time that does not depend on where they differ.
+    #[must_use]
+    pub fn is_shown(self, numbers: [u32; 2]) -> bool {
+        let own = self.numbers();
+        (own[0] ^ numbers[0]) | (own[1] ^ numbers[1]) == 0
+    }
+}
+
+impl std::fmt::Debug for StoreId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StoreId(..)")
+    }
 }
 
 /// How a fabric appears in the two lines. Providers have their own; this module knows none. These words
@@ -241,9 +283,8 @@ impl Offer {
         if self.one_sided {
             line.push_str(" one-sided=reads");
         }
-        if let Some(SecondaryOffer { address, lease }) = &self.secondary {
-            let lease = lease.as_millis();
-            let _ = write!(line, " secondary={address} secondary-lease={lease}");
+        if let Some(secondary) = &self.secondary {
+            secondary.append_to(&mut line);
         }
         for fabric in &self.fabrics {
             fabric.append_to(&mut line);
@@ -288,7 +329,7 @@ impl Offer {
             path: path(field("path"), "path")?,
             engine: field("engine").map(str::to_owned),
             one_sided: field("one-sided") == Some("reads"),
-            secondary: secondary(field("secondary"), field("secondary-lease")),
+            secondary: SecondaryOffer::parse(field),
             fabrics: known
                 .iter()
                 .filter_map(|words| FabricOffer::parse(words, field).transpose())
@@ -347,11 +388,34 @@ impl FabricOffer {
     }
 }
 
-/// Returns the secondary store; one without a lease cannot be used.
-fn secondary(address: Option<&str>, lease: Option<&str>) -> Option<SecondaryOffer> {
-    let (address, lease) = (address?.to_owned(), lease?.parse::<u32>().ok()?);
-    let lease = Duration::from_millis(lease.into());
-    Some(SecondaryOffer { address, lease })
+impl SecondaryOffer {
+    /// Appends its words to an offer's line.
+    fn append_to(&self, line: &mut String) {
+        let (address, lease) = (&self.address, self.lease.as_millis());
+        let _ = write!(line, " secondary={address} secondary-lease={lease}");
+        if let Some(StoreName { id, number }) = self.store {
+            let id = id.0;
+            let _ = write!(line, " secondary-id={id:016x} secondary-number={number}");
+        }
+    }
+
+    /// Parses its words among an offer's fields; one without a lease cannot be used.
+    fn parse<'a>(field: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
+        let lease = field("secondary-lease")?.parse::<u32>().ok()?;
+        Some(Self {
+            address: field("secondary")?.to_owned(),
+            lease: Duration::from_millis(lease.into()),
+            store: store_name(field("secondary-id"), field("secondary-number")),
+        })
+    }
+}
+
+fn store_name(id: Option<&str>, number: Option<&str>) -> Option<StoreName> {
+    let digits = id.filter(|it| it.len() == 16 && it.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    let id = StoreId(u64::from_str_radix(digits, 16).ok()?);
+    let number = number?.parse::<u8>().ok();
+    let number = number.filter(|number| *number < StoreName::NUMBERS)?;
+    Some(StoreName { id, number })
 }
 
 fn path(text: Option<&str>, name: &'static str) -> Result<RequestPath, LineError> {
@@ -487,8 +551,13 @@ mod tests {
         assert_eq!(parse(&other.to_line()), Ok(other));
         let lease = Duration::from_millis(250);
         let address = "[::1]:11212".to_owned();
+        let secondary = SecondaryOffer {
+            address,
+            lease,
+            store: None,
+        };
         let with = Offer {
-            secondary: Some(SecondaryOffer { address, lease }),
+            secondary: Some(secondary.clone()),
             ..offer()
         };
         let line = with.to_line();
@@ -496,6 +565,22 @@ mod tests {
         assert_eq!(parse(&line), Ok(with));
         let without = parse(&line.replace("lease=250", "lease=x")).unwrap();
         assert_eq!(without.secondary, None);
+        let (id, number) = (StoreId(0x12), 15);
+        let named = SecondaryOffer {
+            store: Some(StoreName { id, number }),
+            ..secondary.clone()
+        };
+        let with = Offer {
+            secondary: Some(named),
+            ..offer()
+        };
+        let line = with.to_line();
+        assert!(line.contains(" secondary-id=0000000000000012 secondary-number=15 "));
+        assert_eq!(parse(&line), Ok(with));
+        for (right, wrong) in [("-number=15", "-number=16"), ("-id=0", "-id=+")] {
+            let without = parse(&line.replace(right, wrong)).unwrap();
+            assert_eq!(without.secondary, Some(secondary.clone()));
+        }
     }
 
     #[test]

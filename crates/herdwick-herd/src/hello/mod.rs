@@ -23,7 +23,7 @@ pub use frame::{
 };
 pub use line::{
     BootId, FabricOffer, FabricWords, HELLO_BYTES_MAX, Hello, LineError, Offer, SecondaryOffer,
-    Token, VERSION, path_word,
+    StoreId, StoreName, Token, VERSION, path_word,
 };
 
 pub(crate) use part::PARTS_BODY_MAX;

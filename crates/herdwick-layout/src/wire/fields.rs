@@ -112,7 +112,12 @@ pub const OVERFLOW_BYTES: usize = 1024;
 pub const REQUEST_BYTES_MAX: usize = LINE_BYTES + OVERFLOW_BYTES;
 
 /// Outcome of the request.
-pub const STATUS: Field = Field::new("status", 0, 1, "status code");
+pub const STATUS: Field = Field::new(
+    "status",
+    0,
+    1,
+    "the lower four bits: status code; the upper ones: number of the secondary store",
+);
 /// Bits of a reply.
 pub const BITS: Field = Field::new(
     "bits",

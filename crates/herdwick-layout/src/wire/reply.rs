@@ -6,6 +6,10 @@ use super::{BITS, Epoch, FLAGS, IMM_SEQUENCE, IMM_WORKER, REPLY_EPOCH, Sequence}
 
 const BITS_SHIFT: u32 = BITS.shift_in(0);
 const EPOCH_SHIFT: u32 = REPLY_EPOCH.shift_in(0);
+/// Lowest of the bits of the status' byte that have the number of the secondary store.
+const STORE_SHIFT: u32 = 4;
+/// Bits of a status.
+const STATUS_MASK: u64 = (1 << STORE_SHIFT) - 1;
 /// Bit that allows reads of the secondary store.
 const LEASED_BIT: u32 = 4;
 /// Lower one of the two bits that count words.
@@ -113,7 +117,8 @@ impl ReplyHead {
     #[must_use]
     pub fn marked(self, marks: Marks) -> Self {
         let bits = u64::from(marks.replicated) | u64::from(marks.leased) << LEASED_BIT;
-        Self(self.0 | bits << BITS_SHIFT)
+        let store = u64::from(marks.store) << STORE_SHIFT & 0xf0;
+        Self(self.0 | store | bits << BITS_SHIFT)
     }
 
     /// What it tells of the secondary store.
@@ -123,20 +128,21 @@ impl ReplyHead {
         Marks {
             replicated: self.bit(0),
             leased: self.bit(LEASED_BIT),
+            store: self.0 as u8 >> STORE_SHIFT,
         }
     }
 
     /// Returns the same head with another status.
     #[must_use]
     pub const fn restated(self, status: ReplyStatus) -> Self {
-        Self(self.0 & !0xff | status as u64)
+        Self(self.0 & !STATUS_MASK | status as u64)
     }
 
     /// How the request ended; `None` for an unknown code.
     #[inline]
     #[must_use]
     pub const fn status(self) -> Option<ReplyStatus> {
-        ReplyStatus::new(self.0 as u8)
+        ReplyStatus::new((self.0 & STATUS_MASK) as u8)
     }
 
     /// The request's epoch.

@@ -61,6 +61,7 @@ pub(crate) const ROW: Row = Row {
     counters: || herdwick_roce_udp::counters().collect(),
     loopback: |_| RoceDevice::bind(RoceOptions::new(LOOPBACK)).map(AnyDevice::Roce),
     beside,
+    anew,
 };
 
 /// What helps against a device that cannot be used.
@@ -112,10 +113,22 @@ fn beside(device: &AnyDevice) -> io::Result<AnyDevice> {
     own.set_port(0);
     let device = RoceDevice::bind(RoceOptions {
         peer_host: Some(host),
-        keyed: device.is_keyed(),
+        keyed: device.options().keyed,
         ..RoceOptions::new(own)
     });
     device.map(AnyDevice::Roce)
+}
+
+/// Binds a device with the options of this one to the same address.
+fn anew(device: &AnyDevice) -> io::Result<AnyDevice> {
+    let AnyDevice::Roce(device) = device else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    let options = RoceOptions {
+        address: device.local(),
+        ..device.options().clone()
+    };
+    RoceDevice::bind(options).map(AnyDevice::Roce)
 }
 
 /// Binds the address from which the kernel reaches the server.

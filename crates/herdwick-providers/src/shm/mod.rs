@@ -52,6 +52,7 @@ pub(crate) const ROW: Row = Row {
         })
     },
     beside: |_| Ok(AnyDevice::Shm(ShmDevice::client())),
+    anew: |device| Ok(device.clone()),
 };
 
 /// Makes a host whose domains are made for their peers, each with its room.

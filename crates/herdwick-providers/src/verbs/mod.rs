@@ -50,6 +50,7 @@ pub(crate) const ROW: Row = Row {
     },
     counters: || herdwick_verbs::counters().collect(),
     beside: |device| Ok(device.clone()),
+    anew: |device| Ok(device.clone()),
     loopback: |_| {
         let device = VerbsDevice::open(&VerbsOptions::default());
         device.map(AnyDevice::Verbs).map_err(io::Error::other)

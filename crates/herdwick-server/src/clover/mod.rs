@@ -181,9 +181,12 @@ impl CloverFront {
     }
 
     fn grant(&mut self, id: LeaseId, terms: Terms, registry: &Registry) -> LeaseAnswer {
-        let right = self.admits(id, &terms, registry);
-        let admitted = right.and_then(|right| self.hosts.as_mut()?.admit(right).ok());
-        let Some((joined, invitation)) = admitted else {
+        let right = match self.admits(id, &terms, registry) {
+            Ok(right) => right,
+            Err(refusal) => return LeaseAnswer::Connected(id, Err(refusal)),
+        };
+        let hosts = self.hosts.as_mut();
+        let Some((joined, invitation)) = hosts.and_then(|hosts| hosts.admit(right).ok()) else {
             return LeaseAnswer::Granted(id, None);
         };
         let client = HeldClient {
@@ -195,24 +198,33 @@ impl CloverFront {
         LeaseAnswer::GrantedParts(id, invitation.into_parts())
     }
 
-    /// Returns what a client may do; `None`: it has to come again.
-    fn admits(&mut self, id: LeaseId, terms: &Terms, registry: &Registry) -> Option<Right> {
+    /// Returns what a client may do.
+    ///
+    /// # Errors
+    /// Why it may do nothing, or has to come again.
+    fn admits(
+        &mut self,
+        id: LeaseId,
+        terms: &Terms,
+        registry: &Registry,
+    ) -> Result<Right, Refusal> {
         let is_empty = self.leases.is_empty();
         let Some(secondary) = &mut self.secondary else {
-            return Some(Right::Write);
+            return Ok(Right::Write);
         };
         match secondary.admit(id, &terms.claim, is_empty) {
-            Admission::Admit(right) => Some(right),
+            Admission::Admit(right) => Ok(right),
+            Admission::Refuse => Err(Refusal::Token),
             Admission::Later => {
                 self.report_all();
-                None
+                Err(Refusal::Memory)
             }
-            Admission::Begin if self.reopen(registry) => Some(Right::Write),
+            Admission::Begin if self.reopen(registry) => Ok(Right::Write),
             Admission::Begin => {
                 if let Some(secondary) = &mut self.secondary {
                     secondary.ended(id);
                 }
-                None
+                Err(Refusal::Memory)
             }
         }
     }
@@ -237,7 +249,10 @@ impl CloverFront {
         // First the old ones go: there is memory for one store.
         self.hosts = None;
         self.past = past;
-        self.hosts = self.parts.open().ok();
+        if let Ok(device) = self.parts.device.anew() {
+            self.parts.device = device;
+            self.hosts = self.parts.open().ok();
+        }
         let tokens = self.tokens;
         let registered = tokens.is_none_or(|tokens| self.register(registry, tokens).is_ok());
         self.hosts.is_some() && registered

@@ -1,11 +1,12 @@
-//! Who may write a secondary store: one client at a time, the primary, which proves that it knows a secret.
+//! Who may use a secondary store: one client at a time may write it, the primary, which proves that it knows a
+//! secret; those may read it that show the id of its present content, which they have of that primary.
 //!
 //! What is stored is the primary's copy, and of use only as long as it keeps it up to date. So when its session
-//! ends, all others do, and another primary begins with empty memory: no client reads what is out of
-//! date.
+//! ends, all others do, and another primary begins with empty memory and another id: no client reads what is out
+//! of date, or what another primary stored.
 
 use herdwick_clover::{Right, Secret};
-use herdwick_herd::hello::Claim;
+use herdwick_herd::hello::{Claim, StoreId};
 
 use crate::herd::lease::LeaseId;
 
@@ -18,10 +19,10 @@ pub(super) struct Secondary {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SecondaryState {
-    /// Nothing was stored.
+    /// Nothing was stored. No client reads.
     Empty,
-    /// The primary has this lease.
-    Written(LeaseId),
+    /// The primary has this lease, and clients read by that id.
+    Written(LeaseId, StoreId),
     /// The primary's session has ended, or is to end: all others with it.
     Abandoned,
 }
@@ -33,6 +34,8 @@ pub(super) enum Admission {
     Admit(Right),
     /// Not now: all sessions have to end first.
     Later,
+    /// The claim shows neither the secret nor the id.
+    Refuse,
     /// The client is admitted to write, once the memory is empty.
     Begin,
 }
@@ -53,19 +56,23 @@ impl Secondary {
             reply_bytes_max,
             ..
         } = claim;
-        let writes = self.secret.is_proved(&token.0, [*window, *reply_bytes_max]);
+        let shown = [*window, *reply_bytes_max];
+        let writes = self.secret.is_proved(&token.0, shown);
+        let begun = SecondaryState::Written(id, StoreId(self.secret.store_id(&token.0)));
         match (writes, self.state) {
-            (false, SecondaryState::Abandoned) => Admission::Later,
-            (false, _) => Admission::Admit(Right::Read),
+            (false, SecondaryState::Written(_, store)) if store.is_shown(shown) => {
+                Admission::Admit(Right::Read)
+            }
+            (false, _) => Admission::Refuse,
             (true, SecondaryState::Empty) => {
-                self.state = SecondaryState::Written(id);
+                self.state = begun;
                 Admission::Admit(Right::Write)
             }
             (true, SecondaryState::Abandoned) if is_alone => {
-                self.state = SecondaryState::Written(id);
+                self.state = begun;
                 Admission::Begin
             }
-            (true, SecondaryState::Abandoned | SecondaryState::Written(_)) => {
+            (true, SecondaryState::Abandoned | SecondaryState::Written(..)) => {
                 self.state = SecondaryState::Abandoned;
                 Admission::Later
             }
@@ -74,7 +81,7 @@ impl Secondary {
 
     /// Notes that a session has ended. Returns whether all others have to end.
     pub(super) fn ended(&mut self, id: LeaseId) -> bool {
-        let is_primary = self.state == SecondaryState::Written(id);
+        let is_primary = matches!(self.state, SecondaryState::Written(writer, _) if writer == id);
         if is_primary {
             self.state = SecondaryState::Abandoned;
         }
@@ -90,9 +97,8 @@ mod tests {
 
     const SECRET: Secret = Secret([7; 16]);
 
-    fn claim(secret: Option<Secret>) -> Claim {
-        let token = Token([3; 16]);
-        let [window, reply_bytes_max] = secret.map_or([32, 4096], |it| it.proof(&token.0));
+    fn claim(token: u8, [window, reply_bytes_max]: [u32; 2]) -> Claim {
+        let token = Token([token; 16]);
         Claim {
             token,
             window,
@@ -101,41 +107,51 @@ mod tests {
         }
     }
 
+    /// The claim of a primary, in answer to this token.
+    fn primary(token: u8) -> Claim {
+        claim(token, SECRET.proof(&[token; 16]))
+    }
+
+    /// The claim of a reader of the store that began with this token.
+    fn reader(store: u8) -> Claim {
+        claim(99, StoreId(SECRET.store_id(&[store; 16])).numbers())
+    }
+
     #[test]
     fn one_primary_writes_and_what_it_leaves_is_not_read() {
         let mut secondary = Secondary::new(SECRET);
-        let (primary, other) = (claim(Some(SECRET)), claim(Some(Secret([8; 16]))));
-        for reader in [claim(None), other] {
-            let turn = secondary.admit(LeaseId(1), &reader, true);
-            assert_eq!(turn, Admission::Admit(Right::Read));
+        let other = Secret([8; 16]).proof(&[3; 16]);
+        // No client reads before the primary has come, and a wrong secret is no way to come first.
+        for early in [claim(3, [32, 4096]), claim(3, other), reader(3)] {
+            let turn = secondary.admit(LeaseId(1), &early, true);
+            assert_eq!(turn, Admission::Refuse);
         }
-        let turn = secondary.admit(LeaseId(2), &primary, false);
+        let turn = secondary.admit(LeaseId(2), &primary(3), false);
         assert_eq!(turn, Admission::Admit(Right::Write));
+        let turn = secondary.admit(LeaseId(9), &reader(3), false);
+        assert_eq!(turn, Admission::Admit(Right::Read));
+        for wrong in [claim(3, [32, 4096]), claim(4, other), reader(5)] {
+            let turn = secondary.admit(LeaseId(1), &wrong, false);
+            assert_eq!(turn, Admission::Refuse);
+        }
         assert!(!secondary.ended(LeaseId(1)));
         // Another primary, or the same one after it has lost its connection.
-        assert_eq!(
-            secondary.admit(LeaseId(3), &primary, false),
-            Admission::Later
-        );
-        assert_eq!(
-            secondary.admit(LeaseId(4), &claim(None), false),
-            Admission::Later
-        );
+        let turn = secondary.admit(LeaseId(3), &primary(5), false);
+        assert_eq!(turn, Admission::Later);
+        let turn = secondary.admit(LeaseId(4), &reader(3), false);
+        assert_eq!(turn, Admission::Refuse);
         assert!(!secondary.ended(LeaseId(2)));
-        assert_eq!(
-            secondary.admit(LeaseId(5), &primary, true),
-            Admission::Begin
-        );
+        let turn = secondary.admit(LeaseId(5), &primary(6), true);
+        assert_eq!(turn, Admission::Begin);
+        // Readers of what was there before are refused.
+        let turn = secondary.admit(LeaseId(6), &reader(3), false);
+        assert_eq!(turn, Admission::Refuse);
         assert!(secondary.ended(LeaseId(5)));
-        assert_eq!(
-            secondary.admit(LeaseId(6), &claim(None), true),
-            Admission::Later
-        );
-        assert_eq!(
-            secondary.admit(LeaseId(7), &primary, true),
-            Admission::Begin
-        );
-        let turn = secondary.admit(LeaseId(8), &claim(None), false);
+        let turn = secondary.admit(LeaseId(6), &reader(6), true);
+        assert_eq!(turn, Admission::Refuse);
+        let turn = secondary.admit(LeaseId(7), &primary(7), true);
+        assert_eq!(turn, Admission::Begin);
+        let turn = secondary.admit(LeaseId(8), &reader(7), false);
         assert_eq!(turn, Admission::Admit(Right::Read));
     }
 }

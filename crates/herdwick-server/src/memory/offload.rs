@@ -31,6 +31,7 @@ pub(crate) struct OffloadParts {
     pub(crate) parts: Vec<OffloadPart>,
     pub(crate) thread: Option<OffloadThread>,
     pub(crate) counters: Option<Arc<OffloadCounters>>,
+    pub(crate) link: Option<Arc<OffloadLink>>,
 }
 
 impl OffloadParts {
@@ -60,7 +61,8 @@ impl OffloadParts {
             address: address(offload)?,
             options: OffloadThread::options(offload.secret),
             ends,
-            link,
+            slots: limits.keys,
+            link: Arc::clone(&link),
             poll,
             timer,
             counters: Arc::clone(&counters),
@@ -69,6 +71,7 @@ impl OffloadParts {
             parts,
             thread: Some(thread),
             counters: Some(counters),
+            link: Some(link),
         })
     }
 }
@@ -84,5 +87,6 @@ pub(crate) fn secondary_offer(config: &Config) -> Option<SecondaryOffer> {
     Some(SecondaryOffer {
         address: offload.address.clone(),
         lease: LEASE,
+        store: None,
     })
 }

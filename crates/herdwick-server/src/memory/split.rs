@@ -17,7 +17,7 @@ use crate::{
         lease::{HelloResponder, LeaseConfig, LeaseListener, LeaseService, Offered, WorkerEnd},
     },
     memory::offload::secondary_offer,
-    runtime::{front::Front, parking::WakeupFd, time::ServerClock},
+    runtime::{front::Front, offload::OffloadLink, parking::WakeupFd, time::ServerClock},
     settings::{
         config::{Config, Engine, OneSidedReads},
         error::{StartError, refused},
@@ -189,22 +189,22 @@ pub(crate) fn lease_socket(
 /// Creates what answers hellos.
 pub(crate) fn hello(
     config: &Config,
-    (workers, hash_key): (usize, HashKey),
+    workers: usize,
+    (hash_key, timer, secondary): (HashKey, ServerClock, Option<Arc<OffloadLink>>),
     service: Option<&mut LeaseService>,
-    timer: ServerClock,
 ) -> Arc<HelloResponder> {
     let offer = Offer {
         workers,
         hash_key,
         item_bytes_max: config.item_bytes_max,
         path: RequestPath::default(),
-        engine: config.engine.word().map(str::to_owned),
+        engine: (config.engine.word(config.secondary.is_some())).map(str::to_owned),
         one_sided: config.one_sided_reads != OneSidedReads::Off,
         secondary: secondary_offer(config),
         fabrics: Vec::new(),
     };
-    let path = config.request_path;
-    Arc::new(HelloResponder::new(offer, path, service, timer))
+    let hello = HelloResponder::new(offer, config.request_path, service, timer);
+    Arc::new(hello.beside(secondary))
 }
 
 /// Returns the largest reply over `fabric`; a datagram of the fabric may hold less than

@@ -1,6 +1,6 @@
 //! Opens the partitions: in memory, or in the memory file (`-e`) with the items of the previous server.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use herdwick_fabric::{SharedMemory, Sharing};
 use herdwick_mica::StoreConfig;
@@ -13,7 +13,7 @@ use crate::{
         recovery::Restart,
         split::{partition_bytes, random_bytes},
     },
-    runtime::{store::Store, time::ServerClock},
+    runtime::{offload::OffloadLink, store::Store, time::ServerClock},
     settings::{
         config::{Config, Engine, OneSidedReads},
         error::StartError,
@@ -38,6 +38,11 @@ pub(crate) struct Stores {
 }
 
 impl Stores {
+    /// Returns what hellos tell of them and of the secondary store, and the clock of tokens.
+    pub(crate) fn of_hellos(&self) -> (HashKey, ServerClock, Option<Arc<OffloadLink>>) {
+        (self.hash_key, self.timer, self.offload.link.clone())
+    }
+
     /// Returns the limit that `cache_memlimit` can lower.
     pub(crate) fn memory_limit(&self, config: &Config) -> MemoryLimit {
         let unused_max = self.stores.iter().map(Store::unused_max).sum();

@@ -1,9 +1,10 @@
 //! A partition's part in the replication of popular keys (docs/hkvs.md): it sees each request and its reply,
 //! has the tracker decide, and marks the reply.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use herdwick_hkvs::{Tracker, TrackerCounters};
+use herdwick_herd::hello::{StoreId, StoreName};
+use herdwick_hkvs::{Tracker, TrackerCounters, store_number};
 use herdwick_mem::sync::{AtomicU64, Ordering};
 use herdwick_request::{Get, HashKey, Marks, Op, Reply, Request, Second, Sink, Status};
 
@@ -13,6 +14,8 @@ use crate::runtime::{parking::WakeupFd, time::ServerClock};
 pub(crate) struct OffloadLink {
     /// The number of the connection to the secondary store; 0: there is none.
     epoch: AtomicU64,
+    /// What hellos call that store.
+    store: Mutex<Option<StoreName>>,
     /// Wakes the thread.
     pub(crate) wakeup: WakeupFd,
 }
@@ -21,13 +24,32 @@ impl OffloadLink {
     pub(crate) fn new(wakeup: WakeupFd) -> Self {
         Self {
             epoch: AtomicU64::new(0),
+            store: Mutex::new(None),
             wakeup,
         }
     }
 
-    /// Sets the connection. What the thread did before is seen by a partition that sees the number.
-    pub(crate) fn set(&self, epoch: u64) {
+    /// Sets the connection, and what a claim at its store has to show. What the thread did before is seen by a
+    /// partition that sees the number.
+    pub(crate) fn set(&self, epoch: u64, id: StoreId) {
+        let number = store_number(epoch);
+        self.name(Some(StoreName { id, number }));
         self.epoch.store(epoch, Ordering::Release);
+    }
+
+    /// There is no connection any more.
+    pub(crate) fn unset(&self) {
+        self.epoch.store(0, Ordering::Release);
+        self.name(None);
+    }
+
+    fn name(&self, name: Option<StoreName>) {
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = name;
+    }
+
+    /// Returns what hellos say of the store.
+    pub(crate) fn store(&self) -> Option<StoreName> {
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn get(&self) -> u64 {
@@ -119,7 +141,12 @@ impl OffloadPart {
     fn note_other(&mut self, request: &Request<'_>, reply: &Reply<'_>) {
         let (hash, key) = (request.hash, request.key);
         match (&request.op, reply.status) {
-            (_, Status::NotFound) => self.tracker.missed(hash),
+            (_, Status::NotFound) => {
+                // A client claims its hash: a wrong one must not be taken for a miss of the key whose it is.
+                let hash_key = self.hash_key;
+                let is_own = || hash_key.hash(key) == hash;
+                self.tracker.missed(hash, is_own);
+            }
             (_, Status::NotStored | Status::Exists | Status::NonNumeric | Status::BadKey) => {}
             // A read that may have changed what the item is, but for its value.
             (Op::Get(_), _) => self.tracker.changed(hash, key, None),
@@ -163,5 +190,63 @@ impl<S: Sink> Sink for Marking<'_, S> {
     #[inline]
     fn has_room_for(&mut self, index: usize, value_len: usize) -> bool {
         self.sink.has_room_for(index, value_len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdwick_hkvs::{Limits, Policy, channel};
+    use herdwick_request::{Deadline, Item};
+
+    use super::*;
+
+    const HASH_KEY: HashKey = HashKey([1, 2]);
+    const ITEM: Item<'static> = Item {
+        value: b"v",
+        flags: 0,
+        version: 1,
+        deadline: Deadline::NEVER,
+        fetched: true,
+        last_access: Second(1),
+        won: false,
+        stale: false,
+        win_sent: false,
+    };
+
+    fn part() -> OffloadPart {
+        let limits = Limits {
+            keys: 4,
+            reads: 1,
+            window: 100,
+        };
+        let (end, _) = channel();
+        let tracker = Tracker::new(Policy::Combined.build(limits), limits.keys, end);
+        let waker = mio::Waker::new(mio::Poll::new().unwrap().registry(), mio::Token(0)).unwrap();
+        let link = Arc::new(OffloadLink::new(WakeupFd::new(waker)));
+        link.set(1, StoreId(7));
+        OffloadPart::new(tracker, link, (HASH_KEY, ServerClock::start()))
+    }
+
+    #[test]
+    fn a_get_whose_hash_is_anothers_removes_no_popular_key() {
+        let mut part = part();
+        part.begin(&[]);
+        let get = |hash_of: &[u8], key| Request {
+            hash: HASH_KEY.hash(hash_of),
+            key,
+            op: Op::Get(Get::default()),
+        };
+        let (second, miss) = (Second(1), Reply::bare(Status::NotFound));
+        let marks = part.note(
+            &get(b"hot", b"hot"),
+            &Reply::with(Status::Done, ITEM),
+            second,
+        );
+        assert_eq!((marks.leased, marks.store), (true, 1));
+        assert_eq!(part.counters().keys, 1);
+        part.note(&get(b"hot", b"other"), &miss, second);
+        assert_eq!(part.counters().keys, 1);
+        part.note(&get(b"hot", b"hot"), &miss, second);
+        assert_eq!(part.counters().keys, 0);
     }
 }

@@ -249,9 +249,10 @@ pub enum Engine {
 
 impl Engine {
     /// Returns the name in hellos; `None`: clients use HERD, which they do not name.
-    pub(crate) fn word(self) -> Option<&'static str> {
+    pub(crate) fn word(self, is_secondary: bool) -> Option<&'static str> {
         match self {
             Self::Herd | Self::Slab => None,
+            Self::Clover if is_secondary => Some("secondary"),
             Self::Clover => Some("clover"),
         }
     }

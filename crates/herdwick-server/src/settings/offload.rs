@@ -2,7 +2,7 @@
 //! that this takes.
 
 use herdwick_clover::Secret;
-use herdwick_hkvs::{Limits, Policy, Popularity, Tracker, channel_bytes};
+use herdwick_hkvs::{Limits, Policy, Popularity, Syncer, Tracker, channel_bytes};
 
 use super::error::StartError;
 
@@ -67,7 +67,8 @@ impl Offload {
     /// Returns the bytes of memory that this takes of a worker.
     pub(crate) fn worker_bytes(&self, workers: usize) -> usize {
         let limits = self.limits.share(workers);
-        self.policy.bytes(limits) + Tracker::bytes(limits.keys) + channel_bytes()
+        let keys = Tracker::bytes(limits.keys) + Syncer::bytes(limits.keys);
+        self.policy.bytes(limits) + keys + channel_bytes()
     }
 
     /// Checks what needs no operating system.

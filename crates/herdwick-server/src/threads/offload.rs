@@ -3,8 +3,10 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use herdwick::{Address, Answer, Key, Mode, Op, Options, Put, Session, Ticket};
-use herdwick_hkvs::{SyncAnswer, SyncEnd, SyncOp, SyncToken, Syncer};
+use herdwick::{
+    Address, Answer, Fallback, Key, LeaseRefusal, Mode, Op, Options, Put, Session, StoreId, Ticket,
+};
+use herdwick_hkvs::{CONNECT_EVERY, SyncAnswer, SyncEnd, SyncOp, SyncToken, Syncer};
 use mio::{Events, Poll};
 
 use crate::{
@@ -32,6 +34,8 @@ pub(crate) struct OffloadThread {
     pub(crate) options: Options,
     /// Of each worker.
     pub(crate) ends: Vec<SyncEnd>,
+    /// Slots of each.
+    pub(crate) slots: usize,
     pub(crate) link: Arc<OffloadLink>,
     pub(crate) poll: Poll,
     pub(crate) timer: ServerClock,
@@ -46,6 +50,8 @@ struct Running {
     syncer: Syncer,
     /// The number of the last connection.
     epoch: u64,
+    /// When the next one may begin.
+    next: Duration,
     /// The operations under way.
     tokens: HashMap<Ticket, SyncToken>,
     answers: Vec<(SyncToken, SyncAnswer)>,
@@ -65,17 +71,18 @@ impl OffloadThread {
     /// Runs until the server stops.
     pub(crate) fn run(self, shutdown: Arc<Shutdown>) {
         let mut running = Running {
-            syncer: Syncer::new(self.ends.len()),
+            syncer: Syncer::new(self.ends.len(), self.slots),
             thread: self,
             shutdown,
             events: Events::with_capacity(EVENTS),
             epoch: 0,
+            next: Duration::ZERO,
             tokens: HashMap::new(),
             answers: Vec::new(),
         };
         while !running.shutdown.is_set() {
             match running.connect() {
-                Some(session) => running.follow(session),
+                Some((session, store)) => running.follow(session, store),
                 None => {
                     running.take_changes();
                     running.sleep(PAUSE);
@@ -87,34 +94,40 @@ impl OffloadThread {
 
 impl Running {
     /// Connects, if that is possible now.
-    fn connect(&self) -> Option<Session> {
+    fn connect(&self) -> Option<(Session, StoreId)> {
         let OffloadThread {
             address,
             options,
             counters,
+            timer,
             ..
         } = &self.thread;
-        let session = Session::dial(address, options);
-        let session = session.ok().filter(|session| session.transport() != "tcp");
-        let Some(session) = session else {
-            counters.unreachable();
-            return None;
-        };
-        if session.is_read_only() {
-            counters.secret_refused();
+        if timer.now() < self.next {
             return None;
         }
-        Some(session)
+        let session = Session::dial(address, options);
+        let refused = session.as_ref().is_ok_and(is_refused);
+        let begun = session.ok().and_then(|session| {
+            let store = session.began_store()?;
+            Some((session, store))
+        });
+        match refused {
+            true => counters.secret_refused(),
+            false if begun.is_none() => counters.unreachable(),
+            false => {}
+        }
+        begun
     }
 
     /// Replicates until the connection is lost.
-    fn follow(&mut self, mut session: Session) {
+    fn follow(&mut self, mut session: Session, store: StoreId) {
         self.epoch += 1;
+        self.next = self.thread.timer.now() + CONNECT_EVERY;
         self.syncer.begin(self.epoch);
         self.thread.counters.connected(true);
-        self.thread.link.set(self.epoch);
+        self.thread.link.set(self.epoch, store);
         while !self.shutdown.is_set() && self.step(&mut session).is_some() {}
-        self.thread.link.set(0);
+        self.thread.link.unset();
         self.thread.counters.connected(false);
         self.tokens.clear();
         for (worker, change) in self.syncer.abandon() {
@@ -213,4 +226,11 @@ impl Running {
         readiness::wait(poll, &mut self.events, Some(limit));
         link.wakeup.flag().lower();
     }
+}
+
+/// Returns whether what stands there is no secondary store, or was shown another secret than its own.
+fn is_refused(session: &Session) -> bool {
+    let token = Fallback::Refused(LeaseRefusal::Token);
+    let missed = session.missed();
+    missed.is_some_and(|why| *why == token || *why == Fallback::NotSecondary)
 }

@@ -7,6 +7,7 @@ use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
 
 use herdwick_clover::{Answer as Found, Client, Failure, Refused, Right};
 use herdwick_fabric::Port;
+use herdwick_herd::hello::StoreId;
 use herdwick_mem::OwnProcess;
 use herdwick_request::HashKey;
 use rustix::event::PollFlags;
@@ -56,6 +57,8 @@ pub(crate) struct Clover<P> {
     spin: Duration,
     /// The time of the clock of `port` and `client` at the start of the caller's clock.
     elapsed: Duration,
+    /// What names the store that this client has begun, if it is a secondary one.
+    began: Option<StoreId>,
     broken: Option<Cause>,
 }
 
@@ -72,6 +75,7 @@ impl<P: Port> Clover<P> {
             lease,
             capacity,
             elapsed,
+            began,
         } = taken;
         Self {
             port: OwnProcess::new(port),
@@ -87,6 +91,7 @@ impl<P: Port> Clover<P> {
             awake: Duration::ZERO,
             spin: spin(),
             elapsed,
+            began,
             broken: None,
         }
     }
@@ -302,6 +307,10 @@ impl<P: Port> Clover<P> {
 
     pub(crate) fn is_read_only(&self) -> bool {
         self.client.right() == Right::Read
+    }
+
+    pub(crate) fn began_store(&self) -> Option<StoreId> {
+        self.began
     }
 
     pub(crate) fn broken(&self) -> Option<Cause> {

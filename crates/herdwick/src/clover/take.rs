@@ -9,7 +9,7 @@ use herdwick_clover::{
 use herdwick_fabric::{Device, Port};
 use herdwick_herd::{
     handshake::{ClientEvent, ClientHandshake},
-    hello::{Claim, FrameError, Part, Parts, Token},
+    hello::{Claim, FrameError, Part, Parts, StoreId, Token},
 };
 
 use crate::{
@@ -19,6 +19,9 @@ use crate::{
 
 /// Most sets and deletes in flight.
 const PUTS_MAX: usize = 64;
+/// How long a set waits for memory in a secondary store, of which this client is the only writer: what it waits
+/// for delays leases of that store.
+const SECONDARY_WAIT: Duration = Duration::from_millis(50);
 /// The key that the first exchange reads, stored or not.
 const TRIAL_KEY: &[u8] = b"herdwick";
 
@@ -31,6 +34,8 @@ pub(crate) struct TakenClover<P> {
     pub(super) capacity: u32,
     /// The time that the client's clock shows now.
     pub(super) elapsed: Duration,
+    /// What names the store that this client has begun, if it is a secondary one and the client its writer.
+    pub(super) began: Option<StoreId>,
 }
 
 impl<P> TakenClover<P> {
@@ -42,6 +47,7 @@ impl<P> TakenClover<P> {
             lease: self.lease,
             capacity: self.capacity,
             elapsed: self.elapsed,
+            began: self.began,
         }
     }
 }
@@ -53,6 +59,19 @@ pub(crate) struct AskedClover {
     pub(crate) window: usize,
     /// What is proved, if the client is to write a secondary store.
     pub(crate) secret: Option<Secret>,
+    /// What is shown, if the client is to read one.
+    pub(crate) store: Option<StoreId>,
+}
+
+impl AskedClover {
+    /// Returns the two numbers of the claim, which mean something else to HERD.
+    fn shown(&self) -> [u32; 2] {
+        match (self.secret, self.store) {
+            (Some(secret), _) => secret.proof(&self.token.0),
+            (None, Some(store)) => store.numbers(),
+            (None, None) => Default::default(),
+        }
+    }
 }
 
 /// Claims a lease on `socket` and joins its hosts.
@@ -61,9 +80,7 @@ pub(crate) fn take<D: Device>(
     mut socket: LeaseSocket,
     asked: &AskedClover,
 ) -> Result<TakenClover<D::Port>, LeaseError> {
-    // Two numbers of HERD's, which are the proof here.
-    let proof = asked.secret.map(|secret| secret.proof(&asked.token.0));
-    let [window, reply_bytes_max] = proof.unwrap_or_default();
+    let [window, reply_bytes_max] = asked.shown();
     let (mut shake, claim) = ClientHandshake::new(&Claim {
         token: asked.token,
         window,
@@ -75,12 +92,15 @@ pub(crate) fn take<D: Device>(
         return Err(FrameError::Body.into());
     };
     let invitation = Invitation::of_parts(parts)?;
-    let options = ClientOptions {
+    let mut options = ClientOptions {
         window: asked.window,
         puts: asked.window.min(PUTS_MAX),
         value_max: VALUE_BYTES_MAX,
         ..ClientOptions::default()
     };
+    if asked.secret.is_some() {
+        options.entry_wait = SECONDARY_WAIT;
+    }
     let (end, accepts) = ClientEnd::join(device, invitation, &options)?;
     let parts = accepts.to_parts().into_iter();
     let parts = parts.map(|blob| Part { blob, fds: 0 });
@@ -103,6 +123,7 @@ pub(crate) fn take<D: Device>(
         lease,
         capacity: (options.window + options.puts) as u32,
         elapsed,
+        began: (asked.secret).map(|secret| StoreId(secret.store_id(&asked.token.0))),
     })
 }
 

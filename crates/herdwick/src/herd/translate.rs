@@ -103,6 +103,8 @@ pub(crate) struct MarkedReply {
     pub(crate) is_read: bool,
     /// The client may read the secondary store.
     pub(crate) is_leased: bool,
+    /// Which one that is.
+    pub(crate) store: u8,
     /// The version of the item that was read, if the secondary store has the key.
     pub(crate) replicated: Option<u64>,
 }
@@ -118,6 +120,7 @@ pub(super) fn marked(ticket: Ticket, kind: OpKind, outcome: &Outcome<'_>) -> Opt
         ticket,
         is_read,
         is_leased: marks.leased,
+        store: marks.store,
         replicated: reply.number.filter(|_| marks.replicated && is_read),
     })
 }

@@ -18,16 +18,16 @@ use std::{
 };
 
 use herdwick_fabric::Port;
-use herdwick_herd::hello::SecondaryOffer;
 use herdwick_hkvs::Record;
-use herdwick_request::{HashKey, KeyHash};
+use herdwick_request::KeyHash;
 
+pub(crate) use self::secondary::SecondaryWay;
 use self::{
     secondary::{DEADLINE, Secondary, WINDOW},
     table::Table,
 };
 use crate::{
-    Address, Answer, Cause, Hit, Key, Lost, Op, Options, ReadFrom, Ticket,
+    Answer, Cause, Hit, Key, Lost, Op, ReadFrom, Ticket,
     due::clock,
     herd::{Herd, MarkedReply},
     sleep::Sleep,
@@ -46,9 +46,7 @@ const TICK: Duration = Duration::from_millis(1);
 pub(crate) struct Hkvs<P> {
     pub(crate) primary: Herd<P>,
     secondary: Secondary,
-    address: Address,
-    options: Options,
-    hash_key: HashKey,
+    way: SecondaryWay,
     /// How long a reply allows reads of the secondary store.
     lease: Duration,
     /// Until when each worker's replies allow them.
@@ -95,14 +93,15 @@ struct PendingRead {
     when: When,
     /// Its ticket there; `None`: it waits to go to the primary.
     there: Option<Ticket>,
+    /// It found an older version than this client has seen.
+    found_older: bool,
 }
 
 impl<P: Port> Hkvs<P> {
     pub(crate) fn new(
         primary: Herd<P>,
-        (offer, hash_key, workers): (&SecondaryOffer, HashKey, usize),
-        address: Address,
-        options: &Options,
+        way: SecondaryWay,
+        (lease, workers): (Duration, usize),
     ) -> Self {
         let now = clock();
         let nothing = Sent {
@@ -113,10 +112,9 @@ impl<P: Port> Hkvs<P> {
         Self {
             primary,
             secondary: Secondary::new(),
-            address,
-            options: options.clone(),
-            hash_key,
-            lease: offer.lease,
+            read_from: way.options.read_from,
+            way,
+            lease,
             leased: vec![None; workers],
             table: Table::default(),
             sent: vec![nothing; SENT],
@@ -127,7 +125,6 @@ impl<P: Port> Hkvs<P> {
             clock: now,
             ticked: Duration::ZERO,
             counts: SecondaryReads::default(),
-            read_from: options.read_from,
         }
     }
 
@@ -140,7 +137,7 @@ impl<P: Port> Hkvs<P> {
     }
 
     pub(crate) fn submit(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
-        let hash = self.hash_key.hash(key.as_bytes());
+        let hash = self.way.hash_key.hash(key.as_bytes());
         if !matches!(op, Op::Get) {
             if self.reads.iter().any(|read| read.hash == hash) {
                 return None;
@@ -206,6 +203,7 @@ impl<P: Port> Hkvs<P> {
             hash,
             when,
             there: Some(there),
+            found_older: false,
         });
         Some(ticket)
     }
@@ -267,11 +265,14 @@ impl<P: Port> Hkvs<P> {
         if sent.ticket != reply.ticket.0 {
             return;
         }
-        if reply.is_leased {
+        let has_store = self.secondary.name().is_some();
+        if reply.is_leased && self.secondary.is_leased(reply.store, sent.at) {
             let worker = sent.hash.partition(self.leased.len());
             let until = sent.at + self.lease;
             let leased = &mut self.leased[worker];
             *leased = Some(leased.map_or(until, |known| known.max(until)));
+        } else if has_store && self.secondary.name().is_none() {
+            self.forget();
         }
         match reply.replicated {
             Some(version) => self.table.found(sent.hash, version, reply.ticket.0),
@@ -308,6 +309,7 @@ impl<P: Port> Hkvs<P> {
                             table.remove(read.hash);
                         }
                         read.there = None;
+                        read.found_older = is_leased && matches!(answer, Answer::Hit(_));
                     }
                 }
             });
@@ -317,13 +319,17 @@ impl<P: Port> Hkvs<P> {
                 read.there = None;
             }
         }
-        if self.secondary.tend(&self.address, &self.options) {
-            // What was known is of another store.
-            self.table.clear();
-            self.leased.fill(None);
-            self.reads.iter_mut().for_each(|read| read.there = None);
+        if (self.secondary).tend(&self.way, self.read_from != ReadFrom::Primary) {
+            self.forget();
         }
         self.redirect();
+    }
+
+    /// Forgets what is known of the secondary store: there is another, or none.
+    fn forget(&mut self) {
+        self.table.clear();
+        self.leased.fill(None);
+        self.reads.iter_mut().for_each(|read| read.there = None);
     }
 
     /// Sends reads that the secondary store has not answered to the primary, as far as it accepts them.
@@ -336,6 +342,7 @@ impl<P: Port> Hkvs<P> {
                 continue;
             }
             let (when, hash, outer) = (read.when, read.hash, read.ticket);
+            let found_older = read.found_older;
             let owned = read.key.clone();
             let Ok(key) = Key::new(&owned) else {
                 return;
@@ -343,6 +350,11 @@ impl<P: Port> Hkvs<P> {
             let Some(ticket) = self.submit_primary(when, key, (hash, &Op::Get)) else {
                 break;
             };
+            if found_older {
+                // Either that store is late, or versions go down, and it would never have what this client looks
+                // for. What the server's answer shows counts, and nothing that it has shown before.
+                self.table.write(hash, ticket.0);
+            }
             self.redirected.insert(ticket, outer);
             self.counts.redirected += 1;
             self.reads.swap_remove(index);

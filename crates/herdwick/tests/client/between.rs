@@ -13,8 +13,18 @@ use herdwick_server::{Config, ListenOptions, Server, spawn};
 /// Forwards TCP connections to `server`, and nothing else, from an address of its own. Keeps the
 /// first `mute` connections open without answering them.
 fn forward(server: &Server, mute: usize) -> String {
-    let listener = TcpListener::bind("127.0.0.2:0").unwrap();
-    let (here, there) = (listener.local_addr().unwrap(), server.address().to_string());
+    let there = server.address().to_string();
+    forward_from("127.0.0.2:0", move || there.clone(), mute)
+}
+
+/// Forwards TCP connections to where each time a `place` is given, and returns its own address.
+pub(crate) fn forward_to(place: impl Fn() -> String + Send + 'static) -> String {
+    forward_from("127.0.0.1:0", place, 0)
+}
+
+fn forward_from(at: &str, place: impl Fn() -> String + Send + 'static, mute: usize) -> String {
+    let listener = TcpListener::bind(at).unwrap();
+    let here = listener.local_addr().unwrap();
     thread::spawn(move || {
         let mut kept = Vec::new();
         for (number, accepted) in listener.incoming().enumerate() {
@@ -23,7 +33,7 @@ fn forward(server: &Server, mute: usize) -> String {
                 kept.push(client);
                 continue;
             }
-            let Ok(server) = TcpStream::connect(&there) else {
+            let Ok(server) = TcpStream::connect(place()) else {
                 return;
             };
             let back = (server.try_clone().unwrap(), client.try_clone().unwrap());

@@ -22,6 +22,7 @@ const PATIENT: Options = Options {
     login: None,
     tls: None,
     secret: None,
+    store: None,
     read_from: herdwick::ReadFrom::Primary,
 };
 

@@ -68,6 +68,7 @@ pub(crate) enum LeaseAnswer {
     /// To [`LeaseOrder::Grant`], by an engine other than HERD, of its only worker.
     GrantedParts(LeaseId, Vec<PdTicket>),
     /// To [`LeaseOrder::Connect`] and [`LeaseOrder::ConnectParts`]; an error: the endpoints are malformed, or the server failed.
+    /// An error also to [`LeaseOrder::Grant`], by an engine that does not take the claim.
     Connected(LeaseId, Result<(), Refusal>),
     /// Unsolicited: the device or queue pair of this lease was lost.
     Lost(LeaseId),

@@ -25,7 +25,7 @@ use super::{
     WAKER, WorkerEnd, WorkerLink,
 };
 use crate::{
-    runtime::{parking::WakeupFd, time::ServerClock},
+    runtime::{offload::OffloadLink, parking::WakeupFd, time::ServerClock},
     telemetry::leases::LeaseCounters,
 };
 
@@ -162,6 +162,8 @@ pub(crate) struct HelloResponder {
     offers: Option<LeaseOffers>,
     boot: Option<BootId>,
     timer: ServerClock,
+    /// What is known of the secondary store, if there is to be one.
+    secondary: Option<Arc<OffloadLink>>,
 }
 
 impl HelloResponder {
@@ -179,7 +181,13 @@ impl HelloResponder {
             offers: service.and_then(|service| service.offers.take()),
             boot: boot.and_then(|text| BootId::parse(&text)),
             timer,
+            secondary: None,
         }
+    }
+
+    /// Returns the same, which names the secondary store while the server is connected to it.
+    pub(crate) fn beside(self, secondary: Option<Arc<OffloadLink>>) -> Self {
+        Self { secondary, ..self }
     }
 
     /// Returns the answer line, with its end; `None`: `line` is no hello.
@@ -197,6 +205,9 @@ impl HelloResponder {
             path,
             ..self.offer.clone()
         };
+        if let (Some(link), Some(secondary)) = (&self.secondary, &mut offer.secondary) {
+            secondary.store = link.store();
+        }
         if let Some(offers) = &self.offers {
             let now = self.timer.now();
             let knows = hello.knows(offer.engine.as_deref());
