@@ -7,32 +7,38 @@ pub struct Counter {
     pub name: &'static str,
     /// What it counts, in one or more sentences.
     pub help: &'static str,
+    /// Metrics show it among events: it counts nothing that was refused, dropped or lost, or that failed.
+    pub is_event: bool,
 }
 
 /// Declares a struct of `u64` counters. Each field's documentation is also its text in
-/// [`Counter::help`], and its name in statistics is the field's, unless another follows:
+/// [`Counter::help`], and its name in statistics is the field's, unless another follows. `as event`
+/// sets [`Counter::is_event`]:
 ///
 /// ```
 /// herdwick_fabric::counters! {
 ///     /// Counters of a link.
 ///     pub struct Link {
 ///         /// Frames received.
-///         received,
+///         received as event,
 ///         /// Frames sent again.
-///         repeated = "link_repeated",
+///         repeated = "link_repeated" as event,
+///         /// Frames with a wrong checksum.
+///         damaged,
 ///     }
 /// }
 /// let link = Link { repeated: 2, ..Link::default() };
 /// let counts: Vec<_> = link.iter().collect();
-/// assert_eq!(counts, [("received", 0), ("link_repeated", 2)]);
+/// assert_eq!(counts, [("received", 0), ("link_repeated", 2), ("damaged", 0)]);
 /// assert_eq!(Link::COUNTERS[1].help, "Frames sent again.");
+/// assert!(Link::COUNTERS[1].is_event && !Link::COUNTERS[2].is_event);
 /// ```
 #[macro_export]
 macro_rules! counters {
     (
         $(#[$doc:meta])*
         $vis:vis struct $Counters:ident {
-            $($(#[doc = $help:literal])+ $field:ident $(= $name:literal)?,)+
+            $($(#[doc = $help:literal])+ $field:ident $(= $name:literal)? $(as $event:ident)?,)+
         }
     ) => {
         $(#[$doc])*
@@ -46,6 +52,7 @@ macro_rules! counters {
             pub const COUNTERS: &'static [$crate::Counter] = &[$($crate::Counter {
                 name: $crate::counters!(@name $field $($name)?),
                 help: concat!($($help),+).trim_ascii(),
+                is_event: $crate::counters!(@is_event $($event)?),
             }),+];
 
             /// Returns every counter with its name, in the order of their declaration.
@@ -56,9 +63,11 @@ macro_rules! counters {
     };
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };
+    (@is_event) => { false };
+    (@is_event event) => { true };
 }
 
-/// Declares an enum of reasons that are counted, and the struct of their counters. A reason's
+/// Declares an enum of reasons why something is dropped or fails, and the struct of their counters. A reason's
 /// documentation is also its text in [`Counter::help`]:
 ///
 /// ```
@@ -99,6 +108,7 @@ macro_rules! counted_reasons {
             $vis const COUNTERS: &'static [$crate::Counter] = &[$($crate::Counter {
                 name: $name,
                 help: concat!($($help),+).trim_ascii(),
+                is_event: false,
             }),+];
         }
 

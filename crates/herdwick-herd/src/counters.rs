@@ -10,22 +10,22 @@ counters! {
     pub struct ServerCounters {
         /// Requests taken from lines: executed, refused or answered from memory. Cancellations are
         /// none.
-        requests,
+        requests as event,
         /// Datagrams that carried requests, where clients send and do not write.
-        datagrams,
+        datagrams as event,
         /// WRITEs announced by an immediate.
-        announcements,
+        announcements as event,
         /// Passes that found at least one request: `requests / batches` is the mean batch.
-        batches,
+        batches as event,
         /// Retries of mutations, answered from memory; a GAT's value is read again.
-        retries_remembered,
+        retries_remembered as event,
         /// Retries of reads, executed again.
-        retries_rerun,
+        retries_rerun as event,
         /// CANCELs that had no answer to repeat: of requests that were not seen before, and are not
         /// executed, of GETs, and those that a client tries the fabric with.
-        canceled,
+        canceled as event,
         /// Reports of reads that clients made in the store's memory themselves.
-        read_reports,
+        read_reports as event,
         /// Retries with another operation than the remembered one: dropped.
         retries_changed,
         /// Lines of another lease: dropped.
@@ -60,13 +60,13 @@ counters! {
         /// Replies not sent because too many large ones were in flight: a retry fetches them.
         replies_held,
         /// Replies with the status REPLY_TOO_LARGE.
-        replies_too_large,
+        replies_too_large as event,
         /// Replies that the port refused: lost; a retry fetches them.
         replies_refused,
         /// Replies that the port accepted and then completed with an error.
         replies_failed,
         /// New requests that the sweep found ahead of a missing one.
-        out_of_order_requests,
+        out_of_order_requests as event,
     }
 }
 
@@ -74,17 +74,17 @@ counters! {
     /// Counters of one client side.
     pub struct ClientCounters {
         /// Requests submitted.
-        requests,
+        requests as event,
         /// Requests answered.
-        answers,
+        answers as event,
         /// Lines written again because no reply came in time.
-        retries,
+        retries as event,
         /// Retries postponed because no RECV might be free for their replies.
-        retries_held,
+        retries_held as event,
         /// Requests that timed out; mutations among them have an unknown outcome.
         abandoned,
         /// Slots of abandoned requests that a late reply or an answered cancellation freed.
-        reclaimed,
+        reclaimed as event,
         /// Slots without a reply to any cancellation: lost until the session ends.
         slots_lost,
         /// Replies to a request that was answered already or never made: dropped.
@@ -100,7 +100,7 @@ counters! {
         /// Postlists of requests that the port will never accept: the connection has failed.
         posts_failed,
         /// Postlists of requests that found the send queue full; they were posted later.
-        writes_held,
+        writes_held as event,
     }
 }
 

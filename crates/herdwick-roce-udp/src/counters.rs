@@ -11,7 +11,7 @@ counters! {
         /// Packets for another port of this process whose queue was full: dropped.
         misrouted_lost = "roce_misrouted_lost",
         /// Packets for another port of this process, passed to it.
-        misrouted_forwarded = "roce_misrouted_forwarded",
+        misrouted_forwarded = "roce_misrouted_forwarded" as event,
         /// Packets that the kernel refused to send.
         send_refused = "roce_send_refused",
         /// Packets longer than the path takes: lost.

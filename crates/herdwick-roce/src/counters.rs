@@ -73,19 +73,19 @@ counters! {
     /// Counters of the repairs on an engine's connections.
     pub struct ConnectionCounters {
         /// Packets passed to the wire again.
-        retransmitted = "roce_retransmitted",
+        retransmitted = "roce_retransmitted" as event,
         /// ACK timeouts.
-        timeouts = "roce_timeouts",
+        timeouts = "roce_timeouts" as event,
         /// Sequence NAKs that arrived, and gaps found in responses.
-        sequence_naks = "roce_sequence_naks",
+        sequence_naks = "roce_sequence_naks" as event,
         /// RNR NAKs that arrived.
-        rnr_naks = "roce_rnr_naks",
+        rnr_naks = "roce_rnr_naks" as event,
         /// Requests that arrived again, and were answered without being executed again.
-        duplicates = "roce_duplicates",
+        duplicates = "roce_duplicates" as event,
         /// Congestion notifications (CNPs) that arrived.
-        cnps = "roce_cnps",
+        cnps = "roce_cnps" as event,
         /// Times that the wire had no room.
-        no_room = "roce_no_room",
+        no_room = "roce_no_room" as event,
     }
 }
 

@@ -199,20 +199,24 @@ fn requests_over_shm_are_counted_separately() {
         page.value(&format!("herdwick_fabric_{what}_total{{{labels}}}"))
     };
     assert_eq!(over, "shm");
-    let drops = |reason: &str| {
-        page.value(&format!(
-            "herdwick_drops_total{{fabric=\"shm\",reason=\"{reason}\"}}"
-        ))
+    let events = |event: &str| {
+        let series = format!("herdwick_fabric_events_total{{fabric=\"shm\",event=\"{event}\"}}");
+        page.value(&series)
     };
     // A client first probes the path to each worker by canceling a request it never made.
-    assert!(drops("canceled") >= 2.0);
+    assert!(events("canceled") >= 2.0);
     let all = transport(0, "shm", "requests") + transport(1, "shm", "requests");
-    assert_eq!(all - drops("retries_remembered"), 10.0);
+    assert_eq!(all - events("retries_remembered"), 10.0);
     assert_eq!(
         transport(0, "tcp", "requests") + transport(1, "tcp", "requests"),
         0.0
     );
     assert_eq!(page.value("herdwick_leases"), 1.0);
+    // What was served is no drop.
+    let dropped = page.series.iter().filter(|(series, value)| {
+        series.starts_with("herdwick_drops_total{fabric=\"shm\"") && **value > 0.0
+    });
+    assert_eq!(dropped.collect::<Vec<_>>(), []);
 }
 
 #[test]

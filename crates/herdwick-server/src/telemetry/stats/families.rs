@@ -42,7 +42,12 @@ pub(crate) static FABRIC_BATCHES: Family = family(
 pub(crate) static DROPS: Family = family(
     "herdwick_drops_total",
     StatisticKind::Counter,
-    "What was refused, dropped, or done again, by the way it came in and the reason.",
+    "What was refused, dropped or lost, or failed, by the way it came in and the reason.",
+);
+pub(crate) static EVENTS: Family = family(
+    "herdwick_fabric_events_total",
+    StatisticKind::Counter,
+    "What else fabrics counted: requests and packets that came again or otherwise than plainly, by fabric.",
 );
 pub(crate) static CLOVER: Family = family(
     "herdwick_clover_total",

@@ -3,6 +3,9 @@
 //! Circular import with `snapshot` and `general`: a row declares a counter, and reads it from a snapshot
 //! of all counters.
 
+use herdwick_herd::ServerCounters;
+use herdwick_providers::Fabric;
+
 use super::{
     composed_names::{BATCHES, HotKeyStatistic, REQUESTS, of_hot_key, of_transport, of_worker},
     families,
@@ -106,8 +109,7 @@ pub(crate) fn hot_keys(keys: &[HotKey], out: &mut Stats<'_>) {
     }
 }
 
-/// Returns the family that counts this of a transport by worker; `None`: it is counted among the
-/// drops.
+/// Returns the family that counts this of a transport by worker; `None`: see [`by_reason`].
 pub(crate) fn by_worker(what: &str) -> Option<&'static Family> {
     match what {
         REQUESTS => Some(&families::FABRIC_REQUESTS),
@@ -119,10 +121,20 @@ pub(crate) fn by_worker(what: &str) -> Option<&'static Family> {
 /// Returns the family of what a transport counts that is not counted by worker, and the label that
 /// names it there.
 pub(crate) fn by_reason(what: &str) -> (&'static Family, &'static str) {
-    match what.starts_with("clover_") {
-        true => (&families::CLOVER, "what"),
-        false => (&families::DROPS, "reason"),
+    if what.starts_with("clover_") {
+        (&families::CLOVER, "what")
+    } else if is_event(what) {
+        (&families::EVENTS, "event")
+    } else {
+        (&families::DROPS, "reason")
     }
+}
+
+/// Returns whether HERD or a fabric has declared this counter as one of events.
+fn is_event(what: &str) -> bool {
+    let of_fabrics = Fabric::ALL.into_iter().flat_map(Fabric::counters);
+    let mut all = ServerCounters::COUNTERS.iter().chain(of_fabrics);
+    all.any(|counter| counter.name == what && counter.is_event)
 }
 
 /// Returns the transports: name, requests executed, and the batches they arrived in.

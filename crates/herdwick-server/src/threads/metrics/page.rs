@@ -30,7 +30,7 @@ pub(super) fn page(context: &Context, clock: Clock, parts: &[Snapshot]) -> Strin
         page.add(series.family, labels, value);
     });
     workers(&view, parts, &mut page);
-    drops(&sum, &mut page);
+    drops_and_events(&sum, &mut page);
     if context.settings.metrics_hot_keys {
         hot_keys(context, &sum, &mut page);
     }
@@ -54,8 +54,8 @@ fn workers(view: &StatsView<'_>, parts: &[Snapshot], page: &mut Page) {
     }
 }
 
-/// Adds what fabrics refused, dropped or did again, by fabric and reason; and what Clover has done.
-fn drops(sum: &Snapshot, page: &mut Page) {
+/// Adds what fabrics refused, dropped or did again, by fabric and reason or event; and what Clover has done.
+fn drops_and_events(sum: &Snapshot, page: &mut Page) {
     for part in &sum.transports {
         if stats::by_worker(part.what).is_none() {
             let (family, label) = stats::by_reason(part.what);
