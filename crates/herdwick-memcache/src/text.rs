@@ -1,6 +1,7 @@
 //! Replies of classic text, appended to a buffer. The caller bounds the buffer.
 
 use herdwick_mem::append;
+use herdwick_request::number::Decimal;
 
 use crate::KEY_BYTES_MAX;
 
@@ -80,41 +81,6 @@ pub fn stat(out: &mut Vec<u8>, name: &str, value: impl std::fmt::Display) {
     write!(out, "STAT {name} {value}\r\n").expect("a Vec takes every write");
 }
 
-/// Maximum digits of a `u64`.
-const DIGITS_MAX: usize = 20;
-
-/// A number in decimal.
-#[derive(Clone, Copy, Debug)]
-pub struct Digits {
-    digits: [u8; DIGITS_MAX],
-    from: usize,
-}
-
-impl Digits {
-    /// Formats `number` in decimal.
-    #[must_use]
-    #[inline]
-    pub fn new(mut number: u64) -> Self {
-        let mut digits = [0; DIGITS_MAX];
-        let mut from = DIGITS_MAX;
-        loop {
-            from -= 1;
-            digits[from] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return Self { digits, from };
-            }
-        }
-    }
-
-    /// Returns the digits.
-    #[must_use]
-    #[inline]
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.digits[self.from..]
-    }
-}
-
 /// Appends a number.
 #[inline]
 pub(crate) fn decimal(out: &mut Vec<u8>, number: u64) {
@@ -124,7 +90,7 @@ pub(crate) fn decimal(out: &mut Vec<u8>, number: u64) {
         0..10 => out.push(digit(1)),
         10..100 => out.extend_from_slice(&[digit(10), digit(1)]),
         100..1000 => out.extend_from_slice(&[digit(100), digit(10), digit(1)]),
-        _ => append(out, Digits::new(number).as_bytes()),
+        _ => append(out, Decimal::new(number).as_bytes()),
     }
 }
 

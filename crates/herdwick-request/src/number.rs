@@ -1,4 +1,4 @@
-//! Decimal numbers as `incr` and `decr` read and write them in values, for every store.
+//! Decimal numbers: as `incr` and `decr` read and write them in values, for every store, and in replies.
 
 /// Digits of `u64::MAX`.
 const DIGITS_MAX: usize = 20;
@@ -36,6 +36,7 @@ fn is_space(byte: &u8) -> bool {
 }
 
 /// A number in decimal.
+#[derive(Clone, Copy, Debug)]
 pub struct Decimal {
     digits: [u8; DIGITS_MAX],
     from: usize,
@@ -44,6 +45,7 @@ pub struct Decimal {
 impl Decimal {
     /// Formats a number.
     #[must_use]
+    #[inline]
     pub fn new(mut number: u64) -> Self {
         let mut digits = [0; DIGITS_MAX];
         let mut from = DIGITS_MAX;
@@ -59,6 +61,7 @@ impl Decimal {
 
     /// Returns its digits.
     #[must_use]
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.digits[self.from..]
     }

@@ -1,13 +1,13 @@
 //! Replies to meta commands: which line and which attributes of the item answer a reply of the store.
 
 use herdwick_layout::item::{Form, footprint};
-use herdwick_request::{Clock, Item, Op, Reply, Request, Status};
+use herdwick_request::{Clock, Item, Op, Reply, Request, Status, number::Decimal};
 
 use super::{
     flags::Flags,
     reply::{self, Echo, Shown},
 };
-use crate::text::{self, Digits};
+use crate::text;
 
 /// How to encode the reply to one meta command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl<'a> MetaAnswer<'a> {
     ) {
         match (reply.status, &reply.item) {
             (Status::Done, Some(item)) => {
-                let digits = Digits::new(reply.number);
+                let digits = Decimal::new(reply.number);
                 let value = value.then(|| digits.as_bytes());
                 let shown = self.shown(clock, request.key, item, reply.made);
                 self.echo.counted(out, &Shown { value, ..shown });

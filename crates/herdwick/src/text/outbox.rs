@@ -1,5 +1,7 @@
 //! The send buffer of a text connection, which knows how far the stream was sent.
 
+use herdwick_request::number::Decimal;
+
 /// Bytes that wait for the socket. Positions count from the start of the stream.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
@@ -44,18 +46,8 @@ impl Outbox {
 
     /// Appends a space and `number` in decimal.
     pub(super) fn push_number(&mut self, number: u64) {
-        const DIGITS_MAX: usize = 20;
-        let mut digits = [b' '; DIGITS_MAX + 1];
-        let (mut at, mut rest) = (digits.len(), number);
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        self.push(&digits[at - 1..]);
+        self.bytes.push(b' ');
+        self.push(Decimal::new(number).as_bytes());
     }
 
     /// Removes the last `len` bytes, none of which was sent.
