@@ -6,11 +6,9 @@
 use std::time::Duration;
 
 use herdwick_check::Rng;
-use herdwick_fabric::{
-    Access, CqSpec, Device, PdId, Port, QpSpec, Remote, Scope, SharedMemory, Sharing, Transport,
-};
+use herdwick_fabric::{CqSpec, Device, PdId, Port, Remote, SharedMemory, Sharing, Transport};
 use herdwick_herd::{
-    Refused, SetupError,
+    Refused,
     wire::{ReplyStatus, Unencodable},
 };
 use herdwick_mem::WORD;
@@ -24,6 +22,7 @@ use super::{
     endpoints::EndpointError,
     get_or_put::get_or_put,
     one_sided::{OneSided, OneSidedTarget},
+    shared_reads::share,
 };
 use crate::{
     messages::{Asker, Attach, EchoParty, EchoServer, Exchange, MESSAGE_WORDS_MAX, Way, connect},
@@ -183,34 +182,13 @@ impl<D: Device> Attach<D> for Region {
         };
         let reader = Reader::create(&client.device, &mut client.port, here, &options)?;
         let EchoParty { device, port, .. } = server;
-        let registered =
-            device.register_shared(port, there, &self.memory, Access::READ, Scope::Pd)?;
-        let ticket = device.export_region(port, registered)?;
-        let region = device.remote(port, registered)?;
-        let imported = client.device.import_region(&mut client.port, here, ticket);
-        imported.map_err(SetupError::from)?;
         let cq = device.create_cq(port, &CqSpec { depth: 1 })?;
-        let qp = device.create_qp(
-            port,
-            &QpSpec {
-                pd: there,
-                transport: Transport::Rc,
-                send_cq: cq,
-                recv_cq: cq,
-                send_depth: 1,
-                recv_depth: 0,
-            },
+        let region = share(
+            (device, port, there),
+            (&client.device, &mut client.port, here),
+            (&self.memory, cq),
+            &reader,
         )?;
-        let ends = (
-            device.endpoint(port, qp)?,
-            client.device.endpoint(&client.port, reader.qp())?,
-        );
-        let connected = device.connect(port, qp, &ends.1);
-        connected.map_err(SetupError::from)?;
-        let connected = client
-            .device
-            .connect(&mut client.port, reader.qp(), &ends.0);
-        connected.map_err(SetupError::from)?;
         Ok(EmulatedGets {
             reader,
             places: Places {

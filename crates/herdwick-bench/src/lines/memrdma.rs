@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use herdwick_fabric::{
-    Access, CqId, CqSpec, Device, Port, PortLimits, QpSpec, Scope, SharedMemory, Sharing,
-    Transport, Windows,
-};
+use herdwick_fabric::{CqId, CqSpec, Device, Port, PortLimits, SharedMemory, Sharing, Windows};
 use herdwick_herd::{
     Refused, SetupError,
     wire::{ReplyStatus, Unencodable},
@@ -27,6 +24,7 @@ use super::{
     endpoints::EndpointError,
     get_or_put::get_or_put,
     one_sided::{HASH_KEY, OneSided, OneSidedTarget, fill},
+    shared_reads::share,
     stag_table::{Chunks, Lookup, StagTable},
 };
 use crate::{target::DriveError, workload::KeySpace};
@@ -270,31 +268,14 @@ fn connect<D: Device>(
         ..ReaderOptions::default()
     };
     let reader = Reader::create(client, &mut client_port, here, &options)?;
-    let region = host.register_shared(port, there, memory, Access::READ, Scope::Pd)?;
-    let ticket = host.export_region(port, region)?;
-    let imported = client.import_region(&mut client_port, here, ticket);
-    imported.map_err(SetupError::from)?;
-    let qp = host.create_qp(
-        port,
-        &QpSpec {
-            pd: there,
-            transport: Transport::Rc,
-            send_cq: cq,
-            recv_cq: cq,
-            send_depth: 1,
-            recv_depth: 0,
-        },
+    let region = share(
+        (host, port, there),
+        (client, &mut client_port, here),
+        (memory, cq),
+        &reader,
     )?;
-    let ends = (
-        host.endpoint(port, qp)?,
-        client.endpoint(&client_port, reader.qp())?,
-    );
-    let connected = host.connect(port, qp, &ends.1);
-    connected.map_err(SetupError::from)?;
-    let connected = client.connect(&mut client_port, reader.qp(), &ends.0);
-    connected.map_err(SetupError::from)?;
     let chunks = Chunks {
-        region: host.remote(port, region)?,
+        region,
         windows: memory.windows().ok_or(EndpointError::SlabFull)?,
     };
     Ok((reader, client_port, chunks))

@@ -14,6 +14,7 @@ pub(crate) mod memrdma;
 mod one_sided;
 mod paper;
 pub(crate) mod pilaf;
+mod shared_reads;
 mod slots;
 mod stag_table;
 
