@@ -1,5 +1,6 @@
-//! A worker's loop, sleep and shutdown; partitions and their locks; forwarding to other workers and the
-//! encoding of a batch's replies; upload permits; LRU crawler and key dumps; clocks and CPUs.
+//! A worker's loop, sleep and shutdown; partitions and their locks, and the store of each engine; which keys are
+//! popular; forwarding to other workers and the encoding of a batch's replies; upload permits; LRU crawler and key
+//! dumps; clocks and CPUs.
 
 pub(crate) mod crawl;
 pub(crate) mod cross_core;

@@ -1,6 +1,6 @@
 //! The threads of a server besides its workers, the lease manager's and those that close unix sockets
-//! (`net/unix/closers`): they accept connections, complete TLS handshakes, answer Prometheus, and write
-//! events to watchers. `server.rs` starts them.
+//! (`net/unix/closers`): they accept connections, complete TLS handshakes, answer Prometheus, write
+//! events to watchers, and keep the secondary store up to date (hKVS). `server.rs` starts them.
 
 pub(crate) mod accept;
 pub(crate) mod event_writer;
