@@ -16,6 +16,7 @@ use crate::{
     client::{Client, Ended, SPINS, SystemClient},
     ends::{Ends, Serving, Testbed},
     keys::{self, HASH_KEY},
+    memory::CountedStore,
     run::{Run, RunError},
 };
 
@@ -238,7 +239,9 @@ impl Process for Worker {
 
     fn step(&mut self, now: Duration) -> Step {
         let ServerEnd { port, side, .. } = &mut self.end;
-        let served = side.round(port, (now, self.clock), &mut self.store);
+        let mut store = CountedStore::new(&mut self.store);
+        let served = side.round(port, (now, self.clock), &mut store);
+        let memory_ns = store.accesses.together_ns(&self.cpu);
         let clients = self.end.side.clients();
         // A client that became cold is found some passes later.
         let turns = SPINS + u32::try_from(clients / COLD_PER_PASS).unwrap_or(u32::MAX);
@@ -249,7 +252,8 @@ impl Process for Worker {
             moved: self.spins <= turns,
             cost_ns: self.cpu.pass_ns
                 + slots * self.cpu.poll_slot_ns
-                + served * self.cpu.request_ns,
+                + served * self.cpu.request_ns
+                + memory_ns,
             deadline: None,
         }
     }

@@ -18,6 +18,7 @@ use crate::{
     ends::{Ends, Serving, Testbed},
     herd::{CLOCK, partition},
     keys::{self, HASH_KEY},
+    memory::CountedStore,
     run::{Run, RunError},
 };
 
@@ -28,6 +29,8 @@ const DRAINED: u32 = NO_OP_AFTER * STAGES as u32;
 
 pub(crate) fn set_up(run: &Run, bed: Testbed) -> Result<Ends, RunError> {
     let window = Window::new(run.window).ok_or(RunError::Window)?;
+    // In the paper a client's one queue pair reaches the slots of all processes.
+    bed.network.set_one_context();
     let mut servers = Vec::with_capacity(run.workers);
     for (number, device) in bed.servers.into_iter().enumerate() {
         let terms = PaperServerTerms {
@@ -141,7 +144,9 @@ impl Process for PaperProcess {
 
     fn step(&mut self, now: Duration) -> Step {
         let PaperServerEnd { port, side, .. } = &mut self.end;
-        let served = side.round(port, (now, CLOCK), &mut self.store);
+        let mut store = CountedStore::new(&mut self.store);
+        let served = side.round(port, (now, CLOCK), &mut store);
+        let memory_ns = store.accesses.beside_posts_ns(&self.cpu);
         self.spins = if served > 0 { 0 } else { self.spins + 1 };
         let (clients, served) = (f64::from(side.clients() as u32), f64::from(served as u32));
         Step {
@@ -149,7 +154,8 @@ impl Process for PaperProcess {
             moved: self.spins <= DRAINED + SPINS,
             cost_ns: self.cpu.pass_ns
                 + clients * self.cpu.poll_slot_ns
-                + served * self.cpu.request_ns,
+                + served * self.cpu.request_ns
+                + memory_ns,
             deadline: None,
         }
     }

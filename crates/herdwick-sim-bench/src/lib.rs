@@ -13,6 +13,7 @@ mod faults;
 mod herd;
 mod herd_paper;
 mod keys;
+mod memory;
 mod pilaf;
 mod run;
 

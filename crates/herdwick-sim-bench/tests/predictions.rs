@@ -172,6 +172,16 @@ fn predictions_are_those_of_the_docs() {
             None,
             rate(&paper_clients(400, 16)),
         ),
+        (
+            "HERD as in the paper, 600 clients",
+            None,
+            rate(&paper_clients(600, 4)),
+        ),
+        (
+            "HERD as in the paper, 800 clients",
+            None,
+            rate(&paper_clients(800, 4)),
+        ),
         ("FaRM-em, READs of 288 B", Some(17.2), reads(288)),
         (
             "FaRM-em-VAR, READs of 144 and 32 B",

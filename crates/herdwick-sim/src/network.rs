@@ -129,6 +129,12 @@ impl SeededNetwork {
         self.world().polled_only = true;
     }
 
+    /// Has the RNICs count all queue pairs to which a party sends as one: of clients that are connected once, to
+    /// memory that all processes of a server share, though here each process has its own.
+    pub fn set_one_context(&self) {
+        self.world().one_context = true;
+    }
+
     /// Executes all events that are due up to `now`. Returns whether there was any.
     pub fn run(&self, now: Duration) -> bool {
         self.world().run(now)

@@ -42,8 +42,16 @@ pub struct Cpu {
     pub pass_ns: f64,
     /// Each slot of request memory that a pass polls.
     pub poll_slot_ns: f64,
-    /// Each request found.
+    /// Each request found, but for what it accesses in memory.
     pub request_ns: f64,
+    /// A line that a core waits for, of memory that is in no cache.
+    pub memory_ns: f64,
+    /// Lines that a core has under way at a time, at least 1.
+    pub lines_under_way: f64,
+    /// Each line of a key and value that is copied to the store, or from it.
+    pub copy_line_ns: f64,
+    /// Each line of a request but the first, as the RNIC left it: in a cache, or in memory.
+    pub rnic_line_ns: f64,
 }
 
 /// The bus.
@@ -229,6 +237,7 @@ impl Profile {
             return Err(ProfileError::Unknown(name.clone()));
         }
         let positive = [
+            ("lines_under_way", profile.cpu.lines_under_way >= 1.0),
             ("tlp_payload_bytes", profile.pcie.tlp_payload_bytes > 0),
             ("mtu", profile.link.mtu > 0),
             ("postlist_max", profile.rnic.postlist_max > 0),

@@ -47,8 +47,12 @@ impl World {
             return self.deliver(packet);
         };
         let (host, now) = (&mut self.hosts[host], picos(self.now));
+        let context = match (self.one_context, u32::try_from(packet.origin)) {
+            (true, Ok(sender)) => Qpn(sender),
+            _ => packet.to,
+        };
         let at = match &packet.kind {
-            Kind::Request(request) => host.execute(now, packet.to, &request.inbound(qp.transport)),
+            Kind::Request(request) => host.execute(now, context, &request.inbound(qp.transport)),
             Kind::Reply(Reply::Ack(data)) => host.complete(now, data.len() as u64),
             Kind::Reply(_) => host.complete(now, 0),
         };

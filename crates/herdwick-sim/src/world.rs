@@ -37,6 +37,8 @@ pub(super) struct World {
     pub(super) watched: bool,
     /// Whether no port can be armed.
     pub(super) polled_only: bool,
+    /// Whether the queue pairs to which a party sends have one context together.
+    pub(super) one_context: bool,
     /// Every rkey and every queue pair number ever used: what is late finds none of a successor.
     pub(super) rkeys: BTreeSet<Rkey>,
     pub(super) qpns: BTreeSet<Qpn>,
@@ -68,6 +70,7 @@ impl World {
             woken: Vec::new(),
             watched: false,
             polled_only: false,
+            one_context: false,
             rkeys: BTreeSet::new(),
             qpns: BTreeSet::new(),
             tag,

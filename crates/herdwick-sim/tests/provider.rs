@@ -53,7 +53,7 @@ fn run_repeats_event_by_event() {
     assert_eq!(trace(7), HASH);
 }
 
-const HASH: u64 = 4_764_878_379_766_948_586;
+const HASH: u64 = 1_562_179_062_486_733_893;
 
 #[test]
 fn malformed_profiles_are_refused() {
@@ -66,6 +66,7 @@ fn malformed_profiles_are_refused() {
     refused("post_ns = 150.0", "post_ns = -1.0");
     refused("pass_ns = 10.0", "pass_ns = nan");
     refused("units = 0 ", "units = -1");
+    refused("lines_under_way = 10.0", "lines_under_way = 0.5");
     refused("tlp_payload_bytes = 128", "tlp_payload_bytes = 0");
     refused("mtu = 4096", "mtu = 0");
     refused("rd_atomic_max = 16", "rd_atomic_max = 0");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use herdwick_farm::{
-    ClientEnd, ClientId, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms, Values,
+    Answer, ClientEnd, ClientId, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms, Values,
     WINDOW_MAX, value_lines,
 };
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, SeededPort};
@@ -11,12 +11,15 @@ use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, SeededPort};
 use super::machine::{Ask, Asks, Machine, Servers, Told};
 use crate::{
     farm::FarmServer,
-    keys::{self, HASH_KEY},
+    keys::{self, Draws, HASH_KEY},
     run::RunError,
 };
 
-/// Items that a table has room for: more than a run stores.
+/// Items that a large table has room for: more than a run stores.
 const ITEMS: usize = 1 << 14;
+/// Buckets and overflow slots of a small one, in which items are moved and chained, and for which there is
+/// often no room.
+const FEW: (usize, usize) = (24, 48);
 /// Bytes of the longest value: several lines, so that a READ of it can be torn.
 const VALUE_BYTES_MAX: usize = 120;
 
@@ -27,26 +30,32 @@ pub(super) struct FarmServers {
     deadline: Duration,
     cpu: Cpu,
     server: FarmServer,
+    /// Whether the table is a small one: half of the seeds have one.
+    small: bool,
 }
 
 impl FarmServers {
     pub(super) fn new(
         (clients_max, window, out_of_table): (usize, usize, bool),
-        deadline: Duration,
+        (deadline, draws): (Duration, &mut Draws),
         device: SeededDevice,
         cpu: &Cpu,
     ) -> Result<Self, RunError> {
+        let small = draws.below(2) == 0;
+        let (buckets, overflow) = if small { FEW } else { (2 * ITEMS, ITEMS / 16) };
         let values = if out_of_table {
-            let lines = ITEMS * value_lines(VALUE_BYTES_MAX).next_power_of_two();
+            // A block for each slot, and one more for a value that takes the place of another.
+            let slots = buckets + NEIGHBOURHOOD + overflow;
+            let lines = slots * value_lines(VALUE_BYTES_MAX).next_power_of_two();
             Values::OutOfTable { lines }
         } else {
             Values::Inline
         };
         let terms = ServerTerms {
             table: Terms {
-                buckets: 2 * ITEMS,
+                buckets,
                 neighbourhood: NEIGHBOURHOOD,
-                overflow: ITEMS / 16,
+                overflow,
                 key_bytes_max: keys::KEY_BYTES,
                 value_bytes_max: VALUE_BYTES_MAX,
                 values,
@@ -62,6 +71,7 @@ impl FarmServers {
             terms,
             deadline,
             cpu: cpu.clone(),
+            small,
         })
     }
 }
@@ -97,6 +107,7 @@ impl Servers for FarmServers {
             end,
             timeout: self.deadline,
             polled: Duration::ZERO,
+            may_be_full: self.small,
         };
         Ok((Box::new(machine), client))
     }
@@ -128,6 +139,8 @@ struct FarmMachine {
     timeout: Duration,
     /// The last poll.
     polled: Duration,
+    /// Whether the server may have no room for an item.
+    may_be_full: bool,
 }
 
 impl Machine for FarmMachine {
@@ -152,9 +165,17 @@ impl Machine for FarmMachine {
 
     fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Told<'_>)) {
         self.polled = now;
-        let ClientEnd { port, side } = &mut self.end;
+        let Self {
+            end: ClientEnd { port, side },
+            may_be_full,
+            ..
+        } = self;
         side.poll(port, now, &mut |token, answer| {
-            sink(token, Told::of(answer));
+            let told = match answer {
+                Answer::Full if *may_be_full => Told::NoRoom,
+                answer => Told::of(answer),
+            };
+            sink(token, told);
         });
     }
 

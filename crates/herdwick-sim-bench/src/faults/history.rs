@@ -350,7 +350,11 @@ fn explained(
         (_, Told::Unknown) => return Ok(Some((action, false))),
         (Action::Get { .. }, Told::Value(_)) => Action::Get { value: found },
         (Action::Get { .. }, Told::NotDone) => Action::Get { value: None },
-        // No store of a run can be full, so a PUT that is not done is a violation.
+        (Action::Put { value, .. }, Told::NoRoom) => Action::Put {
+            value,
+            done: Some(false),
+        },
+        // Another store than one that may be full has room for all, so a PUT that is not done is a violation.
         (Action::Put { value, .. }, Told::Done | Told::DoneWith(_)) => Action::Put {
             value,
             done: Some(true),

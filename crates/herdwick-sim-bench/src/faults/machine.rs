@@ -26,8 +26,10 @@ pub(super) enum Told<'a> {
     Done,
     /// It is, and this is the sum of an increment, or else the item's version.
     DoneWith(u64),
-    /// It is not: there is no such key, or there is one already, or no room.
+    /// It is not: there is no such key, or there is one already.
     NotDone,
+    /// A PUT is not: the store, which may be full, has no room.
+    NoRoom,
     /// The request had no effect.
     Nothing,
     /// Whether it had is not known.

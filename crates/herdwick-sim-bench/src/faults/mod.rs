@@ -81,7 +81,8 @@ impl FaultRun {
             System::HerdPaper => Err(RunError::NoFaults),
             System::Farm | System::FarmVar => {
                 let sizes = (count, window, self.system == System::FarmVar);
-                let servers = FarmServers::new(sizes, ANSWER_DEADLINE, device(), cpu)?;
+                let terms = (ANSWER_DEADLINE, &mut draws);
+                let servers = FarmServers::new(sizes, terms, device(), cpu)?;
                 Bench::new(bench, servers)?.run()
             }
             System::Pilaf => {
