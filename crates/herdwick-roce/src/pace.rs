@@ -107,6 +107,7 @@ impl Pace {
         if let Some(slowed) = &mut self.slowed {
             let floor = FLOOR.max(slowed.peak / FLOOR_PART);
             slowed.rate = (slowed.rate / 2).max(floor);
+            // Credit of the higher rate would be a burst into the queue that has just overflowed.
             slowed.credit = 0;
             slowed.credited = now;
             return;
@@ -148,6 +149,7 @@ impl Slowed {
     }
 
     fn refill(&mut self, now: Duration) {
+        // At most a tick's worth: idle time earns no burst.
         let elapsed = now.saturating_sub(self.credited).min(TICK);
         let gained = bytes(self.rate, elapsed);
         // Intervals too short to earn one byte accumulate instead of being lost.

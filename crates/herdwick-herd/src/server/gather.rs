@@ -64,6 +64,8 @@ impl ServerSide {
             let Some(index) = self.clients.next_cold() else {
                 break;
             };
+            // The least quantum, however large its window: a client that was idle waits for nothing else, but
+            // must not take the batch from those that are not.
             if self.poll_client(index, QUANTUM_MIN) {
                 self.clients.warm_last();
             }
@@ -231,7 +233,7 @@ impl Intake<'_> {
                 self.counters.retries_rerun += 1;
                 return self.admit(client, index, slot, control, false);
             }
-            // A GAT's value was not remembered: read it again.
+            // A GAT's value was not remembered, only the two words of its head: read it again.
             (Verdict::Retry, Last::Words(2)) if control.is(OpCode::Gat) => {
                 self.counters.retries_remembered += 1;
                 return self.admit(client, index, slot, control, false);

@@ -110,6 +110,7 @@ pub fn publish(item: &mut [u8], published: &Header, before_last: impl FnOnce()) 
     put_word(item, STAMP_AT, stamp);
     put_word(item, WIDE_AT, wide);
     let crc = crc32c(front_sum(published), &item[HEADER_MAX..]);
+    // The compiler alone is held back: after a kill the kernel has the process's stores in program order.
     compiler_fence(Ordering::Release);
     before_last();
     put_word(item, CHECK_AT, check | u64::from(crc));

@@ -377,6 +377,7 @@ impl Engine {
 
     /// Returns a random Q_Key without the high bit, which marks privileged keys.
     fn fresh_qkey(&mut self) -> u32 {
+        // A sender that names a privileged Q_Key sends that of its own queue pair instead.
         const PRIVILEGED: u32 = 0x8000_0000;
         self.draw.bits() & !PRIVILEGED
     }

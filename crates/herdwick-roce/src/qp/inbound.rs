@@ -127,6 +127,7 @@ impl Qp {
     ) -> Result<(), Refusal> {
         let (region, offset, rest, total) = self.continue_write(shared, packet, place)?;
         let len = packet.payload.len();
+        // The length of the whole is in the first packet alone: the others have to add up to it.
         if place.ends() != (rest == len) || len > rest {
             return Err(Refusal::Invalid(Drop::Length));
         }

@@ -336,11 +336,14 @@ impl Worker {
         // The flag is raised before the queues are checked: work pushed after the check finds the
         // flag and rings (see `parking`).
         self.wakeup.flag().raise();
+        // A shutdown signals each worker once, maybe before this pass: it must not be slept through before the
+        // drain has begun.
         let mut may_sleep = self.cross_core.is_quiet()
             && !(self.shutdown.is_set() && self.state.drain_end.is_none());
         for front in &mut self.fronts {
             may_sleep &= front.arm();
         }
+        // A poll of no time is none: `herdwick top` shows how often the kernel has to wake a worker.
         self.polling.sleeps += u64::from(may_sleep);
         let ticks = self.fronts.iter().filter_map(|front| front.tick());
         let pause = walk.longest_sleep(&self.context.tunables.crawler);

@@ -116,6 +116,7 @@ async fn drive(driven: Driven) {
 fn step(core: &Core, descriptor: &mut PollDescriptor) -> DriverStep {
     let mut held = core.lock();
     let state = &mut *held;
+    // Acquire: pairs with the release of the last handle, behind whose calls the driver ends.
     if core.clients.load(Ordering::Acquire) == 0 {
         return DriverStep::End;
     }

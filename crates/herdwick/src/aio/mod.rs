@@ -164,6 +164,7 @@ impl AsyncClient {
 
 impl Clone for AsyncClient {
     fn clone(&self) -> Self {
+        // Relaxed, as in `Arc`: the handle that is cloned keeps the count above 0.
         self.core.clients.fetch_add(1, Ordering::Relaxed);
         Self {
             core: Arc::clone(&self.core),

@@ -21,6 +21,8 @@ impl Qp {
         let psn = packet.bth.psn();
         self.outstanding(psn)?;
         match packet.aeth().ok_or(Drop::Short)?.syndrome() {
+            // An ACK covers its packet and all before it. The credits in its syndrome are not used: a
+            // receiver without a RECV sends an RNR NAK.
             Syndrome::Ack(_) => {
                 if !self.settle(shared, psn.plus(1)) {
                     self.recover(shared);
@@ -31,6 +33,7 @@ impl Qp {
                     self.rest(shared, timer);
                 }
             }
+            // It names the missing packet, and so acknowledges those before it.
             Syndrome::Nak(Nak::Sequence) => {
                 self.settle(shared, psn);
                 self.recover(shared);
@@ -64,6 +67,7 @@ impl Qp {
         let index = psn.ahead_of(entry.psn).cast_unsigned();
         let (offset, len) = self.run(shared, &entry, index);
         let ends = entry.ends_answer(index);
+        // A response that does not have the shape of what was requested is not stored, not even in part.
         if packet.payload.len() != len || place.ends() != ends {
             return Err(Drop::Length);
         }

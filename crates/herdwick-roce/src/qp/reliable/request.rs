@@ -75,7 +75,7 @@ impl Qp {
         let entry = self.sends.ring.get(requester.cursor)?;
         let link = self.link?;
         let under_way = self.sends.next.ahead_of(requester.oldest);
-        // The oldest packet may be sent whatever the windows are.
+        // The oldest packet may be sent whatever the windows are: all others wait for its answer.
         let open = if under_way <= 0 {
             true
         } else if requester.probing || entry.fence && self.awaits_answer() {
@@ -159,6 +159,7 @@ impl Qp {
     }
 
     fn asks(&self, entry: &Wqe, index: u32) -> bool {
+        // Also amid long messages, so that the window moves on before the last packet is there.
         index + 1 == entry.packets || self.requester.unasked + 1 >= ASK_EVERY
     }
 
@@ -228,6 +229,7 @@ impl Qp {
             return;
         }
         self.requester.retries -= 1;
+        // Responses that overran the receive buffer are silence, too.
         self.requester.read_less();
         self.go_back();
         self.requester.probing = true;
@@ -290,6 +292,7 @@ impl Qp {
         if self.requester.resting {
             return;
         }
+        // Its own count, not that of timeouts: the peer is there, and only slow to post RECVs.
         if shared.config.retry.rnr_count != RNR_FOR_EVER {
             if self.requester.not_ready_retries == 0 {
                 self.fail(shared, Status::ReceiverNotReady);

@@ -80,6 +80,7 @@ impl Qp {
     fn serve_read(&mut self, shared: &Shared, packet: &Packet<'_>) -> Result<u32, Refusal> {
         let reth = packet.reth().ok_or(Refusal::Invalid(Drop::Length))?;
         let packets = self.read_packets(shared, &reth)?;
+        // The packets of a message follow each other without others between: a READ amid one is malformed.
         if !packet.payload.is_empty() || !self.inbound.is_idle() {
             return Err(Refusal::Invalid(Drop::Length));
         }
@@ -87,6 +88,7 @@ impl Qp {
         self.has_room_for_answer()?;
         let psn = packet.bth.psn();
         self.responder.completed = self.responder.completed.wrapping_add(1);
+        // The request is kept, not the data: a duplicate reads the memory again, as the standard has it.
         self.responder.keep(Kept::Read { psn, packets, reth });
         self.answer_read(psn, packets, (region, offset), reth, false);
         Ok(packets)
@@ -187,6 +189,7 @@ impl Qp {
         };
         let psn = packet.bth.psn();
         self.responder.completed = self.responder.completed.wrapping_add(1);
+        // Here the result is kept: to execute a duplicate would change the word twice.
         self.responder.keep(Kept::Atomic { psn, original });
         self.answer_atomic(psn, original, false);
         Ok(1)
@@ -251,7 +254,8 @@ impl Qp {
                 Ok(())
             }
             _ => {
-                // The ACK of the last executed packet covers the duplicate too.
+                // The ACK of the last executed packet covers the duplicate too. It is the one before the
+                // expected one: PSNs wrap at 2^24, and so does the sum.
                 let last = self.inbound.expected.plus(u32::MAX);
                 self.acknowledge(last, Syndrome::ACK);
                 Ok(())
