@@ -79,6 +79,7 @@ pub use settings::{
 };
 pub use telemetry::{
     leases::LeaseNames,
+    offload::OffloadNames,
     stats::{
         GeneralNames, StatisticDescription, StatisticKind, Unit, WorkerNames,
         composed_names as names, statistics,

@@ -10,7 +10,7 @@ use std::{
 use herdwick::{Client, Error, Options};
 use serde_json::{Value, json};
 
-use super::sample::{LEASES, STATS, Sample, State};
+use super::sample::{LEASES, OFFLOAD, STATS, Sample, State};
 use crate::{client, exit::Exit, say};
 
 /// Takes two samples, `interval` apart, and prints the object.
@@ -83,6 +83,18 @@ fn object(state: &State) -> Value {
             "sleeps_per_s": rounded(worker.sleeps),
         })
     });
+    // A server without a secondary store has none of these.
+    let secondary = state.number(OFFLOAD.connected).map(|connected| {
+        json!({
+            "connected": connected > 0.0,
+            "popular_keys": number(OFFLOAD.keys),
+            "changes_under_way": number(OFFLOAD.under_way),
+            "offloadable": rounded(state.offloadable()),
+            "delay_p50_us": number(OFFLOAD.delay_p50),
+            "delay_p99_us": number(OFFLOAD.delay_p99),
+            "staleness_max_us": number(OFFLOAD.staleness_max),
+        })
+    });
     let hot = state.hot().into_iter();
     let hot = hot.map(|(key, rate)| json!({ "key": key, "requests_per_s": rounded(Some(rate)) }));
     json!({
@@ -101,6 +113,7 @@ fn object(state: &State) -> Value {
         "read_bytes_per_s": rate(&[STATS.bytes_read, STATS.fabric_bytes_read]),
         "written_bytes_per_s": rate(&[STATS.bytes_written, STATS.fabric_bytes_written]),
         "leases": number(LEASES.leases),
+        "secondary_store": secondary,
         "round_trip_us": state.round_trip().map(|time| time.as_micros() as u64),
         "fabrics": fabrics.collect::<serde_json::Map<_, _>>(),
         "workers": workers.collect::<Vec<_>>(),

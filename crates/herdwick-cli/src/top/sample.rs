@@ -7,7 +7,7 @@ use std::{
 
 use herdwick::{Client, Error};
 use herdwick_server::{
-    GeneralNames, LeaseNames, WorkerNames,
+    GeneralNames, LeaseNames, OffloadNames, WorkerNames,
     names::{self, HotKeyStatistic},
 };
 
@@ -15,6 +15,8 @@ use herdwick_server::{
 pub(super) const STATS: GeneralNames = GeneralNames::NAMES;
 /// The names of the leases' statistics.
 pub(super) const LEASES: LeaseNames = LeaseNames::NAMES;
+/// The names of a secondary store's statistics, which a server has that replicates to one.
+pub(super) const OFFLOAD: OffloadNames = OffloadNames::NAMES;
 /// The names in `stats workers`, of one worker.
 const WORKER: WorkerNames = WorkerNames::NAMES;
 
@@ -200,6 +202,22 @@ impl State {
             .zip(self.rate(&[STATS.get_misses]))
             .and_then(|(hits, misses)| of(hits, misses));
         lately.or_else(|| of(self.number(STATS.get_hits)?, self.number(STATS.get_misses)?))
+    }
+
+    /// Returns the share of hits between the samples that the secondary store could have answered; if there were
+    /// none, since the start of the server.
+    pub(super) fn offloadable(&self) -> Option<f64> {
+        let of = |part: f64, all: f64| (all > 0.0).then(|| part / all);
+        let lately = self
+            .rate(&[OFFLOAD.replicated_reads])
+            .zip(self.rate(&[OFFLOAD.reads]))
+            .and_then(|(part, all)| of(part, all));
+        lately.or_else(|| {
+            of(
+                self.number(OFFLOAD.replicated_reads)?,
+                self.number(OFFLOAD.reads)?,
+            )
+        })
     }
 
     pub(super) fn round_trip(&self) -> Option<Duration> {

@@ -10,7 +10,7 @@ use ratatui::{
     widgets::{Paragraph, Row, Sparkline, Table},
 };
 
-use super::sample::{LEASES, STATS, State};
+use super::sample::{LEASES, OFFLOAD, STATS, State};
 
 /// Columns of a terminal that shows all columns of the tables; narrower ones omit some.
 const WIDE: u16 = 80;
@@ -118,7 +118,7 @@ fn numbers(state: &State) -> Vec<(&'static str, String)> {
             .number(STATS.limit_maxbytes)
             .filter(|&most| most > 0.0),
     );
-    vec![
+    let mut numbers = vec![
         ("gets/s", rate(&[STATS.get_hits, STATS.get_misses])),
         ("sets/s", rate(&[STATS.cmd_set])),
         ("hits", percent(state.hit_ratio())),
@@ -144,7 +144,20 @@ fn numbers(state: &State) -> Vec<(&'static str, String)> {
         ),
         ("leases", is(LEASES.leases)),
         ("answers in", state.round_trip().map_or_else(none, short)),
-    ]
+    ];
+    // A server without a secondary store has none of these.
+    if let Some(connected) = state.number(OFFLOAD.connected) {
+        let up = if connected > 0.0 { "up" } else { "down" };
+        let delay = state.number(OFFLOAD.delay_p99);
+        let delay = delay.map(|micros| Duration::from_secs_f64(micros / 1e6));
+        numbers.extend([
+            ("secondary", up.to_owned()),
+            ("popular", is(OFFLOAD.keys)),
+            ("offloadable", percent(state.offloadable())),
+            ("sync p99", delay.map_or_else(none, short)),
+        ]);
+    }
+    numbers
 }
 
 fn grid(numbers: &[(&'static str, String)], columns: usize) -> Vec<Line<'static>> {
@@ -349,6 +362,33 @@ mod tests {
             fabric.contains("2.0k") && fabric.contains("4.0"),
             "{fabric}"
         );
+    }
+
+    #[test]
+    fn secondary_store_is_shown_where_there_is_one() {
+        assert!(!screen(&herdwick(), 80, 24).contains("offloadable"));
+        let first = [
+            ("offload_connected", "1"),
+            ("offload_keys", "1200"),
+            ("offload_reads", "100"),
+            ("offload_replicated_reads", "100"),
+            ("offload_delay_p99", "340"),
+        ];
+        let mut next = first;
+        next[2] = ("offload_reads", "300");
+        next[3] = ("offload_replicated_reads", "250");
+        let said = screen(&state(&first, &next), 80, 24);
+        for part in [
+            "secondary up",
+            "popular 1.2k",
+            "offloadable 75.0 %",
+            "sync p99 340 us",
+        ] {
+            assert!(said.contains(part), "{part} in:\n{said}");
+        }
+        // Without hits lately it is the share since the start.
+        let said = screen(&state(&next, &next), 80, 24);
+        assert!(said.contains("offloadable 83.3 %"), "{said}");
     }
 
     #[test]

@@ -65,6 +65,34 @@ table! {
     Counter offload_refused = { v.sum.refused } => "herdwick_offload_refused_total";
 }
 
+/// The names of some of them in `stats`, by which programs ask for them.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "docs/statistics.md describes each")]
+pub struct OffloadNames {
+    pub connected: &'static str,
+    pub staleness_max: &'static str,
+    pub delay_p50: &'static str,
+    pub delay_p99: &'static str,
+    pub keys: &'static str,
+    pub under_way: &'static str,
+    pub reads: &'static str,
+    pub replicated_reads: &'static str,
+}
+
+impl OffloadNames {
+    /// The names.
+    pub const NAMES: Self = Self {
+        connected: "offload_connected",
+        staleness_max: "offload_staleness_max",
+        delay_p50: "offload_delay_p50",
+        delay_p99: "offload_delay_p99",
+        keys: "offload_keys",
+        under_way: "offload_under_way",
+        reads: "offload_reads",
+        replicated_reads: "offload_replicated_reads",
+    };
+}
+
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
@@ -156,6 +184,25 @@ impl OffloadCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_those_of_the_table() {
+        let OffloadNames {
+            connected,
+            staleness_max,
+            delay_p50,
+            delay_p99,
+            keys,
+            under_way,
+            reads,
+            replicated_reads,
+        } = OffloadNames::NAMES;
+        let times = [staleness_max, delay_p50, delay_p99];
+        let counts = [connected, keys, under_way, reads, replicated_reads];
+        for name in times.into_iter().chain(counts) {
+            assert!(OFFLOAD.iter().any(|row| row.name == name), "{name}");
+        }
+    }
 
     #[test]
     fn percentiles_are_of_the_last_delays() {
