@@ -40,6 +40,73 @@ fn report_lists_the_faults_that_were_asked_for() {
     assert!(has("loss") && has("pause") && !has("kill"), "{report}");
 }
 
+fn lines(output: Output) -> Vec<String> {
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+const SHORT: &str = "--workers 2 --machines 2 --keys 1000 --microseconds 30";
+
+/// Lists are combined, and each row has what the same run has alone.
+#[test]
+fn lists_make_a_table_of_all_combinations() {
+    let table = lines(sim(&format!("herd,farm --clients 2,4,6 {SHORT}")));
+    assert_eq!(table.len(), 2 + 6, "{table:?}");
+    let alone = lines(sim(&format!("farm --clients 4 {SHORT}")));
+    let rate = alone[1].split_whitespace().nth(1).unwrap();
+    let row: Vec<_> = table[6].split_whitespace().collect();
+    assert_eq!(row[..3], ["farm", "4", rate], "{table:?}");
+    let hashes = lines(sim(&format!("farm --clients 2,4 {SHORT} --hash")));
+    let hash = lines(sim(&format!("farm --clients 4 {SHORT} --hash")));
+    assert_eq!(hashes[1..], hash);
+}
+
+/// A scenario runs what the same options do on the command line.
+#[test]
+fn scenarios_run_what_their_options_say() {
+    let name = format!("herdwick-scenario-{}.toml", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let text = "workers = 2\nmachines = 2\nkeys = 1000\nmicroseconds = 30\nhash = true\n\
+                [[run]]\nsystem = \"herd\"\nclients = [2, 4]\n\
+                [[run]]\nsystem = \"herd\"\nclients = 4\nfaults = \"loss\"\noperations = 400\n";
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap();
+    let scenario = sim(path);
+    let refused = sim(&format!("{path} --clients 3"));
+    std::fs::remove_file(path).unwrap();
+    let mut expected = lines(sim(&format!("herd --clients 2,4 {SHORT} --hash")));
+    expected.extend(lines(sim(
+        "herd --clients 4 --workers 2 --machines 2 --faults loss --operations 400 --hash",
+    )));
+    assert_eq!(lines(scenario), expected);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+}
+
+/// More RNICs are needed for more requests, and what one serves within the bound does not depend on that.
+#[test]
+fn capacity_is_of_whole_rnics() {
+    let rows = |mops: u32| {
+        let table = lines(sim(&format!(
+            "herd --workers 1,2 --machines 2 --keys 1000 --microseconds 30 --capacity {mops} --p99 8"
+        )));
+        let cells = |row: &String| row.split_whitespace().map(str::to_owned).collect();
+        table[2..].iter().map(cells).collect::<Vec<Vec<String>>>()
+    };
+    let (few, many) = (rows(1), rows(100));
+    assert_eq!((few.len(), many.len()), (2, 2), "{few:?}");
+    for (few, many) in few.iter().zip(&many) {
+        // The last cells: M/s, p99, clients; RNICs, their cores and clients.
+        let from = few.len() - 6;
+        assert_eq!(few[..from + 3], many[..from + 3]);
+        let number = |row: &[String], cell: usize| row[from + cell].parse::<f64>().unwrap();
+        let rnics = (100.0 / number(many, 0)).ceil();
+        assert!((number(many, 3) - rnics).abs() <= 1.0, "{many:?}");
+        assert_eq!(few[from + 3], "1");
+        assert!(number(few, 1) <= 8.0, "{few:?}");
+    }
+}
+
 #[test]
 fn wrong_options_exit_with_2() {
     for args in [
@@ -47,6 +114,13 @@ fn wrong_options_exit_with_2() {
         "verbs --faults all",
         "clover --clients 2",
         "herd --seeds 2",
+        "gremlins",
+        "/nowhere/at/all.toml",
+        "herd,/nowhere/at/all.toml",
+        "herd --capacity 20",
+        "herd --capacity 0 --p99 10",
+        "verbs --capacity 20 --p99 10",
+        "herd --capacity 20 --p99 10 --clients 3",
         "herd --window 3",
         "herd --profile none",
         "herd --profile /nowhere/at/all.toml",
