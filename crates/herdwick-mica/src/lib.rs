@@ -65,7 +65,8 @@
 //! - An item records its uses as a power of two, and whether there was one since it was stored or copied.
 //!   A copy has half of them, or none if it was not used since the last one. An item that replaces another
 //!   keeps its uses, as a copy does. One that was never used counts as much as items of its kind (of the
-//!   same time to live) are read at all.
+//!   same time to live) are read at all, and less once it was copied. For a lower limit none of those is
+//!   copied.
 //! - A segment whose items have all expired or were flushed comes first.
 //! - An item of many segments lies in adjacent ones. Where enough are free but apart, the runs between
 //!   them are moved, or a window of segments is cleared.

@@ -1,5 +1,5 @@
 //! How often an item was used, as its header records it: a power of two, and whether it was used since it
-//! was stored or copied.
+//! was stored or copied. Used, but never: it was not read before it was copied.
 
 use herdwick_layout::item::bit;
 
@@ -30,10 +30,41 @@ pub(crate) fn after_use(bits: u8, draw: impl FnOnce() -> u32) -> u8 {
     bit::with_level(bits, level + u8::from(rises)) | bit::USED
 }
 
+/// Returns whether an item has no uses, and may have some yet.
+#[inline]
+pub(crate) fn is_unused(bits: u8) -> bool {
+    bits & (bit::LEVEL | bit::USED) == 0
+}
+
+/// Returns whether an item was read, or replaced by another value.
+#[inline]
+pub(crate) fn was_used(bits: u8) -> bool {
+    bits & (bit::LEVEL | bit::FETCHED) != 0
+}
+
+/// Returns whether an item was copied although it was never read, and was not read since.
+#[inline]
+pub(crate) fn is_unread_copy(bits: u8) -> bool {
+    bits & (bit::LEVEL | bit::USED) == bit::USED
+}
+
+/// Returns the bits of the first copy of an item: as [`after_copy`], with a mark if it was never read.
+#[inline]
+pub(crate) fn after_first_copy(bits: u8) -> u8 {
+    if is_unused(bits) && bits & bit::FETCHED == 0 {
+        bits | bit::USED
+    } else {
+        after_copy(bits)
+    }
+}
+
 /// Returns the bits of a copy: half of the uses; none if there was none since the last copy, so that what
 /// was used much and is not any more goes soon.
 #[inline]
 pub(crate) fn after_copy(bits: u8) -> u8 {
+    if is_unread_copy(bits) {
+        return bits;
+    }
     let level = if bits & bit::USED == 0 {
         0
     } else {
@@ -78,5 +109,19 @@ mod tests {
         assert_eq!(weight(after_copy(copied)), 0);
         let used = after_use(copied, || u32::MAX);
         assert_eq!(weight(used), USE * 8);
+    }
+
+    #[test]
+    fn copies_of_what_was_never_read_are_marked_until_a_use() {
+        let stored = bit::STALE;
+        assert!(is_unused(stored) && !is_unread_copy(stored));
+        let copied = after_copy(after_first_copy(stored));
+        assert!(is_unread_copy(copied) && !is_unused(copied) && weight(copied) == 0);
+        assert_eq!(copied & bit::STALE, bit::STALE);
+        let used = after_use(copied, || u32::MAX);
+        assert_eq!(weight(used), USE);
+        // One that was read before has forgotten its uses.
+        let read = stored | bit::FETCHED;
+        assert!(is_unused(after_first_copy(read)));
     }
 }

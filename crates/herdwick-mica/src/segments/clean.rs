@@ -30,6 +30,8 @@ const TOGETHER: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Survivors {
     None,
+    /// Of those that were used, the ones that [`Survivors::Used`] keeps.
+    Read,
     /// Those with more uses a byte and time than is usual in segments that are cleaned.
     Used,
     All,
@@ -226,6 +228,7 @@ impl Store {
             let kept = match keep {
                 _ if self.protected == Some(at) => true,
                 Survivors::None => false,
+                Survivors::Read => worth && uses::was_used(header.bits),
                 Survivors::Used => worth,
                 Survivors::All => true,
             };
@@ -255,16 +258,25 @@ impl Store {
         let header = self.items.header(at);
         let (len, deadline) = (header.footprint(), header.deadline);
         let kind = self.segments.kind(deadline, self.now, len, Kind::OLD);
-        let Some(to) = self.take_copy(kind, len, age / 2) else {
+        // Half of the uses, of half the time; an unread copy has none, and stays as old as it is.
+        let age = if uses::is_unread_copy(header.bits) {
+            age
+        } else {
+            age / 2
+        };
+        let Some(to) = self.take_copy(kind, len, age) else {
             return false;
         };
         self.items.copy(at, len, to);
         self.segments.commit(to);
         self.index.point(place, hash, to);
         let sparse = self.survivors() == Survivors::All;
-        let bits = uses::after_copy(header.bits);
+        let bits = match sparse {
+            true => uses::after_copy(header.bits),
+            false => self.segments.after_copy(at, header.bits),
+        };
         self.items.set_bits(to, bits);
-        self.segments.note(to, deadline, bits, age / 2);
+        self.segments.note(to, deadline, bits, age);
         // After the copy, so that a kill leaves two of the item rather than none.
         self.bury(at, len);
         self.copies.allowed -= len as isize;

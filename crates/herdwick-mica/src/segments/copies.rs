@@ -10,7 +10,7 @@ const COPIES_MAX: isize = 4;
 const KEPT: f64 = 0.6;
 /// What an item has to be worth is doubled or so while one part in so many of the store is walked over and
 /// all of it is kept, ...
-const STEPS: usize = 64;
+const STEPS: usize = 128;
 /// ... but not by one item, ...
 const STEP_MAX: f64 = 0.5;
 /// ... nor is it less or more than the mean by more than this, as a logarithm.

@@ -60,6 +60,7 @@ impl Store {
     pub fn leave_unused(&mut self, bytes: usize) {
         let bytes = bytes.min(self.unused_max());
         self.segments.withhold = bytes.div_ceil(self.segments.size());
+        self.segments.seal_copies();
         // A huge page has segments that are withheld and others that are not.
         self.items.allow_huge_pages(self.segments.withhold == 0);
         self.items
@@ -90,7 +91,12 @@ impl Store {
             if !self.begin_cleaning() {
                 return false;
             }
-            let Some(bytes) = self.clean_few(self.survivors()) else {
+            // What was never read is not copied for it: so of such items the oldest go, as in an LRU list.
+            let keep = match self.survivors() {
+                Survivors::Used => Survivors::Read,
+                keep => keep,
+            };
+            let Some(bytes) = self.clean_few(keep) else {
                 // Another is chosen, and live items give way if all are given up.
                 if self.lossless {
                     return false;

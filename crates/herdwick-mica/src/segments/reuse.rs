@@ -10,11 +10,15 @@ const MEMORY: u32 = 4096;
 const PRIOR: (f64, f64) = (8.0, 16.0);
 /// The least uses that an item without any counts for. Where it is evicted before it can be read, it would
 /// never be seen to be read ...
-const LEAST: f64 = 0.10;
+const LEAST: f64 = 0.05;
 /// ... but one that expires soon is rarely read later than others of its kind.
 const LEAST_MORTAL: f64 = 0.03;
 /// What a copy without uses counts for: it had some once.
 const COPY: f64 = 0.2;
+/// What a copy that was never read counts for: this part of what it did when it was new ...
+const UNREAD: f64 = 0.7;
+/// ... at most this.
+const UNREAD_MAX: f64 = 0.1;
 
 /// Items of one kind.
 #[derive(Clone, Copy, Default)]
@@ -59,6 +63,16 @@ impl Reuse {
         };
         part.clamp(least, 1.0)
     }
+
+    /// Returns the uses that an item among those of this kind counts for that was copied although it was
+    /// never read: less than a new one, so that where nothing is read the oldest go first.
+    pub(super) fn expected_unread(&self, kind: Kind) -> f64 {
+        match kind {
+            kind if kind.is_mortal() => self.expected(kind),
+            Kind::OLD_LINED => (UNREAD * self.expected(Kind::YOUNG_LINED)).min(UNREAD_MAX),
+            _ => (UNREAD * self.expected(Kind::YOUNG)).min(UNREAD_MAX),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -84,5 +98,6 @@ mod tests {
         }
         assert!(reuse.expected(Kind::YOUNG) <= LEAST);
         assert!((reuse.expected(Kind::OLD) - COPY).abs() < f64::EPSILON);
+        assert!(reuse.expected_unread(Kind::OLD) < reuse.expected(Kind::YOUNG));
     }
 }

@@ -71,8 +71,10 @@ pub(super) struct Head {
     left: u32,
     /// The weight of the uses of its live items, recent ones in full.
     pub(in crate::segments) uses: u32,
-    /// Live items that were never used.
+    /// Live items that were never used, but for those that were copied in spite of that ...
     pub(in crate::segments) unused: u32,
+    /// ... and these.
+    pub(in crate::segments) unread: u32,
     /// [`Segments::stored`] since which `uses` were counted.
     since: u64,
     /// The mean of [`Segments::stored`] when the uses of its items began to be counted.
@@ -99,6 +101,7 @@ impl Head {
         left: 0,
         uses: 0,
         unused: 0,
+        unread: 0,
         since: 0,
         born: 0,
         until: 0,
@@ -439,6 +442,12 @@ impl Segments {
         self.readers.enter(number..number + span, self.sequence);
         self.sequence += 1;
         self.open[kind.0 as usize] = Some(number as u32);
+    }
+
+    /// Adds no more copies to the open segments: so the items in these, most of them old, can be evicted.
+    pub(super) fn seal_copies(&mut self) {
+        self.seal(Kind::OLD);
+        self.seal(Kind::OLD_LINED);
     }
 
     /// Adds no more items to the open segment of a kind.

@@ -5,7 +5,11 @@ use herdwick_request::{
 };
 
 use super::{Segments, clean::Survivors, table::Kind};
-use crate::{Store, StoreConfig, test_file::nameless_file, uses::weight};
+use crate::{
+    Store, StoreConfig,
+    test_file::nameless_file,
+    uses::{is_unread_copy, is_unused, weight},
+};
 use herdwick_layout::{bucket::Offset, item::bit};
 
 const HASH_KEY: HashKey = HashKey([5, 6]);
@@ -481,17 +485,22 @@ fn reservation_in_the_segment_to_be_ceded_makes_no_mutation_clean_others() {
 
 /// Checks that the table counts the uses of each segment's items, none of which have faded.
 fn audit_uses(store: &Store) {
-    let mut counts = vec![(0, 0); store.segments.heads.len()];
+    let mut counts = vec![(0, 0, 0); store.segments.heads.len()];
     for bucket in 0..store.index.buckets() {
         for at in store.index.entries(bucket) {
             let bits = store.items.header(at).bits;
-            let (uses, unused) = &mut counts[store.segments.number(at)];
+            let (uses, unused, unread) = &mut counts[store.segments.number(at)];
             *uses += weight(bits);
-            *unused += u32::from(bit::level(bits) == 0);
+            *unused += u32::from(is_unused(bits));
+            *unread += u32::from(is_unread_copy(bits));
         }
     }
     let heads = store.segments.heads.iter();
-    assert!(heads.map(|head| (head.uses, head.unused)).eq(counts));
+    assert!(
+        heads
+            .map(|head| (head.uses, head.unused, head.unread))
+            .eq(counts)
+    );
 }
 
 /// Items whose form changes: by a touch, and by a number, a mark and a deadline.

@@ -60,8 +60,10 @@ impl Segments {
     /// `usual` uses a byte and byte stored: of live items the less, the fewer uses they have.
     fn part_kept(&self, head: &Head, usual: f64) -> f64 {
         let age = |since: u64| (self.stored - since).max(self.age_min()) as f64;
-        let unused = f64::from(head.unused) * f64::from(USE) * self.reuse.expected(head.kind);
-        let uses = f64::from(head.uses) / age(head.since) + unused / age(head.born);
+        let unused = f64::from(head.unused) * self.reuse.expected(head.kind)
+            + f64::from(head.unread) * self.reuse.expected_unread(head.kind);
+        let uses =
+            f64::from(head.uses) / age(head.since) + f64::from(USE) * unused / age(head.born);
         let (bytes, live) = ((head.span as usize) << self.shift, head.live as f64);
         let dense = uses / live.max(1.0);
         live * dense / (usual + dense) / bytes as f64

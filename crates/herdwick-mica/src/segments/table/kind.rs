@@ -15,8 +15,8 @@ impl Kind {
     pub(in crate::segments) const STAGED: Self = Self(2);
     /// As [`Kind::YOUNG`] and [`Kind::OLD`], of items that lie within cache lines: among others they would
     /// leave gaps.
-    pub(super) const YOUNG_LINED: Self = Self(3);
-    pub(super) const OLD_LINED: Self = Self(4);
+    pub(in crate::segments) const YOUNG_LINED: Self = Self(3);
+    pub(in crate::segments) const OLD_LINED: Self = Self(4);
     /// The first of those for items that expire.
     pub(in crate::segments) const MORTAL: u8 = 5;
     /// Items that expire within 16 s, 64 s, and so on.

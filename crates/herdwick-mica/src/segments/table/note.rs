@@ -1,10 +1,10 @@
 //! What the table notes of items: the last deadline of a segment, and how often its items were used.
 
-use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_layout::bucket::Offset;
 use herdwick_request::Deadline;
 
 use super::{Kind, Segments, until};
-use crate::uses::{USE, weight};
+use crate::uses::{USE, after_copy, after_first_copy, is_unread_copy, is_unused, weight};
 
 /// What a new item has of the one that it replaces.
 #[derive(Clone, Copy)]
@@ -31,7 +31,8 @@ impl Segments {
         let head = self.head(at);
         head.until = head.until.max(until(deadline));
         head.uses += weight(bits);
-        head.unused += u32::from(bit::level(bits) == 0);
+        head.unused += u32::from(is_unused(bits));
+        head.unread += u32::from(is_unread_copy(bits));
         if age > 0 {
             head.born = head.born - head.born / 8 + born / 8;
             head.since = head.born;
@@ -43,9 +44,22 @@ impl Segments {
 
     /// Returns what the uses of the item at `at` count for, if it has these bits.
     pub(in crate::segments) fn uses(&self, at: Offset, bits: u8) -> f64 {
-        match weight(bits) {
-            0 => f64::from(USE) * self.reuse.expected(self.heads[self.number(at)].kind),
-            uses => uses.into(),
+        let kind = self.heads[self.number(at)].kind;
+        if is_unused(bits) {
+            f64::from(USE) * self.reuse.expected(kind)
+        } else if is_unread_copy(bits) {
+            f64::from(USE) * self.reuse.expected_unread(kind)
+        } else {
+            weight(bits).into()
+        }
+    }
+
+    /// Returns the bits of a copy of the item at `at`, which was chosen among others.
+    pub(in crate::segments) fn after_copy(&self, at: Offset, bits: u8) -> u8 {
+        if self.heads[self.number(at)].kind.is_copied() {
+            after_copy(bits)
+        } else {
+            after_first_copy(bits)
         }
     }
 
@@ -70,7 +84,10 @@ impl Segments {
     pub(crate) fn used(&mut self, at: Offset, before: u8, after: u8) {
         let head = self.head(at);
         head.uses += weight(after) - weight(before);
-        if bit::level(before) == 0 {
+        head.unread = head
+            .unread
+            .saturating_sub(u32::from(is_unread_copy(before)));
+        if is_unused(before) {
             head.unused = head.unused.saturating_sub(1);
             let kind = head.kind;
             self.reuse.read(kind);
@@ -82,7 +99,8 @@ impl Segments {
     pub(crate) fn bury(&mut self, at: Offset, len: usize, bits: u8) {
         let head = self.head(at);
         head.uses = head.uses.saturating_sub(weight(bits));
-        head.unused = head.unused.saturating_sub(u32::from(bit::level(bits) == 0));
+        head.unused = head.unused.saturating_sub(u32::from(is_unused(bits)));
+        head.unread = head.unread.saturating_sub(u32::from(is_unread_copy(bits)));
         self.release(at, len);
     }
 }
