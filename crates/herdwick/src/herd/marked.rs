@@ -2,7 +2,7 @@
 //!
 //! Circular import with the session `herd`, of which these are methods.
 
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 
 use herdwick_fabric::Port;
 
@@ -10,14 +10,31 @@ use super::{Herd, MarkedReply};
 use crate::{Answer, Ticket};
 
 impl<P: Port> Herd<P> {
-    /// As [`Herd::poll`], and collects what replies tell of the server's secondary store.
+    /// As [`Herd::poll`], and collects what replies tell of the server's secondary store. Reads that text has
+    /// answered tell nothing of it: not that it has the key.
     pub(crate) fn poll_marked(
         &mut self,
         now: Duration,
         marked: &mut Vec<MarkedReply>,
         sink: &mut impl FnMut(Ticket, Answer<'_>),
     ) {
-        self.poll_with(now, &mut |reply| marked.push(reply), sink);
+        let marked = RefCell::new(marked);
+        let note = &mut |reply| marked.borrow_mut().push(reply);
+        self.poll_with(now, note, &mut |ticket, answer| {
+            let mut replies = marked.borrow_mut();
+            let has_told = replies.last().is_some_and(|reply| reply.ticket == ticket);
+            if !has_told && matches!(answer, Answer::Hit(_) | Answer::Miss) {
+                replies.push(MarkedReply {
+                    ticket,
+                    is_read: true,
+                    is_leased: false,
+                    store: 0,
+                    replicated: None,
+                });
+            }
+            drop(replies);
+            sink(ticket, answer);
+        });
     }
 
     /// Returns the number of requests in flight on the fabric.

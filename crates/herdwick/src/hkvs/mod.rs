@@ -36,7 +36,8 @@ use crate::{
 
 /// Requests whose time of sending is remembered, by the lower bits of their tickets.
 const SENT: usize = 1 << 13;
-/// How long a read may take at the secondary store before the primary is asked instead.
+/// How long a read may take at the secondary store before the primary is asked instead, if its own deadline leaves
+/// as much for that.
 const READ_TIMEOUT: Duration = Duration::from_millis(50);
 /// Longest time between two polls of the secondary store's session, which its lease needs.
 const TICK: Duration = Duration::from_millis(1);
@@ -95,6 +96,14 @@ struct PendingRead {
     there: Option<Ticket>,
     /// It found an older version than this client has seen.
     found_older: bool,
+}
+
+impl PendingRead {
+    /// Returns when the primary is to be asked instead: in time for its answer.
+    fn patience(&self) -> Duration {
+        let When { now, due, .. } = self.when;
+        now + READ_TIMEOUT.min(due.saturating_sub(now) / 2)
+    }
 }
 
 impl<P: Port> Hkvs<P> {
@@ -263,6 +272,10 @@ impl<P: Port> Hkvs<P> {
     fn note(&mut self, reply: &MarkedReply) {
         let sent = self.sent[reply.ticket.0 as usize % SENT];
         if sent.ticket != reply.ticket.0 {
+            // Of which key it tells is not known any more, if it was a read.
+            if reply.is_read {
+                self.table.flush(reply.ticket.0);
+            }
             return;
         }
         let has_store = self.secondary.name().is_some();
@@ -315,7 +328,7 @@ impl<P: Port> Hkvs<P> {
             });
         }
         for read in &mut self.reads {
-            if now.saturating_sub(read.when.now) >= READ_TIMEOUT {
+            if now >= read.patience() {
                 read.there = None;
             }
         }
@@ -399,11 +412,7 @@ impl<P: Port> Hkvs<P> {
     }
 
     pub(crate) fn due(&self) -> Option<Duration> {
-        let reads = self
-            .reads
-            .iter()
-            .map(|read| read.when.now + READ_TIMEOUT)
-            .min();
+        let reads = self.reads.iter().map(PendingRead::patience).min();
         [self.primary.due(), reads].into_iter().flatten().min()
     }
 
@@ -451,4 +460,27 @@ fn found<'a>(answer: &Answer<'a>, known: Option<u64>) -> Option<Hit<'a>> {
         flags,
         version,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_goes_on_to_the_server_in_time_for_its_own_deadline() {
+        let read = |due: u64| PendingRead {
+            ticket: Ticket(1),
+            key: Vec::new(),
+            hash: KeyHash(1),
+            when: When {
+                unix: 0,
+                now: Duration::from_millis(1000),
+                due: Duration::from_millis(due),
+            },
+            there: None,
+            found_older: false,
+        };
+        let patience = [5000, 1020, 1000, 900].map(|due| read(due).patience().as_millis());
+        assert_eq!(patience, [1050, 1010, 1000, 1000]);
+    }
 }

@@ -139,6 +139,11 @@ impl Secondary {
                 Ok(None) | Err(TryRecvError::Disconnected) => self.pause(),
                 Err(TryRecvError::Empty) => {}
             },
+            // Another client may have its place.
+            Self::Open(_) if !wanted => {
+                *self = Self::Absent(clock());
+                return true;
+            }
             Self::Open(open) => {
                 if open.transport.broken().is_some() {
                     self.pause();

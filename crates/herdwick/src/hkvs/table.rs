@@ -97,13 +97,18 @@ impl Table {
         if self.writes.is_empty() {
             self.writes = vec![0; GROUPS];
         }
-        self.writes[Self::group(hash)] = ticket;
+        // Replies of a pipeline come after later writes of the group.
+        let last = &mut self.writes[Self::group(hash)];
+        *last = ticket.max(*last);
     }
 
     /// Forgets all keys, which a request with this ticket removes.
     pub(super) fn flush(&mut self, ticket: u64) {
         self.clear();
-        self.writes = vec![ticket; GROUPS];
+        self.writes.resize(GROUPS, 0);
+        for last in &mut self.writes {
+            *last = ticket.max(*last);
+        }
     }
 
     /// Forgets all keys.
@@ -136,6 +141,20 @@ mod tests {
         assert_eq!([0, 2, 4].map(|n| table.get(hash(n)).is_some()), [true; 3]);
         table.clear();
         assert!((0..5).all(|n| table.get(hash(n)).is_none()));
+    }
+
+    /// The reply to a read comes after a later request has written a key of its group, as in a pipeline.
+    #[test]
+    fn the_last_write_of_a_group_is_not_forgotten_for_an_older_read() {
+        let mut table = Table::default();
+        let (written, other) = (KeyHash(77), KeyHash(78));
+        assert_eq!(Table::group(written), Table::group(other));
+        table.write(written, 5);
+        table.write(other, 3);
+        table.found(written, 1, 4);
+        assert_eq!(table.get(written), None, "that read began before the write");
+        table.found(written, 2, 6);
+        assert_eq!(table.get(written), Some(2));
     }
 
     #[test]

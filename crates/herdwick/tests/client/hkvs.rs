@@ -277,6 +277,40 @@ fn a_client_reads_what_it_has_written_and_no_key_goes_back() {
     assert!(answered > 3000, "{answered}");
 }
 
+/// What text answers, for it is too large for the fabric, tells nothing of the secondary store: what that has of the key
+/// may be older.
+#[test]
+fn a_value_too_large_for_the_fabric_is_not_followed_by_an_older_one() {
+    let secondary = secondary();
+    let primary = primary(&secondary, SECRET);
+    let mut user = User::dial(&primary, ReadFrom::Interleaved(100));
+    user.set("k", b"old", 0);
+    user.get_there("k");
+    user.session.set_read_from(ReadFrom::Interleaved(0));
+    User::dial(&primary, ReadFrom::Primary).set("k", &[1; 5000], 0);
+    assert_eq!(user.get("k"), Told::Hit(vec![1; 5000], 0));
+    user.session.set_read_from(ReadFrom::Interleaved(100));
+    let before = user.session.secondary_reads();
+    assert_eq!(user.get("k"), Told::Hit(vec![1; 5000], 0));
+    assert_eq!(user.session.secondary_reads(), before, "it was not asked");
+}
+
+#[test]
+fn a_client_that_reads_the_server_alone_has_no_session_with_the_secondary_store() {
+    let secondary = secondary();
+    let primary = primary(&secondary, SECRET);
+    let mut user = User::dial(&primary, ReadFrom::Secondary);
+    user.set("k", b"value", 0);
+    user.get_there("k");
+    user.session.set_read_from(ReadFrom::Primary);
+    until("the session has ended", || {
+        assert_eq!(user.get("k"), Told::Hit(b"value".to_vec(), 0));
+        user.session.secondary().is_none()
+    });
+    user.session.set_read_from(ReadFrom::Secondary);
+    user.get_there("k");
+}
+
 #[test]
 fn the_server_goes_on_alone_without_its_secondary_store_and_replicates_anew() {
     let first = secondary();
