@@ -151,7 +151,8 @@ impl Choice {
     fn note(&mut self, way: Way, sample: f32) {
         let mean = &mut self.means[self.size][way as usize];
         *mean = Some(mean.map_or(sample, |mean| {
-            let sample = sample.min(mean * SAMPLE_MAX);
+            // A clock may be too coarse for a burst of one read.
+            let sample = sample.min(mean.max(1.0) * SAMPLE_MAX);
             let [rise, fall] = WEIGHTS;
             let weight = if sample > mean { rise } else { fall };
             mean + (sample - mean) * weight
@@ -202,6 +203,9 @@ mod tests {
         bursts(&mut choice, 2 * OTHER, 32, times);
         choice.note(Way::Memory, 1e7);
         assert_eq!(bursts(&mut choice, 10 * OTHER, 32, times), 10);
+        // A clock that is too coarse to see the first burst of a size.
+        choice.means[choice.size] = [Some(0.0), Some(900.0)];
+        assert!(bursts(&mut choice, 10 * OTHER, 32, [9000.0, 900.0]) > 8 * OTHER);
         // Of the way that is seldom measured, the first sample of a size.
         let times = [9000.0, 900.0];
         bursts(&mut choice, OTHER / 2, 1000, times);
