@@ -9,7 +9,7 @@ pub const VALUE_BYTES_MAX: usize = 4096 - 16;
 /// A replicated item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// The item's version in the primary store; a later change has a higher one.
+    /// The item's version in the primary store; a later change has a higher one, unless a client chose it (meta flag `E`).
     pub version: u64,
     /// The client's flags.
     pub flags: u32,

@@ -54,7 +54,7 @@ impl Sampled {
             limits,
             ranking,
             hand: 0,
-            left: limits.window,
+            left: limits.window.max(1),
         }
     }
 
@@ -138,8 +138,11 @@ impl Popularity for Sampled {
         let sample = slots
             .filter(|slot| members.has(*slot))
             .take(SAMPLE as usize);
+        // The slots that are free, perhaps most of them, are passed once for all members, not in each call.
+        let mut hand = self.hand;
+        let sample = sample.inspect(|slot| hand = (slot + 1) % count);
         let worst = sample.min_by_key(|slot| self.ranks[*slot as usize]);
-        self.hand = (self.hand + SAMPLE) % count;
+        self.hand = hand;
         worst
     }
 
