@@ -149,7 +149,7 @@ fn numbers(state: &State) -> Vec<(&'static str, String)> {
     if let Some(connected) = state.number(OFFLOAD.connected) {
         let up = if connected > 0.0 { "up" } else { "down" };
         let delay = state.number(OFFLOAD.delay_p99);
-        let delay = delay.map(|micros| Duration::from_secs_f64(micros / 1e6));
+        let delay = delay.and_then(|micros| Duration::try_from_secs_f64(micros / 1e6).ok());
         numbers.extend([
             ("secondary", up.to_owned()),
             ("popular", is(OFFLOAD.keys)),
@@ -385,6 +385,13 @@ mod tests {
             "sync p99 340 us",
         ] {
             assert!(said.contains(part), "{part} in:\n{said}");
+        }
+        // A server may send any number.
+        for odd in ["-1", "inf", "nan", "1e30"] {
+            let mut odds = next;
+            odds[4] = ("offload_delay_p99", odd);
+            let said = screen(&state(&first, &odds), 80, 24);
+            assert!(said.contains("secondary up"), "{odd} in:\n{said}");
         }
         // Without hits lately it is the share since the start.
         let said = screen(&state(&next, &next), 80, 24);
