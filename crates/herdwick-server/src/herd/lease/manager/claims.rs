@@ -123,16 +123,21 @@ fn may_read(readers: OneSidedReads, holder: Holder) -> bool {
     };
     match readers {
         OneSidedReads::Off => false,
-        OneSidedReads::Owner if user == Uid::ROOT.as_raw() => true,
-        OneSidedReads::Owner if user == geteuid().as_raw() => {
+        OneSidedReads::Owner => is_owner(user, geteuid().as_raw(), |path| {
             // What cannot be read is taken as in a namespace that knows few users.
-            let read = |path| fs::read_to_string(path).unwrap_or_default();
-            let overflow = read("/proc/sys/kernel/overflowuid");
-            !stands_for_others(user, &overflow, &read("/proc/self/uid_map"))
-        }
-        OneSidedReads::Owner => false,
+            fs::read_to_string(path).unwrap_or_default()
+        }),
         OneSidedReads::All => true,
     }
+}
+
+/// Returns whether `user` is root or the server's own user, and that one is known: `read` returns the text of a file.
+fn is_owner(user: u32, own: u32, read: impl Fn(&str) -> String) -> bool {
+    let is_unknown = || {
+        let overflow = read("/proc/sys/kernel/overflowuid");
+        stands_for_others(user, &overflow, &read("/proc/self/uid_map"))
+    };
+    user == Uid::ROOT.as_raw() || user == own && !is_unknown()
 }
 
 /// Returns whether all users that this user namespace does not know show as `user`.
@@ -161,6 +166,20 @@ mod tests {
         let may = |readers| users.map(|user| may_read(readers, user));
         assert_eq!(may(OneSidedReads::Off), [false; 3]);
         assert_eq!(may(OneSidedReads::Owner)[1..], [true, false]);
+        let read = |path: &str| match path {
+            "/proc/self/uid_map" => "0 1000 1\n".to_owned(),
+            _ => "65534\n".to_owned(),
+        };
+        let owners =
+            [0, 1000, 65534].map(|own| [0, 1000, 65534].map(|user| is_owner(user, own, read)));
+        assert_eq!(
+            owners,
+            [
+                [true, false, false],
+                [true, true, false],
+                [true, false, false]
+            ]
+        );
         assert_eq!(may(OneSidedReads::All), [true; 3]);
         assert!(!may_read(OneSidedReads::All, host));
     }
