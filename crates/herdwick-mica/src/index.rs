@@ -550,7 +550,7 @@ mod tests {
     }
 
     /// Blocks are not equally full: in one of 4,096 more than nine tenths of the slots are used. With chains
-    /// none refuses an entry; seen to fail with one displacement, at 75 % of all slots.
+    /// none refuses an entry.
     #[test]
     fn index_of_many_blocks_five_sixths_full_refuses_no_entry() {
         let blocks = 4096;

@@ -36,7 +36,8 @@ pub(crate) fn is_unused(bits: u8) -> bool {
     bits & (bit::LEVEL | bit::USED) == 0
 }
 
-/// Returns whether an item was read, or replaced by another value.
+/// Returns whether an item was read, as far as its bits still tell: those of an item that was replaced by a value of
+/// another size, and then copied, do not.
 #[inline]
 pub(crate) fn was_used(bits: u8) -> bool {
     bits & (bit::LEVEL | bit::FETCHED) != 0
