@@ -59,8 +59,8 @@ memcached's options for slabs, LRU, hash table and the sizes of buffers are igno
 warning; values that memcached refuses are refused.";
 
 const SLABS: &str = "there are no slab classes, and those of --engine slab are not tuned by it";
-const LRU: &str = "there is no LRU; recency is two bits in each item";
-const HASH: &str = "the index is sized by -m, once";
+const LRU: &str = "there is no LRU; each item has a few bits for how often it is used";
+const HASH: &str = "the index grows with what it holds";
 const LOG: &str = "the queues of watchers have fixed sizes";
 const BUFFERS: &str = "buffers of connections have a bound of their own, see docs/operating.md";
 const DEFAULT: &str = "it is so in any case";
