@@ -100,7 +100,7 @@ struct PendingRead {
 
 impl PendingRead {
     /// Returns when the primary is to be asked instead: in time for its answer.
-    fn patience(&self) -> Duration {
+    fn asks_primary_at(&self) -> Duration {
         let When { now, due, .. } = self.when;
         now + READ_TIMEOUT.min(due.saturating_sub(now) / 2)
     }
@@ -328,7 +328,7 @@ impl<P: Port> Hkvs<P> {
             });
         }
         for read in &mut self.reads {
-            if now >= read.patience() {
+            if now >= read.asks_primary_at() {
                 read.there = None;
             }
         }
@@ -412,7 +412,7 @@ impl<P: Port> Hkvs<P> {
     }
 
     pub(crate) fn due(&self) -> Option<Duration> {
-        let reads = self.reads.iter().map(PendingRead::patience).min();
+        let reads = self.reads.iter().map(PendingRead::asks_primary_at).min();
         [self.primary.due(), reads].into_iter().flatten().min()
     }
 
@@ -480,7 +480,7 @@ mod tests {
             there: None,
             found_older: false,
         };
-        let patience = [5000, 1020, 1000, 900].map(|due| read(due).patience().as_millis());
-        assert_eq!(patience, [1050, 1010, 1000, 1000]);
+        let asked = [5000, 1020, 1000, 900].map(|due| read(due).asks_primary_at().as_millis());
+        assert_eq!(asked, [1050, 1010, 1000, 1000]);
     }
 }
