@@ -17,7 +17,7 @@ command -v callgrind_control >/dev/null || {
     exit 1
 }
 if [ $# = 0 ]; then
-    cargo build --release -q -p herdwick-cli
+    cargo build --release -q --bin herdwick
     binaries=("$PWD/target/release/herdwick")
 fi
 exec python3 - "${binaries[@]}" <<'PY'

@@ -14,7 +14,7 @@ command -v valgrind >/dev/null || {
     echo "skipped: no valgrind, and it cannot be installed" >&2
     exit 0
 }
-cargo build --release -q -p herdwick-cli
+cargo build --release -q --bin herdwick
 herdwick=$PWD/target/release/herdwick
 folder=$(mktemp -d)
 server=

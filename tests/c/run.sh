@@ -13,7 +13,7 @@ stop() {
 trap stop EXIT
 
 packaging/c.sh "$folder/prefix"
-cargo build -q --release --locked -p herdwick-cli
+cargo build -q --release --locked --bin herdwick
 herdwick=$PWD/${CARGO_TARGET_DIR:-target}/release/herdwick
 export PKG_CONFIG_PATH=$folder/prefix/lib/pkgconfig LD_LIBRARY_PATH=$folder/prefix/lib
 [ "$(pkg-config --modversion herdwick)" = "$("$herdwick" -V | cut -d' ' -f2)" ]

@@ -3,6 +3,7 @@
 # through twemproxy. Needs the client for Python (tests/python/run.sh installs it), libmemcached-dev, and nutcracker.
 set -euo pipefail
 . "$(dirname "$0")/server.sh"
-cargo build -q --release --locked -p herdwick-c
+# As packaging/c.sh builds it.
+cargo build -q --profile c --locked -p herdwick-c
 target/tools/python/bin/python tests/peers/reach.py "$herdwick" \
-    "${herdwick%/*}/libherdwick_c.so"
+    target/c/libherdwick_c.so
