@@ -4,11 +4,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use herdwick_herd::hello::{StoreId, StoreName};
-use herdwick_hkvs::{Tracker, TrackerCounters, store_number};
+use herdwick_hkvs::{STORE_NUMBERS, Tracker, TrackerCounters, store_number};
 use herdwick_mem::sync::{AtomicU64, Ordering};
 use herdwick_request::{Get, HashKey, Marks, Op, Reply, Request, Second, Sink, Status};
 
 use crate::runtime::{parking::WakeupFd, time::ServerClock};
+
+// A hello with a number that clients do not take names no store.
+const _: () = assert!(STORE_NUMBERS == StoreName::NUMBERS as u64);
 
 /// What the partitions and the thread that replicates share.
 pub(crate) struct OffloadLink {
