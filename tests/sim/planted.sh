@@ -25,16 +25,22 @@ find_by_faults() {
         --test faults planted::bug_is_found -- --exact --ignored --nocapture 2>&1
 }
 
-# Prints which tests of the store fail. That it compiles is no matter of the tests.
+# Prints the seed at which the tests of the store fail. Each seed is a few cases: a test may need several.
+# That it compiles is no matter of the tests.
 find_by_model() {
     timeout $limit cargo test -q -p herdwick-mica --test model --no-run 2>&1 || return
-    local found
-    # The first case that fails is enough.
-    if found=$(PROPTEST_MAX_SHRINK_ITERS=0 timeout $limit \
-        cargo test -q -p herdwick-mica --test model -- $1 2>&1); then
-        return 1
-    fi
-    grep '^test result: FAILED' <<<"$found" || { tail -n 20 <<<"$found"; return 1; }
+    local found seed
+    for seed in {1..20}; do
+        # The first case that fails is enough.
+        if found=$(PROPTEST_RNG_SEED=$seed PROPTEST_MAX_SHRINK_ITERS=0 timeout $limit \
+            cargo test -q -p herdwick-mica --test model -- $1 2>&1); then
+            continue
+        fi
+        grep -q '^test result: FAILED' <<<"$found" || { tail -n 20 <<<"$found"; return 1; }
+        sed -n "s/^test result: FAILED/seed $seed: test result: FAILED/p" <<<"$found"
+        return
+    done
+    return 1
 }
 
 failed=0
@@ -52,7 +58,7 @@ for name in "$@"; do
     model=$(sed -n 's/^Model: //p' "$patch")
     begun=$SECONDS
     if found=$(cd "$copy" && if [ -n "$model" ]; then find_by_model "$model"; else find_by_faults "$system"; fi); then
-        printf '%s, %s s: %s\n' "$name" $((SECONDS - begun)) "$(grep -E '^(seed|test result:) ' <<<"$found")"
+        printf '%s, %s s: %s\n' "$name" $((SECONDS - begun)) "$(grep -E '^(seed [0-9]+: |test result: )' <<<"$found")"
     else
         printf '%s: not found\n%s\n' "$name" "$found"
         failed=1
