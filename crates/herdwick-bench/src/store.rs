@@ -5,8 +5,8 @@ use herdwick_layout::published::{Look, Pointer, View};
 use herdwick_mem::Span;
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
-    Clock, Deadline, Execute, Get, HashKey, ITEM_BYTES_MAX, Item, KeyHash, Op, Put, Reply, Request,
-    Second, Sink, Status,
+    Clock, Execute, Get, HashKey, ITEM_BYTES_MAX, Item, KeyHash, Op, Put, Reply, Request, Second,
+    Sink, Status,
 };
 
 use crate::{
@@ -423,17 +423,7 @@ impl Execute for InstantStore {
             } else {
                 self.answers.value(self.at + index)
             };
-            let item = Item {
-                value,
-                flags: 0,
-                version: 1,
-                deadline: Deadline::NEVER,
-                fetched: true,
-                last_access: Second(1),
-                won: false,
-                stale: false,
-                win_sent: false,
-            };
+            let item = Item::plain(value, 1);
             sink.reply(index, &Reply::with(Status::Done, item));
         }
         self.at += batch.len();
@@ -530,17 +520,7 @@ mod tests {
             steps: &steps,
             counters: &mut counters,
         };
-        let item = Item {
-            value: &value,
-            flags: 0,
-            version: 1,
-            deadline: Deadline::NEVER,
-            fetched: false,
-            last_access: Second(0),
-            won: false,
-            stale: false,
-            win_sent: false,
-        };
+        let item = Item::plain(&value, 1);
         check.reply(0, &Reply::with(Status::Done, item));
         check.reply(1, &Reply::with(Status::Done, item));
         assert_eq!((counters.hits, counters.wrong_values), (1, 1));

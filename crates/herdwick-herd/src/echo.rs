@@ -1,6 +1,6 @@
 //! An executor without a store, for measuring everything else.
 
-use herdwick_request::{Clock, Deadline, Execute, Item, Op, Reply, Request, Second, Sink, Status};
+use herdwick_request::{Clock, Execute, Item, Op, Reply, Request, Sink, Status};
 
 /// Answers every GET with the same value and everything else with "not found": a server with the
 /// store taken out, for measuring the rest.
@@ -21,20 +21,7 @@ impl Echo {
 
 impl Execute for Echo {
     fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
-        let hit = Reply::with(
-            Status::Done,
-            Item {
-                value: &self.value,
-                flags: 0,
-                version: 1,
-                deadline: Deadline::NEVER,
-                fetched: true,
-                last_access: Second(1),
-                won: false,
-                stale: false,
-                win_sent: false,
-            },
-        );
+        let hit = Reply::with(Status::Done, Item::plain(&self.value, 1));
         for (index, request) in batch.iter().enumerate() {
             match request.op {
                 Op::Get(_) => sink.reply(index, &hit),

@@ -339,15 +339,9 @@ impl World {
 
 fn item(stored: &Stored) -> Item<'_> {
     Item {
-        value: &stored.value,
         flags: stored.flags,
-        version: stored.version,
         deadline: Deadline(if stored.expires { 100 } else { 0 }),
-        fetched: true,
-        last_access: Second(1),
-        won: false,
-        stale: false,
-        win_sent: false,
+        ..Item::plain(&stored.value, stored.version)
     }
 }
 

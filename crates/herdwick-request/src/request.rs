@@ -180,6 +180,23 @@ pub struct Item<'a> {
     pub win_sent: bool,
 }
 
+impl<'a> Item<'a> {
+    /// An item with this value and version and nothing else: no flags, no deadline, not read yet.
+    pub const fn plain(value: &'a [u8], version: u64) -> Self {
+        Self {
+            value,
+            flags: 0,
+            version,
+            deadline: Deadline::NEVER,
+            fetched: false,
+            last_access: Second(1),
+            won: false,
+            stale: false,
+            win_sent: false,
+        }
+    }
+}
+
 /// The reply to one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'a> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use herdwick_request::{
-    Clock, Deadline, EXPTIME_PAST, Execute, Item, Mode, Op, Reply, Request, Second, Sink, Status,
+    Clock, EXPTIME_PAST, Execute, Item, Mode, Op, Reply, Request, Sink, Status,
 };
 
 /// What is written down of each mutation, as it is carried out.
@@ -78,17 +78,7 @@ impl<R: Record> Execute for Map<R> {
             self.executed += 1;
             let (status, number) = self.carry_out(request);
             let held = self.items.get(request.key);
-            let item = held.map(|(value, version)| Item {
-                value,
-                flags: 0,
-                version: *version,
-                deadline: Deadline::NEVER,
-                fetched: false,
-                last_access: Second(1),
-                won: false,
-                stale: false,
-                win_sent: false,
-            });
+            let item = held.map(|(value, version)| Item::plain(value, *version));
             let reply = Reply {
                 item: item.filter(|_| status == Status::Done),
                 number,

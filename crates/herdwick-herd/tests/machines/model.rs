@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use herdwick_request::{
-    Arith, Clock, Deadline, Delete, EXPTIME_PAST, Execute, Item, Mode, Op, Put, ReadReport, Reply,
-    Request, Second, Sink, Status,
+    Arith, Clock, Delete, EXPTIME_PAST, Execute, Item, Mode, Op, Put, ReadReport, Reply, Request,
+    Sink, Status,
 };
 
 use crate::fixture::HASH_KEY;
@@ -59,15 +59,8 @@ impl Execute for Model {
 impl Stored {
     fn shown(&self) -> Item<'_> {
         Item {
-            value: &self.value,
             flags: self.flags,
-            version: self.version,
-            deadline: Deadline::NEVER,
-            fetched: false,
-            last_access: Second(1),
-            won: false,
-            stale: false,
-            win_sent: false,
+            ..Item::plain(&self.value, self.version)
         }
     }
 }

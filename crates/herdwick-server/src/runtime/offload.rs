@@ -199,22 +199,12 @@ impl<S: Sink> Sink for Marking<'_, S> {
 #[cfg(test)]
 mod tests {
     use herdwick_hkvs::{Limits, Policy, channel};
-    use herdwick_request::{Deadline, Item};
+    use herdwick_request::Item;
 
     use super::*;
 
     const HASH_KEY: HashKey = HashKey([1, 2]);
-    const ITEM: Item<'static> = Item {
-        value: b"v",
-        flags: 0,
-        version: 1,
-        deadline: Deadline::NEVER,
-        fetched: true,
-        last_access: Second(1),
-        won: false,
-        stale: false,
-        win_sent: false,
-    };
+    const ITEM: Item<'static> = Item::plain(b"v", 1);
 
     fn part() -> OffloadPart {
         let limits = Limits {
