@@ -54,7 +54,7 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) state: State,
-    kind: Kind,
+    pub(super) kind: Kind,
     /// Segments of the run; 1 for most.
     pub(super) span: u32,
     /// Bytes from the beginning to the first item; 0 in a run that has its first segments still.

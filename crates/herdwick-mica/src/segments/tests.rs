@@ -589,3 +589,47 @@ fn recovered_items_do_not_count_as_stored_and_not_read() {
     let after = store.segments.reuse.expected(Kind::YOUNG);
     assert!((after - 0.5).abs() < f64::EPSILON, "{after}");
 }
+
+/// Items that expire share a segment with their copies, so a copy's first use tells of what is stored.
+#[test]
+fn first_use_of_a_copy_that_expires_is_learnt() {
+    let mut store = Store::new(&config(4 << 20, 64 << 10)).unwrap();
+    let put = Put {
+        value: &[b'v'; 100],
+        exptime: 1_000,
+        ..Put::default()
+    };
+    let mut keys = 0;
+    let marked = |store: &Store| -> Vec<(Kind, u32)> {
+        (0..store.index.buckets())
+            .flat_map(|bucket| store.index.entries(bucket))
+            .filter(|&at| is_unread_copy(store.items.header(at).bits))
+            .map(|at| {
+                let key = store.items.key(at).try_into().unwrap();
+                (
+                    store.segments.heads[store.segments.number(at)].kind,
+                    u32::from_le_bytes(key),
+                )
+            })
+            .collect()
+    };
+    while marked(&store).len() < 500 {
+        assert!(keys < 200_000);
+        for key in keys..keys + 1_000 {
+            run_any(&mut store, key, Op::Put(put));
+            // Segments become worth cleaning.
+            if key % 3 != 0 {
+                delete(&mut store, key);
+            }
+        }
+        keys += 1_000;
+    }
+    let copies = marked(&store);
+    let kind = copies[0].0;
+    assert!(kind.is_mortal());
+    let before = store.segments.reuse.expected(kind);
+    for (_, key) in copies {
+        run_any(&mut store, key, Op::Get(Get::default()));
+    }
+    assert!(store.segments.reuse.expected(kind) > before + 0.02);
+}

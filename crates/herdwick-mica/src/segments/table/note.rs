@@ -87,8 +87,9 @@ impl Segments {
         head.unread = head
             .unread
             .saturating_sub(u32::from(is_unread_copy(before)));
-        if is_unused(before) {
-            head.unused = head.unused.saturating_sub(1);
+        head.unused = head.unused.saturating_sub(u32::from(is_unused(before)));
+        // The first use of a stored item, copied meanwhile or not.
+        if is_unused(before) || is_unread_copy(before) {
             let kind = head.kind;
             self.reuse.read(kind);
         }
