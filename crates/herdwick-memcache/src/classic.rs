@@ -132,7 +132,16 @@ struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
+    #[inline]
     fn new(source: Keys<'a>) -> Self {
+        match source.short() {
+            Some(source) => Self::collect(source),
+            None => Self::collect(source),
+        }
+    }
+
+    #[inline]
+    fn collect(source: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut words = [&b""[..]; MEANT_WORDS];
         let (mut count, mut last) = (0, &b""[..]);
         for word in source.take(WORDS_MAX - 1) {

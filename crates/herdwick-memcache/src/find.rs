@@ -72,6 +72,43 @@ fn find_in_word(byte: u8, word: [u8; WORD]) -> Option<usize> {
     (same != 0).then(|| same.trailing_zeros() as usize / 8)
 }
 
+/// Most bytes of a text of which [`bits_of`] returns a bit each, and one more for its end.
+pub(crate) const BITS_MAX: usize = 63;
+
+/// Returns a bit for each byte of `text`, of at most [`BITS_MAX`], the first one lowest: whether it is `byte`.
+/// Costs less than to look for more than one of them, one after the other.
+#[inline]
+pub(crate) fn bits_of(byte: u8, text: &[u8]) -> u64 {
+    debug_assert!(text.len() <= BITS_MAX);
+    #[cfg(test)]
+    crate::counting::scan(text, None);
+    let (words, rest) = text.as_chunks::<WORD>();
+    let mut bits = 0;
+    for (n, word) in words.iter().enumerate() {
+        bits |= bits_in_word(byte, *word) << (n * WORD);
+    }
+    match text.last_chunk() {
+        // The last word begins in what has its bits already.
+        Some(last) if !rest.is_empty() => bits | bits_in_word(byte, *last) << (text.len() - WORD),
+        Some(_) => bits,
+        None => rest
+            .iter()
+            .rev()
+            .fold(bits, |bits, other| bits << 1 | u64::from(*other == byte)),
+    }
+}
+
+/// Returns a bit for each byte of a word: whether it is `byte`.
+#[inline]
+fn bits_in_word(byte: u8, word: [u8; WORD]) -> u64 {
+    let difference = u64::from_le_bytes(word) ^ (u64::from(byte) * LOW_BITS);
+    // No carry leaves a byte: each high bit is that of its own byte alone, and set where that differs.
+    let differs = ((difference & !HIGH_BITS) + !HIGH_BITS) | difference;
+    let same = (!differs & HIGH_BITS) >> 7;
+    // Gathers the lowest bits of the bytes in the highest byte.
+    same.wrapping_mul(0x0102_0408_1020_4080) >> 56
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -94,6 +131,25 @@ mod tests {
                 prop_assert_eq!(find(byte, text), memchr(byte, text));
                 prop_assert_eq!(find_either([byte, other], text), memchr2(byte, other, text));
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bits_are_those_of_the_bytes_that_are_equal(
+            byte: u8,
+            text in prop::collection::vec((0u8..10, any::<u8>()), 0..=BITS_MAX),
+        ) {
+            let text: Vec<u8> = text
+                .iter()
+                .map(|&(bit, other)| match bit {
+                    0..8 => byte ^ 1 << bit,
+                    8 => byte,
+                    _ => other,
+                })
+                .collect();
+            let bits = text.iter().rev().fold(0, |bits, other| bits << 1 | u64::from(*other == byte));
+            prop_assert_eq!(bits_of(byte, &text), bits);
         }
     }
 

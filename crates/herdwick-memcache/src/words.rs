@@ -1,6 +1,6 @@
 //! The words of a command line, and where they are in the input.
 
-use crate::find::find;
+use crate::find::{BITS_MAX, bits_of, find};
 
 /// A run of bytes of the input that a command was decoded from, counted from the command's first
 /// byte. It borrows nothing, so it can be kept while the input moves. A line is shorter than 2^32
@@ -80,11 +80,51 @@ impl<'a> Keys<'a> {
     }
 }
 
+/// As [`Keys`], of a line of at most [`BITS_MAX`] bytes: for all words of a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortLine<'a> {
+    line: &'a [u8],
+    /// A bit for each byte of the line that belongs to no word or to one that is read, and for its end.
+    gaps: u64,
+}
+
+impl<'a> Keys<'a> {
+    /// Returns an iterator over the same words that costs less; `None` if the line is too long.
+    #[inline]
+    pub(crate) fn short(self) -> Option<ShortLine<'a>> {
+        let line = self.rest;
+        (line.len() <= BITS_MAX).then(|| ShortLine {
+            line,
+            gaps: bits_of(b' ', line) | 1 << line.len(),
+        })
+    }
+}
+
+impl<'a> Iterator for ShortLine<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let start = self.gaps.trailing_ones() as usize;
+        // Only bytes up to the end have meaning.
+        if start >= self.line.len() {
+            return None;
+        }
+        let len = (self.gaps >> start).trailing_zeros() as usize;
+        self.gaps |= ((1 << len) - 1) << start;
+        self.line.get(start..start + len)
+    }
+}
+
 impl<'a> Iterator for Keys<'a> {
     type Item = &'a [u8];
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
+        // Before a command's first word there is a space, as a rule.
+        if let [b' ', rest @ ..] = self.rest {
+            self.rest = rest;
+        }
         loop {
             let end = find(b' ', self.rest).unwrap_or(self.rest.len());
             let (word, rest) = self.rest.split_at(end);
@@ -94,6 +134,26 @@ impl<'a> Iterator for Keys<'a> {
             }
             if self.rest.is_empty() {
                 return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn words_are_those_between_spaces(line in prop::collection::vec(prop_oneof![Just(b' '), Just(b'!'), any::<u8>()], 0..100)) {
+            let words: Vec<_> = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
+            prop_assert_eq!(Keys::new(&line).collect::<Vec<_>>(), words.clone());
+            let short = Keys::new(&line).short();
+            prop_assert_eq!(short.is_some(), line.len() <= BITS_MAX);
+            if let Some(short) = short {
+                prop_assert_eq!(short.collect::<Vec<_>>(), words);
             }
         }
     }

@@ -70,7 +70,16 @@ impl Store {
     /// Takes a step towards the memory that the store is limited to: cleans segments, and returns
     /// their memory to the system. What is worth it is kept, as when room is made for a new item.
     /// Returns whether there is more to do.
+    #[inline]
     pub fn adjust(&mut self) -> bool {
+        // Without a limit, as a rule: this is asked for in every pass.
+        if self.segments.withhold == 0 && self.segments.withheld == 0 {
+            return false;
+        }
+        self.step_to_limit()
+    }
+
+    fn step_to_limit(&mut self) -> bool {
         let mut looked = 0;
         while self.segments.withheld > self.segments.withhold {
             if looked >= RESTORED {
