@@ -124,6 +124,29 @@ impl InlineData {
         Self { words, len }
     }
 
+    /// A message without payload.
+    pub const EMPTY: Self = Self {
+        words: [0; INLINE_RECEIVE / 8],
+        len: 0,
+    };
+
+    /// Makes it a payload of `len` bytes, and returns the words to be written: in place, where a
+    /// [`InlineData::new`] would be copied.
+    ///
+    /// # Panics
+    /// When `len` exceeds [`INLINE_RECEIVE`].
+    #[inline]
+    pub fn refill(&mut self, len: usize) -> &mut [u64; INLINE_RECEIVE / 8] {
+        assert!(len <= INLINE_RECEIVE);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "at most 56, asserted above"
+        )]
+        let len = len as u8;
+        self.len = len;
+        &mut self.words
+    }
+
     /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -28,6 +28,7 @@ mod span;
 pub mod spsc;
 pub mod sync;
 mod unread;
+mod words;
 
 pub use arena::Arena;
 pub use checksum::{crc32, crc32_interleaved, crc32c, crc32c_shift};
@@ -39,5 +40,6 @@ pub use prefetch::{prefetch_read, prefetch_write};
 pub use published::{Published, PublishedFile};
 pub use short::{append, copy, same};
 pub use signals::without_signals;
-pub use span::{LINE, OutOfSpan, Span, WORD, Words};
+pub use span::{OutOfSpan, Span};
 pub use unread::unread_bytes;
+pub use words::{LINE, WORD, Words};

@@ -5,57 +5,10 @@ use std::{fmt, io, ops::Range, ptr::NonNull, sync::Arc};
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::{Access, Mapping};
+use crate::{Access, LINE, Mapping, WORD, Words};
 
-/// Bytes in a word, the only unit of access to shared memory.
-pub const WORD: usize = 8;
-/// Bytes in a cache line.
-pub const LINE: usize = 64;
 /// Attempts to change part of a word while another thread or process keeps changing it.
 const MERGES_MAX: usize = 64;
-
-/// Words that another thread or process may change at any instant.
-///
-/// The ring and parking protocols are generic over this trait, so that loom explores the same code
-/// that runs on a [`Span`].
-pub trait Words {
-    /// Returns the number of words.
-    fn count(&self) -> usize;
-    /// Loads word `index` (relaxed).
-    fn load(&self, index: usize) -> u64;
-    /// Loads word `index` (acquire): what preceded the releasing store is visible afterwards.
-    fn load_acquire(&self, index: usize) -> u64;
-    /// Stores word `index` (relaxed).
-    fn store(&self, index: usize, value: u64);
-    /// Stores word `index` (release): after all earlier stores.
-    fn store_release(&self, index: usize, value: u64);
-
-    /// Prefetches the cache line of word `index`, where that is possible.
-    #[inline]
-    fn prefetch(&self, index: usize) {
-        let _ = index;
-    }
-    /// Copies `N` words out, starting at word `first` (relaxed).
-    #[inline]
-    fn copy_out<const N: usize>(&self, first: usize) -> [u64; N] {
-        std::array::from_fn(|i| self.load(first + i))
-    }
-    /// Stores `words` from word `first` on (relaxed).
-    #[inline]
-    fn copy_in(&self, first: usize, words: &[u64]) {
-        for (i, word) in words.iter().enumerate() {
-            self.store(first + i, *word);
-        }
-    }
-    /// Stores `words`, less than a line, from word `first` on, and after them (release) `last` as
-    /// the eighth word of the line.
-    #[inline]
-    fn publish_line(&self, first: usize, words: &[u64], last: u64) {
-        debug_assert!(words.len() < LINE / WORD);
-        self.copy_in(first, words);
-        self.store_release(first + LINE / WORD - 1, last);
-    }
-}
 
 /// A range lies outside its span, or is not word-aligned where it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,12 +116,10 @@ impl Span {
 
     #[inline]
     fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(
-            index < self.words,
-            "word {index} of a span of {}",
-            self.words
-        );
-        // SAFETY: in bounds by the assertion, aligned because the mapping is page-aligned and
+        if index >= self.words {
+            outside(index, 1, self.words);
+        }
+        // SAFETY: in bounds by the check, aligned because the mapping is page-aligned and
         // indexed by words, alive by the Arc. The reference does not leave this module.
         unsafe { self.base.add(index).as_ref() }
     }
@@ -178,8 +129,10 @@ impl Span {
         let fits = first
             .checked_add(count)
             .is_some_and(|end| end <= self.words);
-        assert!(fits, "words {first}+{count} of a span of {}", self.words);
-        // SAFETY: in bounds by the assertion; alignment and life as in `word`. AtomicU64 allows
+        if !fits {
+            outside(first, count, self.words);
+        }
+        // SAFETY: in bounds by the check; alignment and life as in `word`. AtomicU64 allows
         // concurrent change, so a shared slice over racing memory is sound; it stays in here.
         unsafe { std::slice::from_raw_parts(self.base.add(first).as_ptr(), count) }
     }
@@ -414,6 +367,31 @@ impl<'a> Source<'a> {
     }
 }
 
+/// Panics. By value: a message that is formatted where a word is accessed has its numbers stored there, at
+/// each access.
+#[cold]
+#[inline(never)]
+fn outside(first: usize, count: usize, words: usize) -> ! {
+    panic!("words {first}+{count} of a span of {words}");
+}
+
+/// Stores the first `N` words, if there are so many and room for them, and returns what is left of both.
+#[inline]
+fn store_run<'a, 'b, const N: usize>(
+    to: &'a [AtomicU64],
+    from: &'b [u64],
+) -> (&'a [AtomicU64], &'b [u64]) {
+    let (Some((run, to_rest)), Some((words, from_rest))) =
+        (to.split_first_chunk::<N>(), from.split_first_chunk::<N>())
+    else {
+        return (to, from);
+    };
+    for (to, from) in run.iter().zip(words) {
+        to.store(*from, Ordering::Relaxed);
+    }
+    (to_rest, from_rest)
+}
+
 /// Returns the bytes from `offset` to the next word boundary.
 #[inline]
 const fn to_word(offset: usize) -> usize {
@@ -455,6 +433,21 @@ impl Words for Span {
         self.read_words(first)
     }
     #[inline]
+    fn line_if(
+        &self,
+        first: usize,
+        counts: impl FnOnce(u64) -> bool,
+    ) -> Option<([u64; LINE / WORD - 1], u64)> {
+        let line = self.run(first, LINE / WORD);
+        // As in `load_acquire`.
+        let last = line[LINE / WORD - 1].load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        counts(last).then(|| {
+            let words = std::array::from_fn(|i| line[i].load(Ordering::Relaxed));
+            (words, last)
+        })
+    }
+    #[inline]
     fn copy_in(&self, first: usize, words: &[u64]) {
         self.writable();
         for (to, from) in self.run(first, words.len()).iter().zip(words) {
@@ -465,10 +458,12 @@ impl Words for Span {
     fn publish_line(&self, first: usize, words: &[u64], last: u64) {
         self.writable();
         let line = self.run(first, LINE / WORD);
-        for (to, from) in line[..LINE / WORD - 1].iter().zip(words) {
-            to.store(*from, Ordering::Relaxed);
-        }
-        line[LINE / WORD - 1].store(last, Ordering::Release);
+        let (body, control) = line.split_at(LINE / WORD - 1);
+        // By runs of constant length: a loop over so few words takes as long as their stores.
+        let (to, from) = store_run::<4>(body, words);
+        let (to, from) = store_run::<2>(to, from);
+        store_run::<1>(to, from);
+        control[0].store(last, Ordering::Release);
     }
 }
 

@@ -8,7 +8,8 @@ use std::{
 };
 
 use herdwick_fabric::{
-    Armed, Completion, CqId, Port, PostError, Progress, QpId, QpState, RecvWr, RegionId, SendWr,
+    Armed, Completion, CqId, Local, Port, PostError, Progress, QpId, QpState, RecvWr, RegionId,
+    SendWr,
 };
 use herdwick_mem::Span;
 
@@ -30,9 +31,21 @@ impl Port for ShmPort {
         if batch.len() > qp.recv_depth - qp.recvs.len() {
             return Err(PostError::Full);
         }
+        let (mut known, mut bytes) = (None, 0);
         for wr in batch {
-            let into = (wr.into.region, wr.into.offset, wr.into.len);
-            local(&self.regions, qp.pd, into).ok_or(PostError::Bounds)?;
+            let Local {
+                region,
+                offset,
+                len,
+            } = wr.into;
+            // Looked up once for a run of buffers in one region.
+            if known != Some(region) {
+                let span = local(&self.regions, qp.pd, (region, 0, 0));
+                bytes = span.ok_or(PostError::Bounds)?.len();
+                known = Some(region);
+            }
+            let inside = offset.checked_add(len).is_some_and(|end| end <= bytes);
+            inside.then_some(()).ok_or(PostError::Bounds)?;
         }
         qp.recvs.extend(batch);
         Ok(())

@@ -12,7 +12,7 @@ use crate::{
     entry::AccessRight,
     layout::{QP_FAILED, QP_READY, RingPlace, qp_word},
     pd::{Pd, RegionPlace},
-    region::PeerRegion,
+    region::{PeerRegion, WholeRegion},
     ring::{Control, RingConsumer},
 };
 
@@ -77,6 +77,19 @@ impl Qp {
     ) -> Option<(&Span, usize)> {
         let peer = self.peer?.qpn;
         self.opened[rkey.0 as usize % OPENED].reach(pd, rkey, (addr, len), right, peer)
+    }
+
+    /// Returns the peer's region under `rkey`, to be reached more than once; `None` if rkey, right or scope is
+    /// wrong, or if it has windows, whose places change.
+    #[inline(always)]
+    pub(crate) fn reach_whole(
+        &mut self,
+        pd: &Pd,
+        rkey: Rkey,
+        right: AccessRight,
+    ) -> Option<WholeRegion<'_>> {
+        let peer = self.peer?.qpn;
+        self.opened[rkey.0 as usize % OPENED].reach_whole(pd, rkey, right, peer)
     }
 
     /// Whether the region under `rkey`, just reached, has been open until now.

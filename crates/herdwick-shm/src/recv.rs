@@ -144,29 +144,30 @@ fn take_small(
     out: &mut [Completion],
 ) -> usize {
     let datagram = qp.transport == Transport::Ud;
-    let mut count = 0;
-    for to in out {
-        let Some(control) = inbox.peek().filter(|control| control.is_small()) else {
+    let (mut count, mut known) = (0, (usize::MAX, None));
+    for (to, wr) in out.iter_mut().zip(&qp.recvs) {
+        let Some((control, payload)) = inbox.small() else {
             break;
         };
-        let Some(wr) = qp.recvs.pop_front() else {
-            break;
-        };
+        if known.0 != control.sender() {
+            known = (control.sender(), datagram.then(|| source(pd, control)));
+        }
+        let len = control.len();
+        // Where it stays: a completion that is made elsewhere is copied, all of its two lines.
+        *to.inline.get_or_insert(InlineData::EMPTY).refill(len) = payload;
+        to.wr_id = wr.wr_id;
+        to.status = Status::Success;
+        to.opcode = Opcode::Recv;
+        to.qp = qp.id;
         #[expect(clippy::cast_possible_truncation, reason = "at most 56")]
-        let byte_len = control.len() as u32;
-        *to = Completion {
-            wr_id: wr.wr_id,
-            status: Status::Success,
-            opcode: Opcode::Recv,
-            qp: qp.id,
-            byte_len,
-            imm: control.imm(),
-            source: datagram.then(|| source(pd, control)),
-            inline: Some(InlineData::new(inbox.small(), control.len())),
-        };
-        inbox.advance(control);
+        let byte_len = len as u32;
+        to.byte_len = byte_len;
+        to.imm = control.imm();
+        to.source = known.1;
+        inbox.advance_small();
         count += 1;
     }
+    qp.recvs.drain(..count);
     count
 }
 

@@ -26,6 +26,26 @@ pub(crate) struct PeerRegion {
     scope: u32,
 }
 
+/// A region of the peer that was reached.
+pub(crate) struct WholeRegion<'a> {
+    pub(crate) span: &'a Span,
+    start: usize,
+    len: u64,
+}
+
+impl WholeRegion<'_> {
+    /// Returns the offset in the memory of the `len` bytes at `addr`; `None` if they are not all in the region.
+    #[inline(always)]
+    pub(crate) fn offset(&self, addr: u64, len: usize) -> Option<usize> {
+        let end = addr.checked_add(len as u64)?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "within the region, which is mapped"
+        )]
+        (end <= self.len).then_some(self.start + addr as usize)
+    }
+}
+
 impl PeerRegion {
     pub(crate) const NOTHING: Self = Self {
         word: 0,
@@ -72,6 +92,26 @@ impl PeerRegion {
             reason = "within the region, which is mapped"
         )]
         Some((span, self.start + addr as usize))
+    }
+
+    /// As [`PeerRegion::reach`], of all bytes; `None` also if the region has windows.
+    #[inline(always)]
+    pub(crate) fn reach_whole(
+        &mut self,
+        pd: &Pd,
+        rkey: Rkey,
+        right: AccessRight,
+        peer: Qpn,
+    ) -> Option<WholeRegion<'_>> {
+        self.reach(pd, rkey, (0, 0), right, peer)?;
+        if self.windows.is_some() {
+            return None;
+        }
+        Some(WholeRegion {
+            span: self.span.as_ref()?,
+            start: self.start,
+            len: self.len,
+        })
     }
 
     /// Whether nothing has changed in the region's entry since [`PeerRegion::reach`]: what was copied

@@ -392,10 +392,15 @@ impl<W: Words> RingConsumer<W> {
         ((control ^ self.next.lap) >> LAP_SHIFT == 0).then_some(Control(control))
     }
 
-    /// Returns the payload in the next message's cell.
+    /// Returns control word and payload of the next message, once it is complete, if it lies in its cell.
     #[inline]
-    pub(crate) fn small(&self) -> [u64; CONTROL] {
-        self.ring.copy_out(self.next.word)
+    pub(crate) fn small(&self) -> Option<(Control, [u64; CONTROL])> {
+        let lap = self.next.lap;
+        // As in `peek`.
+        let (payload, control) = self.ring.line_if(self.next.word, |control| {
+            (control ^ lap) >> LAP_SHIFT == 0 && Control(control).is_small()
+        })?;
+        Some((Control(control), payload))
     }
 
     /// Returns 64 bytes of the next message's long payload.
@@ -406,11 +411,17 @@ impl<W: Words> RingConsumer<W> {
         self.ring.copy_out(long_word(at, self.shape))
     }
 
+    /// Steps past the next message, which lies in its cell.
+    #[inline]
+    pub(crate) fn advance_small(&mut self) {
+        self.next.advance();
+        self.head += 1;
+    }
+
     /// Steps past the next message; its cell is the producer's again after [`RingConsumer::give_back`].
     #[inline]
     pub(crate) fn advance(&mut self, control: Control) {
-        self.next.advance();
-        self.head += 1;
+        self.advance_small();
         if !control.is_small() {
             self.long_head += control.long_lines();
         }

@@ -29,8 +29,12 @@ pub(crate) fn post(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result
     if batch.len() > qp.send_depth - qp.send_pending {
         return Err(PostError::Full);
     }
-    for wr in batch {
-        check(qp, &port.regions, &port.addresses, wr)?;
+    match qp.transport {
+        Transport::Ud => check_datagrams(qp, &port.regions, &port.addresses, batch)?,
+        Transport::Uc | Transport::Rc => {
+            let mut batch = batch.iter();
+            batch.try_for_each(|wr| check(qp, &port.regions, wr))?;
+        }
     }
     match qp.transport {
         Transport::Ud => post_datagrams(port, id, batch),
@@ -39,22 +43,36 @@ pub(crate) fn post(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result
     Ok(())
 }
 
-/// Checks whether `wr` may be posted: every error that is the caller's own mistake.
+/// Checks whether a batch of datagrams may be posted: every error that is the caller's own mistake.
 #[inline]
-fn check(
+fn check_datagrams(
     qp: &Qp,
     regions: &Slab<Region>,
     addresses: &Slab<Address>,
-    wr: &SendWr<'_>,
+    batch: &[SendWr<'_>],
 ) -> Result<(), PostError> {
-    match (&wr.op, qp.transport) {
-        (SendOp::Send { payload, to, .. }, Transport::Ud) => {
+    let mut known = None;
+    for wr in batch {
+        let SendOp::Send { payload, to, .. } = &wr.op else {
+            return Err(PostError::Transport(qp.transport));
+        };
+        // Looked up once for a run of them.
+        if known.is_none() || *to != known {
             let address = to.and_then(|to| addresses.get(to.0));
             if address.is_none_or(|address| address.qp != qp.id) {
                 return Err(PostError::Transport(qp.transport));
             }
-            check_payload(qp, regions, payload, DATAGRAM_BYTES_MAX)
+            known = *to;
         }
+        check_payload(qp, regions, payload, DATAGRAM_BYTES_MAX)?;
+    }
+    Ok(())
+}
+
+/// Checks whether `wr` may be posted to a connected queue pair.
+#[inline]
+fn check(qp: &Qp, regions: &Slab<Region>, wr: &SendWr<'_>) -> Result<(), PostError> {
+    match (&wr.op, qp.transport) {
         (
             SendOp::Write { payload, .. }
             | SendOp::Send {
@@ -119,26 +137,29 @@ fn post_datagrams(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) {
     let Some(qp) = qps.get_mut(id.0) else {
         return;
     };
+    let (mut known, mut target) = (None, None);
     for wr in batch {
-        if let SendOp::Send {
-            payload,
-            imm,
-            to: Some(to),
-        } = &wr.op
-            && let Some(address) = addresses.get(to.0)
-        {
-            let outbound = address.outbound.and_then(|ring| outbounds.get_mut(ring));
-            if let Some(outbound) = outbound {
+        let SendOp::Send { payload, imm, to } = &wr.op else {
+            continue;
+        };
+        // Looked up once for a run of datagrams to one address.
+        if known.is_none() || *to != known {
+            known = *to;
+            let address = to.and_then(|to| addresses.get(to.0));
+            target = address.and_then(|address| {
+                let outbound = outbounds.get_mut(address.outbound?)?;
                 doorbell.touch(outbound);
-                let control = Control::new(payload.len(), *imm).stamped(address.stamp);
-                let ring = &mut outbound.ring;
-                if push(ring, control, payload, regions, qp.pd).is_err() {
-                    lost_for_room(ring, drops);
-                }
-            } else {
-                // UD reports no loss to the sender; the counter does.
-                drops.count(DropReason::NoPeer);
+                Some((&mut outbound.ring, address.stamp))
+            });
+        }
+        if let Some((ring, stamp)) = &mut target {
+            let control = Control::new(payload.len(), *imm).stamped(*stamp);
+            if push(ring, control, payload, regions, qp.pd).is_err() {
+                lost_for_room(ring, drops);
             }
+        } else {
+            // UD reports no loss to the sender; the counter does.
+            drops.count(DropReason::NoPeer);
         }
         if wr.signaled {
             // Sent, which is not received: a datagram that was dropped above completes, too.
@@ -219,14 +240,17 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
         drops,
         listens,
     };
-    let mut plain = listens;
-    for wr in batch {
-        if !wr.signaled && !wr.fence && plain && wire.write_words(qp, &wr.op) {
-            continue;
-        }
-        let status = wire.perform(qp, wr);
+    let mut rest = batch;
+    loop {
         // Behind a request that failed everything is flushed.
-        plain &= qp.state != QpState::Error;
+        if listens && qp.state != QpState::Error {
+            rest = write_words(qp, pd, rest);
+        }
+        let Some((wr, behind)) = rest.split_first() else {
+            break;
+        };
+        rest = behind;
+        let status = wire.perform(qp, wr);
         if wr.signaled || status != Some(Status::Success) {
             complete(qp, cqs, wr, status);
         }
@@ -272,33 +296,49 @@ struct ConnectedBatch<'a> {
     listens: bool,
 }
 
-impl ConnectedBatch<'_> {
-    /// The common case alone, a WRITE of whole words. Returns `false`, and does nothing, in any
-    /// other.
-    #[inline(always)]
-    fn write_words(&mut self, qp: &mut Qp, op: &SendOp<'_>) -> bool {
-        let SendOp::Write {
+/// Executes the first WRITEs of whole words into one region, the common case alone, and returns what is
+/// behind them. The region is looked up once for all of them: one that its owner closes meanwhile may still
+/// get the rest, as packets on their way would.
+#[inline(always)]
+fn write_words<'a, 'b>(qp: &mut Qp, pd: &Pd, batch: &'a [SendWr<'b>]) -> &'a [SendWr<'b>] {
+    let Some((_, Remote { rkey, .. })) = batch.first().and_then(plain_words) else {
+        return batch;
+    };
+    let Some(region) = qp.reach_whole(pd, rkey, AccessRight::WRITE) else {
+        return batch;
+    };
+    let mut rest = batch;
+    while let Some((wr, behind)) = rest.split_first()
+        && let Some((words, to)) = plain_words(wr)
+        && to.rkey == rkey
+        && let Some(offset) = region.offset(to.addr, words.len() * 8)
+        // An address between words is left to `write`, which merges into the words at both ends.
+        && offset.is_multiple_of(8)
+    {
+        // A line of constant length is stored without a loop.
+        match <&[u64; 8]>::try_from(words) {
+            Ok(line) => region.span.write_words(offset / 8, line),
+            Err(_) => region.span.write_words(offset / 8, words),
+        }
+        rest = behind;
+    }
+    rest
+}
+
+/// Returns words and destination of a WRITE that needs no completion.
+#[inline(always)]
+fn plain_words<'b>(wr: &SendWr<'b>) -> Option<(&'b [u64], Remote)> {
+    match &wr.op {
+        SendOp::Write {
             payload: Payload::Words(words),
             to,
             imm: None,
-        } = op
-        else {
-            return false;
-        };
-        let at = (to.addr, words.len() * 8);
-        let reached = qp.reach(self.pd, to.rkey, at, AccessRight::WRITE);
-        // An address between words is left to `write`, which merges into the words at both ends.
-        let Some((span, offset)) = reached.filter(|(_, offset)| offset.is_multiple_of(8)) else {
-            return false;
-        };
-        // A line of constant length is stored without a loop.
-        match <&[u64; 8]>::try_from(*words) {
-            Ok(line) => span.write_words(offset / 8, line),
-            Err(_) => span.write_words(offset / 8, words),
-        }
-        true
+        } if !wr.signaled && !wr.fence => Some((words, *to)),
+        _ => None,
     }
+}
 
+impl ConnectedBatch<'_> {
     /// Executes one work request, behind the READs that it may not overtake; returns how it ended.
     /// `None`: a READ, which is only posted.
     #[inline(never)]

@@ -88,7 +88,13 @@ impl Channel {
                     let at = lines.offset((index * LINE_BYTES) as u64);
                     let told = self.announces(slot, std::mem::take(&mut wakes));
                     let imm = told.then(|| imm(self.worker, slot.sequence));
-                    postlist.push(write(self.line(index), at, imm));
+                    // Two pushes: a payload that is either kind is made elsewhere first, and copied.
+                    if self.lines_inline {
+                        let payload = Payload::Words(self.lines[index].words());
+                        postlist.push(write(payload, at, imm));
+                    } else {
+                        postlist.push(write(self.staged_line(index, 0), at, imm));
+                    }
                 }
                 Destination::UdQueue(to) => postlist.push(send(self.datagram(index), to)),
             }

@@ -52,17 +52,10 @@ impl Batch {
 
     /// Stages the line of the next job. The caller has checked [`Batch::is_full`].
     #[inline]
-    pub(super) fn stage(&mut self, line: Line) -> &Line {
+    pub(super) fn stage(&mut self, fill: impl FnOnce(&mut Line)) -> &Line {
         let staged = &mut self.lines[self.jobs.len()];
-        *staged = line;
+        fill(staged);
         staged
-    }
-
-    /// Whether the last job is a report of reads.
-    #[inline]
-    pub(super) fn ends_with_report(&self) -> bool {
-        let last = self.jobs.len().checked_sub(1);
-        last.is_some_and(|last| self.lines[last].control().is(OpCode::Report))
     }
 
     /// The staged line of the next job.

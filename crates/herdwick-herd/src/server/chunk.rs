@@ -161,10 +161,10 @@ impl Attached {
         self.chunk.lines.prefetch(slot * LINE_WORDS);
     }
 
-    /// Copies the line of `slot` once, under the control word that was judged.
+    /// Copies the line of `slot` to `to` once, under the control word that was judged.
     #[inline]
-    pub(super) fn copy_line(&self, slot: usize, control: Control) -> Line {
-        Line::copied(&self.chunk.lines, slot * LINE_WORDS, control)
+    pub(super) fn copy_line(&self, slot: usize, control: Control, to: &mut Line) {
+        to.copy_from(&self.chunk.lines, slot * LINE_WORDS, control);
     }
 
     /// Copies the overflowing body of `slot` into `out`.

@@ -30,6 +30,8 @@ pub(super) struct Intake<'a> {
     pub(super) workers: usize,
     pub(super) batch: &'a mut Batch,
     pub(super) counters: &'a mut ServerCounters,
+    /// Reports of reads that were taken.
+    pub(super) reports: usize,
 }
 
 /// What a check of a slot added to the batch.
@@ -99,18 +101,16 @@ impl ServerSide {
             workers: self.options.workers,
             batch: &mut self.batch,
             counters: &mut self.counters,
+            reports: 0,
         };
         let mut found = 0;
-        while found < quantum && !intake.batch.is_full() {
-            if intake.check(client, index, client.cursor) == Found::Nothing {
+        while found + intake.reports * (REPORT_COST - 1) < quantum && !intake.batch.is_full() {
+            if intake.check_next(client, index) == Found::Nothing {
                 break;
             }
             client.prefetch(AHEAD);
             client.step();
-            found += match intake.batch.ends_with_report() {
-                true => REPORT_COST,
-                false => 1,
-            };
+            found += 1;
         }
         if found > 0 {
             client.idle = 0;
@@ -123,8 +123,20 @@ impl ServerSide {
 
 impl Intake<'_> {
     /// Checks `slot` and takes its request.
-    #[inline]
+    #[inline(never)]
     pub(super) fn check(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {
+        self.check_inline(client, index, slot)
+    }
+
+    /// Checks the slot at the cursor, where nearly all requests are: compiled into the loop over them.
+    #[inline(always)]
+    fn check_next(&mut self, client: &mut Attached, index: u32) -> Found {
+        let slot = client.cursor;
+        self.check_inline(client, index, slot)
+    }
+
+    #[inline(always)]
+    fn check_inline(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {
         let (control, verdict) = client.check(slot);
         match verdict {
             Verdict::Quiet => Found::Nothing,
@@ -161,7 +173,7 @@ impl Intake<'_> {
 
     /// Takes the request of `slot`. The line is copied once and judged in the copy; so is an
     /// overflowing body. A body that does not match its checksum leaves the slot as it was.
-    #[inline]
+    #[inline(always)]
     fn admit(
         &mut self,
         client: &mut Attached,
@@ -170,9 +182,12 @@ impl Intake<'_> {
         control: Control,
         is_new: bool,
     ) -> Found {
-        let line = self.batch.stage(client.copy_line(slot, control));
+        let line = self
+            .batch
+            .stage(|staged| client.copy_line(slot, control, staged));
         let hash = line.hash();
         let mut work = Work::Run { overflow_len: 0 };
+        self.reports += usize::from(control.is(OpCode::Report));
         // No other word of a CANCEL counts, so it is checked before the hash.
         if control.is(OpCode::Cancel) {
             self.counters.canceled += 1;
@@ -199,6 +214,18 @@ impl Intake<'_> {
         }
         self.push(client, index, slot, control, work);
         if is_new { Found::New } else { Found::Again }
+    }
+
+    /// Takes a retry, whose request is executed again.
+    #[inline(never)]
+    fn admit_again(
+        &mut self,
+        client: &mut Attached,
+        index: u32,
+        slot: usize,
+        control: Control,
+    ) -> Found {
+        self.admit(client, index, slot, control, false)
     }
 
     /// Copies the overflowing body of the staged line once and checks the copy. Returns its length,
@@ -231,16 +258,17 @@ impl Intake<'_> {
         match (verdict, client.slots[slot].last) {
             (Verdict::Retry, Last::Rerun) if control.is_read() || control.is(OpCode::Cancel) => {
                 self.counters.retries_rerun += 1;
-                return self.admit(client, index, slot, control, false);
+                return self.admit_again(client, index, slot, control);
             }
             // A GAT's value was not remembered, only the two words of its head: read it again.
             (Verdict::Retry, Last::Words(2)) if control.is(OpCode::Gat) => {
                 self.counters.retries_remembered += 1;
-                return self.admit(client, index, slot, control, false);
+                return self.admit_again(client, index, slot, control);
             }
             (Verdict::Retry, Last::Words(words)) => {
                 self.counters.retries_remembered += 1;
-                self.batch.stage(client.copy_line(slot, control));
+                self.batch
+                    .stage(|staged| client.copy_line(slot, control, staged));
                 self.push(client, index, slot, control, Work::Repeat(words));
                 return Found::Again;
             }

@@ -37,6 +37,7 @@ impl ServerSide {
                     workers: self.options.workers,
                     batch: &mut self.batch,
                     counters: &mut self.counters,
+                    reports: 0,
                 };
                 intake.check(client, index, slot);
             }

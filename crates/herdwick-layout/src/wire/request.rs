@@ -72,10 +72,13 @@ impl Line {
     /// Copies the seven words before the control word out of `lines`, from word `first` on, and
     /// adds the `control` word that was loaded before them. Each word is read once.
     #[inline]
-    #[must_use]
-    pub fn copied(lines: &Span, first: usize, control: Control) -> Self {
-        let [a, b, c, d, e, f, g] = lines.read_words::<CONTROL_WORD>(first);
-        Self([a, b, c, d, e, f, g, control.0])
+    pub fn copy_from(&mut self, lines: &Span, first: usize, control: Control) {
+        let words = lines.read_words::<CONTROL_WORD>(first);
+        // Word by word, from registers: a line that is made elsewhere and copied costs its copy again.
+        for (to, from) in self.0.iter_mut().zip(words) {
+            *to = from;
+        }
+        self.0[CONTROL_WORD] = control.0;
     }
 
     /// The words, as a WRITE carries them.

@@ -48,8 +48,10 @@ proptest! {
             } else if let Some(control) = consumer.peek() {
                 let (len, imm, seed) = model.pop_front().unwrap();
                 prop_assert_eq!((control.len(), control.imm(), control.sender()), (len, imm, seed as usize % 32));
-                if len <= CELL_PAYLOAD {
-                    prop_assert_eq!(&consumer.small()[..], &line(seed, 0)[..7]);
+                let small = consumer.small();
+                prop_assert_eq!(small.map(|(control, _)| control), (len <= CELL_PAYLOAD).then_some(control));
+                if let Some((_, payload)) = small {
+                    prop_assert_eq!(&payload[..], &line(seed, 0)[..7]);
                 } else {
                     for n in 0..len.div_ceil(LINE) {
                         prop_assert_eq!(consumer.long_line(n), line(seed, n));

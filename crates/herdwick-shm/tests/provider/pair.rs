@@ -56,6 +56,90 @@ fn a_request_is_written_and_its_reply_sent() {
     assert_eq!((host.drops(), client.drops()), (0, 0));
 }
 
+/// A batch is looked up by runs of one destination: each datagram goes to its own, whatever stands before it.
+#[test]
+fn datagrams_of_a_batch_go_each_to_its_address() {
+    let (mut host, mut client) = pair();
+    let h_ud = host.qp(Transport::Ud, 0);
+    let ends: Vec<_> = (0..3).map(|_| client.qp(Transport::Ud, 16)).collect();
+    let buffers = client.region(16 * 4096, Access::LOCAL);
+    ends.iter().for_each(|qp| client.recvs(*qp, buffers, 16));
+    let to: Vec<_> = ends
+        .iter()
+        .map(|qp| host.address(h_ud, &client.endpoint(*qp)))
+        .collect();
+    let order = [0, 0, 1, 0, 2, 2, 1, 1, 0];
+    let words: Vec<[u64; 1]> = (0..order.len() as u64).map(|n| [n]).collect();
+    let batch: Vec<_> = words
+        .iter()
+        .zip(order)
+        .map(|(word, end)| send(Payload::Words(word), None, Some(to[end])))
+        .collect();
+    host.port.post_send(h_ud, &batch).unwrap();
+    let mut got: Vec<_> = client
+        .poll()
+        .iter()
+        .map(|got| (got.inline.unwrap().words()[0], got.qp))
+        .collect();
+    got.sort_unstable_by_key(|(number, _)| *number);
+    let expected: Vec<_> = (0..).zip(order.map(|end| ends[end])).collect();
+    assert_eq!(got, expected);
+    // One address that is not the queue pair's refuses the whole batch, wherever it stands.
+    let other = host.qp(Transport::Ud, 0);
+    let foreign = host.address(other, &client.endpoint(ends[0]));
+    for place in 0..batch.len() {
+        let mut batch = batch.clone();
+        batch[place] = send(Payload::Words(&[7]), None, Some(foreign));
+        assert!(host.port.post_send(h_ud, &batch).is_err());
+        batch[place] = send(Payload::Words(&[7]), None, None);
+        assert!(host.port.post_send(h_ud, &batch).is_err());
+    }
+    assert!(client.poll().is_empty());
+}
+
+/// A batch of WRITEs is looked up by runs of one region. The memory is as if each had been posted alone:
+/// a refused one is dropped and counted, and those behind it arrive.
+#[test]
+fn writes_of_a_batch_reach_each_its_region() {
+    let (mut host, mut client) = pair();
+    let regions = [64, 128].map(|bytes| host.region(bytes, Access::WRITE));
+    let read_only = host.region(64, Access::READ);
+    let (h_uc, g_uc) = (host.qp(Transport::Uc, 0), client.qp(Transport::Uc, 0));
+    connect(&mut host, h_uc, &mut client, g_uc);
+    let [small, large] = regions.map(|region| host.remote(region));
+    let refused = host.remote(read_only);
+    let words: Vec<[u64; 8]> = (1..=9).map(|n| [n; 8]).collect();
+    let whole = |n: usize| Payload::Words(&words[n][..]);
+    let batch = [
+        write(whole(0), small),
+        write(whole(1), small.offset(8)),
+        write(whole(2), large),
+        write(whole(3), refused),
+        write(Payload::Words(&words[4][..1]), large.offset(64)),
+        write(Payload::Words(&words[5][..1]), large.offset(76)),
+        write(Payload::Words(&words[6][..2]), large.offset(u64::MAX)),
+        write(Payload::Words(&words[7][..2]), large.offset(120)),
+        write(Payload::Words(&words[8][..2]), small.offset(16)),
+    ];
+    client.port.post_send(g_uc, &batch).unwrap();
+    let found = |region, first, port: &herdwick_shm::ShmPort| {
+        port.region(region).unwrap().read_words::<8>(first)
+    };
+    assert_eq!(found(regions[0], 0, &host.port), [1, 1, 9, 9, 1, 1, 1, 1]);
+    assert_eq!(found(regions[1], 0, &host.port), [3; 8]);
+    let (low, high) = (6 << 32, 0);
+    assert_eq!(
+        found(regions[1], 8, &host.port),
+        [5, low, high, 0, 0, 0, 0, 0]
+    );
+    assert_eq!(found(read_only, 0, &host.port), [0; 8]);
+    assert_eq!(client.drops(), 4);
+    // A region that its owner has closed is not remembered by the next batch.
+    host.device.free_region(&mut host.port, regions[0]).unwrap();
+    client.port.post_send(g_uc, &batch[..2]).unwrap();
+    assert_eq!(client.drops(), 6);
+}
+
 #[test]
 fn receiver_without_recvs_or_room_loses_only_those_datagrams() {
     let (mut host, mut client) = pair();
