@@ -35,15 +35,24 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Truncates or makes `path`. `origin` is the time of day, since 1970, at which `now` is zero.
-    pub(crate) fn create(path: &Path, origin: Duration) -> io::Result<Self> {
+    /// Makes `path`, or truncates it unless packets are to be added to it. `origin` is the time of day, since
+    /// 1970, at which `now` is zero.
+    pub(crate) fn open(path: &Path, origin: Duration, appends: bool) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        let mut file = BufWriter::new(options.mode(OWNER_ONLY).open(path)?);
-        // The pcap header: magic number (microsecond timestamps), version 2.4, time zone, accuracy,
-        // snapshot length, link type.
-        for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, SNAP, LINKTYPE_RAW] {
-            file.write_all(&word.to_le_bytes())?;
+        options.create(true).mode(OWNER_ONLY);
+        match appends {
+            true => options.append(true),
+            false => options.write(true).truncate(true),
+        };
+        let file = options.open(path)?;
+        let is_empty = file.metadata()?.len() == 0;
+        let mut file = BufWriter::new(file);
+        if is_empty {
+            // The pcap header: magic number (microsecond timestamps), version 2.4, time zone, accuracy,
+            // snapshot length, link type.
+            for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, SNAP, LINKTYPE_RAW] {
+                file.write_all(&word.to_le_bytes())?;
+            }
         }
         Ok(Self {
             file,

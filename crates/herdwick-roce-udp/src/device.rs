@@ -62,6 +62,8 @@ pub struct RoceOptions {
     /// The file to write every packet to, in a format that tcpdump and Wireshark read. Further
     /// ports append their number to the name.
     pub capture: Option<PathBuf>,
+    /// Whether packets are added to a capture file that is there, rather than to an empty one.
+    pub capture_appends: bool,
     /// The time of day, since 1970, at which `now` is zero, for the capture.
     pub origin: Duration,
 }
@@ -78,6 +80,7 @@ impl RoceOptions {
             ecn: false,
             keyed: false,
             capture: None,
+            capture_appends: false,
             origin: Duration::ZERO,
         }
     }
@@ -161,6 +164,21 @@ impl RoceDevice {
         })))
     }
 
+    /// Binds a device with the same options to the same address. The ports of this one have to be closed;
+    /// those that were not opened can be opened no more. The captures go on in the same files.
+    ///
+    /// # Errors
+    /// As of [`Self::bind`].
+    pub fn bind_again(&self) -> io::Result<Self> {
+        let parts = self.0.parts.lock();
+        parts.unwrap_or_else(PoisonError::into_inner).clear();
+        Self::bind(RoceOptions {
+            address: self.0.local,
+            capture_appends: true,
+            ..self.0.options.clone()
+        })
+    }
+
     /// Returns the address that the device is bound to.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
@@ -199,7 +217,8 @@ impl RoceDevice {
         if shard > 0 {
             path.as_mut_os_string().push(format!(".{shard}"));
         }
-        Capture::create(&path, self.0.options.origin).map(Some)
+        let options = &self.0.options;
+        Capture::open(&path, options.origin, options.capture_appends).map(Some)
     }
 
     fn path(&self, place: &Place) -> Result<NetworkPath, ConnectError> {

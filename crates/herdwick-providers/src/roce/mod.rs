@@ -124,11 +124,7 @@ fn anew(device: &AnyDevice) -> io::Result<AnyDevice> {
     let AnyDevice::Roce(device) = device else {
         return Err(io::ErrorKind::Unsupported.into());
     };
-    let options = RoceOptions {
-        address: device.local(),
-        ..device.options().clone()
-    };
-    RoceDevice::bind(options).map(AnyDevice::Roce)
+    device.bind_again().map(AnyDevice::Roce)
 }
 
 /// Binds the address from which the kernel reaches the server.

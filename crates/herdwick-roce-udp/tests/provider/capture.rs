@@ -52,3 +52,28 @@ fn capture_file_is_written_at_once_and_private() {
 fn packets_not_captured_on_a_full_disk_are_counted() {
     assert_eq!(failed(&listen("/dev/full".into())), 1);
 }
+
+/// Of two ports only one was opened: its socket, the capture of its packets, and the socket of the other.
+#[test]
+fn device_is_bound_again_and_goes_on_with_its_capture() {
+    let name = format!("herdwick-again-{}.pcap", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let mut device = RoceDevice::bind(RoceOptions {
+        capture: Some(path.clone()),
+        shards: 2,
+        ..RoceOptions::new("127.0.0.1:0".parse().expect("an address"))
+    })
+    .expect("a port");
+    let local = device.local();
+    for times in 1..=3 {
+        let (here, mut port) = open(None);
+        let mut far = device.open_port(&PortLimits::default()).expect("a port");
+        write_across((&here, &mut port), (&device, &mut far), 7);
+        let bytes = fs::metadata(&path).expect("a file").len();
+        assert_eq!(bytes, 24 + times * (FILE_BYTES - 24));
+        drop(far);
+        device = device.bind_again().expect("the same address");
+        assert_eq!(device.local(), local);
+    }
+    fs::remove_file(&path).expect("ours");
+}
