@@ -38,6 +38,10 @@ impl<P: Port> Herd<P> {
     }
 
     /// Returns the number of requests in flight on the fabric.
+    pub(crate) fn capacity(&self) -> usize {
+        self.pending.capacity()
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.side.in_flight()
     }

@@ -42,6 +42,11 @@ impl Pending {
         }
     }
 
+    /// Returns how many requests all windows together hold.
+    pub(crate) fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Takes a free token, to be filled or released.
     pub(crate) fn reserve(&mut self) -> Option<u64> {
         self.free.pop().map(u64::from)

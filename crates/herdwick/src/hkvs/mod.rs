@@ -34,8 +34,9 @@ use crate::{
     text::{Command, When},
 };
 
-/// Requests whose time of sending is remembered, by the lower bits of their tickets.
-const SENT: usize = 1 << 13;
+/// Times as many requests as are in flight at most whose time of sending is remembered, by the lower bits of their
+/// tickets: one worker may answer later than others.
+const SENT: usize = 4;
 /// How long a read may take at the secondary store before the primary is asked instead, if its own deadline leaves
 /// as much for that.
 const READ_TIMEOUT: Duration = Duration::from_millis(50);
@@ -119,14 +120,14 @@ impl<P: Port> Hkvs<P> {
             at: now,
         };
         Self {
-            primary,
             secondary: Secondary::new(),
             read_from: way.options.read_from,
             way,
             lease,
             leased: vec![None; workers],
             table: Table::default(),
-            sent: vec![nothing; SENT],
+            sent: vec![nothing; (SENT * primary.capacity()).next_power_of_two()],
+            primary,
             reads: Vec::new(),
             redirected: HashMap::new(),
             marked: Vec::new(),
@@ -170,12 +171,19 @@ impl<P: Port> Hkvs<P> {
         (hash, op): (KeyHash, &Op<'_>),
     ) -> Option<Ticket> {
         let ticket = self.primary.submit(when, key, op)?;
-        self.sent[ticket.0 as usize % SENT] = Sent {
+        let at = self.clock;
+        *self.sent(ticket) = Sent {
             ticket: ticket.0,
             hash,
-            at: self.clock,
+            at,
         };
         Some(ticket)
+    }
+
+    /// Returns the place where it is noted when a request was sent.
+    fn sent(&mut self, ticket: Ticket) -> &mut Sent {
+        let index = ticket.0 as usize & (self.sent.len() - 1);
+        &mut self.sent[index]
     }
 
     /// Returns whether a read is to be begun at the secondary store.
@@ -270,7 +278,7 @@ impl<P: Port> Hkvs<P> {
 
     /// Notes what a reply of the primary tells of the secondary store.
     fn note(&mut self, reply: &MarkedReply) {
-        let sent = self.sent[reply.ticket.0 as usize % SENT];
+        let sent = *self.sent(reply.ticket);
         if sent.ticket != reply.ticket.0 {
             // Of which key it tells is not known any more, if it was a read.
             if reply.is_read {
