@@ -32,6 +32,8 @@ pub(crate) use split::{STORE_BYTES, geometry, lease_bytes};
 
 /// Longest sleep while there are clients: leases run out, and keys are examined in turn.
 const TICK: Duration = Duration::from_millis(10);
+/// Pause after a failed attempt to empty the memory.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How long the metadata server may take to begin on empty memory.
 const START: Duration = Duration::from_secs(60);
 
@@ -65,6 +67,8 @@ pub(crate) struct CloverFront {
     counters: CloverCounters,
     /// Who may write, if not every client.
     secondary: Option<Secondary>,
+    /// When the memory may be emptied at the earliest.
+    empties_at: Duration,
     parts: HostParts,
     /// Where event sources are registered.
     tokens: Option<Tokens>,
@@ -141,6 +145,7 @@ impl CloverFront {
             now: timer.now(),
             counters: CloverCounters::default(),
             secondary: config.secondary.map(Secondary::new),
+            empties_at: Duration::ZERO,
             parts,
             tokens: None,
             past: Vec::new(),
@@ -148,12 +153,12 @@ impl CloverFront {
     }
 
     /// Carries out one order of the lease manager, if there is one.
-    fn take_order(&mut self, registry: &Registry) -> bool {
+    fn take_order(&mut self) -> bool {
         let Some(order) = self.next_order() else {
             return false;
         };
         let answer = match order {
-            LeaseOrder::Grant(id, terms) => self.grant(id, terms, registry),
+            LeaseOrder::Grant(id, terms) => self.grant(id, terms),
             LeaseOrder::ConnectParts(id, parts) => {
                 LeaseAnswer::Connected(id, self.connect(id, &parts))
             }
@@ -180,8 +185,8 @@ impl CloverFront {
         let _ = self.end.manager.wake();
     }
 
-    fn grant(&mut self, id: LeaseId, terms: Terms, registry: &Registry) -> LeaseAnswer {
-        let right = match self.admits(id, &terms, registry) {
+    fn grant(&mut self, id: LeaseId, terms: Terms) -> LeaseAnswer {
+        let right = match self.admits(id, &terms) {
             Ok(right) => right,
             Err(refusal) => return LeaseAnswer::Connected(id, Err(refusal)),
         };
@@ -202,28 +207,15 @@ impl CloverFront {
     ///
     /// # Errors
     /// Why it may do nothing, or has to come again.
-    fn admits(
-        &mut self,
-        id: LeaseId,
-        terms: &Terms,
-        registry: &Registry,
-    ) -> Result<Right, Refusal> {
-        let is_empty = self.leases.is_empty();
+    fn admits(&mut self, id: LeaseId, terms: &Terms) -> Result<Right, Refusal> {
         let Some(secondary) = &mut self.secondary else {
             return Ok(Right::Write);
         };
-        match secondary.admit(id, &terms.claim, is_empty) {
+        match secondary.admit(id, &terms.claim) {
             Admission::Admit(right) => Ok(right),
             Admission::Refuse => Err(Refusal::Token),
             Admission::Later => {
                 self.report_all();
-                Err(Refusal::Memory)
-            }
-            Admission::Begin if self.reopen(registry) => Ok(Right::Write),
-            Admission::Begin => {
-                if let Some(secondary) = &mut self.secondary {
-                    secondary.ended(id);
-                }
                 Err(Refusal::Memory)
             }
         }
@@ -239,6 +231,20 @@ impl CloverFront {
         let ids: Vec<LeaseId> = told.collect();
         for id in ids {
             self.tell(LeaseAnswer::Lost(id));
+        }
+    }
+
+    /// Empties the memory of a secondary store whose primary has gone, when no session is left. That takes
+    /// seconds for gigabytes, so it is done before the next primary comes.
+    fn empty_abandoned(&mut self, registry: &Registry) {
+        let is_abandoned = self.secondary.as_ref().is_some_and(Secondary::is_abandoned);
+        if !is_abandoned || !self.leases.is_empty() || self.now < self.empties_at {
+            return;
+        }
+        if !self.reopen(registry) {
+            self.empties_at = self.now + PAUSE;
+        } else if let Some(secondary) = &mut self.secondary {
+            secondary.emptied();
         }
     }
 
@@ -342,8 +348,9 @@ impl Front for CloverFront {
         let mut ordered = false;
         self.now = pass.start.now;
         if pass.whole {
-            ordered = self.take_order(pass.registry);
+            ordered = self.take_order();
             *pass.goes_on |= ordered;
+            self.empty_abandoned(pass.registry);
             self.report_lapsed();
         }
         let is_busy = self

@@ -2,8 +2,8 @@
 //! secret; those may read it that show the id of its present content, which they have of that primary.
 //!
 //! What is stored is the primary's copy, and of use only as long as it keeps it up to date. So when its session
-//! ends, all others do, and another primary begins with empty memory and another id: no client reads what is out
-//! of date, or what another primary stored.
+//! ends, all others do, the memory is emptied, and another primary begins with another id: no client reads what is
+//! out of date, or what another primary stored.
 
 use herdwick_clover::{Right, Secret};
 use herdwick_herd::hello::{Claim, StoreId};
@@ -23,7 +23,7 @@ enum SecondaryState {
     Empty,
     /// The primary has this lease, and clients read by that id.
     Written(LeaseId, StoreId),
-    /// The primary's session has ended, or is to end: all others with it.
+    /// The primary's session has ended, or is to end, all others with it, and the memory is to be emptied.
     Abandoned,
 }
 
@@ -32,12 +32,10 @@ enum SecondaryState {
 pub(super) enum Admission {
     /// The client is admitted.
     Admit(Right),
-    /// Not now: all sessions have to end first.
+    /// Not now: all sessions have to end first, and the memory is not empty yet.
     Later,
     /// The claim shows neither the secret nor the id.
     Refuse,
-    /// The client is admitted to write, once the memory is empty.
-    Begin,
 }
 
 impl Secondary {
@@ -48,8 +46,8 @@ impl Secondary {
         }
     }
 
-    /// Decides on a claim. `is_alone`: no other session is left.
-    pub(super) fn admit(&mut self, id: LeaseId, claim: &Claim, is_alone: bool) -> Admission {
+    /// Decides on a claim.
+    pub(super) fn admit(&mut self, id: LeaseId, claim: &Claim) -> Admission {
         let Claim {
             token,
             window,
@@ -58,19 +56,15 @@ impl Secondary {
         } = claim;
         let shown = [*window, *reply_bytes_max];
         let writes = self.secret.is_proved(&token.0, shown);
-        let begun = SecondaryState::Written(id, StoreId(self.secret.store_id(&token.0)));
         match (writes, self.state) {
             (false, SecondaryState::Written(_, store)) if store.is_shown(shown) => {
                 Admission::Admit(Right::Read)
             }
             (false, _) => Admission::Refuse,
             (true, SecondaryState::Empty) => {
-                self.state = begun;
+                let store = StoreId(self.secret.store_id(&token.0));
+                self.state = SecondaryState::Written(id, store);
                 Admission::Admit(Right::Write)
-            }
-            (true, SecondaryState::Abandoned) if is_alone => {
-                self.state = begun;
-                Admission::Begin
             }
             (true, SecondaryState::Abandoned | SecondaryState::Written(..)) => {
                 self.state = SecondaryState::Abandoned;
@@ -86,6 +80,16 @@ impl Secondary {
             self.state = SecondaryState::Abandoned;
         }
         is_primary
+    }
+
+    /// Returns whether the memory is to be emptied, once no session is left.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.state == SecondaryState::Abandoned
+    }
+
+    /// Notes that the memory is empty, and no session is left.
+    pub(super) fn emptied(&mut self) {
+        self.state = SecondaryState::Empty;
     }
 }
 
@@ -123,35 +127,41 @@ mod tests {
         let other = Secret([8; 16]).proof(&[3; 16]);
         // No client reads before the primary has come, and a wrong secret is no way to come first.
         for early in [claim(3, [32, 4096]), claim(3, other), reader(3)] {
-            let turn = secondary.admit(LeaseId(1), &early, true);
+            let turn = secondary.admit(LeaseId(1), &early);
             assert_eq!(turn, Admission::Refuse);
         }
-        let turn = secondary.admit(LeaseId(2), &primary(3), false);
+        let turn = secondary.admit(LeaseId(2), &primary(3));
         assert_eq!(turn, Admission::Admit(Right::Write));
-        let turn = secondary.admit(LeaseId(9), &reader(3), false);
+        let turn = secondary.admit(LeaseId(9), &reader(3));
         assert_eq!(turn, Admission::Admit(Right::Read));
         for wrong in [claim(3, [32, 4096]), claim(4, other), reader(5)] {
-            let turn = secondary.admit(LeaseId(1), &wrong, false);
+            let turn = secondary.admit(LeaseId(1), &wrong);
             assert_eq!(turn, Admission::Refuse);
         }
         assert!(!secondary.ended(LeaseId(1)));
         // Another primary, or the same one after it has lost its connection.
-        let turn = secondary.admit(LeaseId(3), &primary(5), false);
+        let turn = secondary.admit(LeaseId(3), &primary(5));
         assert_eq!(turn, Admission::Later);
-        let turn = secondary.admit(LeaseId(4), &reader(3), false);
+        let turn = secondary.admit(LeaseId(4), &reader(3));
         assert_eq!(turn, Admission::Refuse);
-        assert!(!secondary.ended(LeaseId(2)));
-        let turn = secondary.admit(LeaseId(5), &primary(6), true);
-        assert_eq!(turn, Admission::Begin);
+        assert!(secondary.is_abandoned() && !secondary.ended(LeaseId(2)));
+        // Whoever comes has to wait until the memory is empty, however few sessions are left.
+        let turn = secondary.admit(LeaseId(5), &primary(6));
+        assert_eq!(turn, Admission::Later);
+        secondary.emptied();
+        assert!(!secondary.is_abandoned());
+        let turn = secondary.admit(LeaseId(5), &primary(6));
+        assert_eq!(turn, Admission::Admit(Right::Write));
         // Readers of what was there before are refused.
-        let turn = secondary.admit(LeaseId(6), &reader(3), false);
+        let turn = secondary.admit(LeaseId(6), &reader(3));
         assert_eq!(turn, Admission::Refuse);
         assert!(secondary.ended(LeaseId(5)));
-        let turn = secondary.admit(LeaseId(6), &reader(6), true);
+        let turn = secondary.admit(LeaseId(6), &reader(6));
         assert_eq!(turn, Admission::Refuse);
-        let turn = secondary.admit(LeaseId(7), &primary(7), true);
-        assert_eq!(turn, Admission::Begin);
-        let turn = secondary.admit(LeaseId(8), &reader(7), false);
+        secondary.emptied();
+        let turn = secondary.admit(LeaseId(7), &primary(7));
+        assert_eq!(turn, Admission::Admit(Right::Write));
+        let turn = secondary.admit(LeaseId(8), &reader(7));
         assert_eq!(turn, Admission::Admit(Right::Read));
     }
 }

@@ -19,8 +19,10 @@ use crate::{
     telemetry::offload::OffloadCounters,
 };
 
-/// Pause between two attempts to connect.
+/// Pause before the second attempt to connect; it doubles with each that fails ...
 const PAUSE: Duration = Duration::from_millis(100);
+/// ... up to this: a secondary store that is back is used after a second.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Longest sleep: a client of Clover calls its metadata server now and then.
 const TICK: Duration = Duration::from_millis(20);
 /// How long the secondary store may take for an operation, and to connect.
@@ -52,6 +54,8 @@ struct Running {
     epoch: u64,
     /// When the next one may begin.
     next: Duration,
+    /// How long to wait after the next attempt that fails.
+    pause: Duration,
     /// The operations under way.
     tokens: HashMap<Ticket, SyncToken>,
     answers: Vec<(SyncToken, SyncAnswer)>,
@@ -77,24 +81,34 @@ impl OffloadThread {
             events: Events::with_capacity(EVENTS),
             epoch: 0,
             next: Duration::ZERO,
+            pause: PAUSE,
             tokens: HashMap::new(),
             answers: Vec::new(),
         };
         while !running.shutdown.is_set() {
-            match running.connect() {
-                Some((session, store)) => running.follow(session, store),
-                None => {
-                    running.take_changes();
-                    running.sleep(PAUSE);
-                }
+            running.idle();
+            if let Some((session, store)) = running.connect() {
+                running.follow(session, store);
             }
         }
     }
 }
 
 impl Running {
-    /// Connects, if that is possible now.
-    fn connect(&self) -> Option<(Session, StoreId)> {
+    /// Takes the changes of workers that go on alone until the next attempt.
+    fn idle(&mut self) {
+        while !self.shutdown.is_set() {
+            self.take_changes();
+            let left = self.next.saturating_sub(self.thread.timer.now());
+            if left.is_zero() {
+                return;
+            }
+            self.sleep(left);
+        }
+    }
+
+    /// Connects, if that is possible.
+    fn connect(&mut self) -> Option<(Session, StoreId)> {
         let OffloadThread {
             address,
             options,
@@ -102,9 +116,6 @@ impl Running {
             timer,
             ..
         } = &self.thread;
-        if timer.now() < self.next {
-            return None;
-        }
         let session = Session::dial(address, options);
         let refused = session.as_ref().is_ok_and(is_refused);
         let begun = session.ok().and_then(|session| {
@@ -116,6 +127,13 @@ impl Running {
             false if begun.is_none() => counters.unreachable(),
             false => {}
         }
+        self.pause = match begun {
+            Some(_) => PAUSE,
+            None => {
+                self.next = timer.now() + self.pause;
+                PAUSE_MAX.min(self.pause * 2)
+            }
+        };
         begun
     }
 
