@@ -91,6 +91,8 @@ counters! {
         /// Items copied out of a segment that was cleaned, in use or not, because none had to be evicted, or
         /// none may be.
         event kept,
+        /// Slabs that another size class took (the engine slab).
+        event slabs_moved,
         /// Requests with a hash that does not belong to the key, or with a key of invalid length.
         event bad_keys,
         /// Times that the system did not take back memory under a limit.

@@ -244,6 +244,7 @@ fn of_slabs(counters: &herdwick_slab::Counters) -> Counters {
         crawler_items_checked: counters.crawler_items_checked,
         refreshed: counters.refreshed,
         kept: counters.moved,
+        slabs_moved: counters.slabs_moved,
         bad_keys: counters.bad_keys,
         returns_failed: counters.returns_failed,
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::common::{Memcached, Peer, connect, in_slabs, is_slab, line, ours, shown, with};
-use herdwick_server::{Config, Offers, Server, ShutdownHook, Udp};
+use herdwick_server::{Config, Engine, Offers, Server, ShutdownHook, Udp};
 
 fn ask(peer: &dyn Peer, question: &str) -> String {
     String::from_utf8(peer.say(&[question.as_bytes()])).unwrap()
@@ -417,6 +417,31 @@ fn stats_settings_show_how_chunks_grow() {
     for shown in ["STAT growth_factor 1.25\r\n", "STAT chunk_size 48\r\n"] {
         assert!(said.contains(shown), "{said}");
     }
+}
+
+/// The memory is full of small items when large ones come.
+#[test]
+fn slabs_that_another_class_takes_are_counted() {
+    let server = with(Config {
+        workers: Some(1),
+        engine: Engine::Slab,
+        memory_bytes: 16 << 20,
+        ..Config::local()
+    });
+    let moved = || {
+        let said = ask(&server, "stats\r\n");
+        let (_, rest) = said.split_once("STAT slabs_moved ").expect("the count");
+        rest.split("\r\n").next().unwrap().parse::<u64>().unwrap()
+    };
+    let set = |count: usize, bytes: usize| {
+        let value = "v".repeat(bytes);
+        let sets = (0..count).map(|key| format!("set {bytes}-{key} 0 0 {bytes}\r\n{value}\r\n"));
+        ask(&server, &sets.collect::<String>());
+    };
+    set(40_000, 400);
+    assert_eq!(moved(), 0);
+    set(2_000, 4_000);
+    assert!(moved() > 0);
 }
 
 /// Compared with a memcached whose crawler is on.

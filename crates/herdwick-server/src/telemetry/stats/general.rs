@@ -151,7 +151,7 @@ counted! {
     Counter slab_reassign_busy_deletes = { ZERO };
     Counter slab_reassign_busy_nomem = { ZERO };
     Gauge slab_reassign_running = { ZERO };
-    Counter slabs_moved = { ZERO };
+    Stored slabs_moved = store.slabs_moved => "herdwick_slabs_moved_total";
     /// Whether a crawl (`lru_crawler crawl`) is under way: 0 or 1.
     Gauge lru_crawler_running = { u64::from(v.context.tunables.crawler.is_running()) };
     /// Crawls that were started.
