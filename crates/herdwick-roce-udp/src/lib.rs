@@ -15,6 +15,7 @@ mod endpoint;
 mod gso;
 mod memory;
 mod misrouted;
+mod options;
 mod path;
 mod port;
 mod probe;
@@ -24,6 +25,7 @@ pub use attended::Attended;
 pub use herdwick_roce::Mtu;
 
 pub use counters::counters;
-pub use device::{RoceDevice, RoceOptions, SHARDS_MAX, UDP_PORT};
+pub use device::{RoceDevice, SHARDS_MAX, UDP_PORT};
+pub use options::RoceOptions;
 pub use port::RocePort;
 pub use probe::{GsoSupport, UdpProbe, probe};

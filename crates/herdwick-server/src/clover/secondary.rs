@@ -145,7 +145,7 @@ mod tests {
         let turn = secondary.admit(LeaseId(4), &reader(3));
         assert_eq!(turn, Admission::Refuse);
         assert!(secondary.is_abandoned() && !secondary.ended(LeaseId(2)));
-        // Whoever comes has to wait until the memory is empty, however few sessions are left.
+        // A primary waits until the memory is empty, however few sessions are left.
         let turn = secondary.admit(LeaseId(5), &primary(6));
         assert_eq!(turn, Admission::Later);
         secondary.emptied();
