@@ -5,6 +5,7 @@ use std::{
     io::{self, IsTerminal, Write, stderr},
     path::{Path, PathBuf},
     process::ExitCode,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
@@ -41,6 +42,8 @@ pub(crate) struct FigureArgs {
 const FIGURE_SECONDS: f64 = 60.0;
 /// And of a report's, for each figure.
 const REPORT_SECONDS: f64 = 30.0;
+/// Default of `--minutes`.
+const REPORT_MINUTES: f64 = 15.0;
 
 /// Measure Table 1 and all figures of the HERD paper, and write them on one HTML page.
 ///
@@ -52,9 +55,12 @@ pub(crate) struct ReportArgs {
     /// Directory to write to; made if it is not there.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Seconds of measurement for each figure [default: 30].
+    /// Seconds of measurement for each figure [default: 30]; fewer if --minutes leaves fewer.
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
+    /// Minutes that all figures may take. A figure for which no time is left is named as missing.
+    #[arg(long, default_value_t = REPORT_MINUTES, value_name = "M")]
+    minutes: f64,
 }
 
 #[derive(Args, Clone, Debug)]
@@ -102,6 +108,8 @@ fn parse_place(text: &str) -> Result<Place, String> {
 enum FigureFailure {
     #[error("--seconds must be above 0")]
     Seconds,
+    #[error("--minutes must be above 0")]
+    Minutes,
     #[error(
         "figure {figure} is not measured, but drawn from constants or counted: leave out {option}"
     )]
@@ -126,12 +134,14 @@ enum FigureFailure {
 impl From<&FigureFailure> for Exit {
     fn from(failure: &FigureFailure) -> Self {
         match failure {
-            FigureFailure::Seconds | FigureFailure::Useless { .. } | FigureFailure::Virtual => {
-                Self::Usage
-            }
+            FigureFailure::Seconds
+            | FigureFailure::Minutes
+            | FigureFailure::Useless { .. }
+            | FigureFailure::Virtual => Self::Usage,
             FigureFailure::Unsound(_) => Self::No,
             FigureFailure::Measured(FigureError::Bench(error)) => error.into(),
-            FigureFailure::Drawn(_)
+            FigureFailure::Measured(FigureError::Late { .. })
+            | FigureFailure::Drawn(_)
             | FigureFailure::Unwritable { .. }
             | FigureFailure::Unshown(_) => Self::Failed,
         }
@@ -157,7 +167,7 @@ fn measured(args: &FigureArgs) -> Result<Vec<Drawing>, FigureFailure> {
     }
     let must = |_, _: &_, error| Err(FigureFailure::Measured(error));
     let terms = (&args.terms, args.seconds, FIGURE_SECONDS);
-    draw_all(figures(), terms, &args.out, must, |_| Ok(()))
+    draw_all(figures(), terms, None, &args.out, must, |_| Ok(()))
 }
 
 /// Fails if a request failed.
@@ -170,6 +180,11 @@ fn sound(drawings: &[Drawing]) -> Result<(), FigureFailure> {
 
 /// Runs `herdwick report`.
 pub(crate) fn report(args: &ReportArgs) -> ExitCode {
+    ended(reported(args))
+}
+
+fn reported(args: &ReportArgs) -> Result<(), FigureFailure> {
+    let budget = Budget::new(args.minutes)?;
     // One figure that fails does not take the others along, unless none could be measured.
     let mut first = None;
     let without = |figure, terms: &_, error| {
@@ -181,18 +196,74 @@ pub(crate) fn report(args: &ReportArgs) -> ExitCode {
     // Written after each figure: a report that is interrupted has the figures until then.
     let so_far = |drawings: &[Drawing]| write(&path, &page(drawings)?);
     let terms = (&args.terms, args.seconds, REPORT_SECONDS);
-    let drawn = draw_all(FIGURES.iter(), terms, &args.out, without, so_far);
-    let written = drawn.and_then(|drawings| {
-        say::report(format_args!("{}\n", path.display())).map_err(FigureFailure::Unshown)?;
-        let measured = drawings
-            .iter()
-            .any(|drawing| drawing.manifest.is_some() || drawing.simulated.is_some());
-        match first.filter(|_| !measured) {
-            Some(error) => Err(error.into()),
-            None => sound(&drawings),
+    let drawings = draw_all(
+        FIGURES.iter(),
+        terms,
+        Some(budget),
+        &args.out,
+        without,
+        so_far,
+    )?;
+    let seconds = budget.begun.elapsed().as_secs();
+    let written = format!("{}, after {seconds} s\n", path.display());
+    say::report(written).map_err(FigureFailure::Unshown)?;
+    let measured = drawings
+        .iter()
+        .any(|drawing| drawing.manifest.is_some() || drawing.simulated.is_some());
+    match first.filter(|_| !measured) {
+        Some(error) => Err(error.into()),
+        None => sound(&drawings),
+    }
+}
+
+/// The time that a report may take.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    begun: Instant,
+    minutes: f64,
+    whole: Duration,
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a command that measures is a shell"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Budget {
+    fn new(minutes: f64) -> Result<Self, FigureFailure> {
+        let whole = Duration::try_from_secs_f64(minutes * 60.0);
+        let whole = whole.map_err(|_| FigureFailure::Minutes)?;
+        match whole.is_zero() {
+            true => Err(FigureFailure::Minutes),
+            false => Ok(Self {
+                begun: now(),
+                minutes,
+                whole,
+            }),
         }
-    });
-    ended(written)
+    }
+
+    /// Returns the seconds of the next figure: `seconds`, or its share of what is left after `spent` if
+    /// that is less; `None` if a figure that takes as long as the `longest` until now would end too late.
+    fn next(
+        &self,
+        seconds: f64,
+        spent: Duration,
+        (longest, left): (Duration, usize),
+    ) -> Option<f64> {
+        let rest = self.whole.checked_sub(spent)?;
+        let share = rest.as_secs_f64() / left.max(1) as f64;
+        (longest <= rest).then_some(seconds.min(share))
+    }
+
+    fn plan(&self, seconds: Option<f64>) -> String {
+        let each = seconds.map_or_else(String::new, |seconds| format!(", {seconds} s for each"));
+        let minutes = self.minutes;
+        format!("Table 1 and the figures 2 to 14{each}; at most {minutes} minutes in all\n\n")
+    }
 }
 
 fn ended(result: Result<(), FigureFailure>) -> ExitCode {
@@ -210,6 +281,7 @@ fn ended(result: Result<(), FigureFailure>) -> ExitCode {
 fn draw_all(
     figures: impl Iterator<Item = &'static Figure>,
     (terms, seconds, default): (&FigureTerms, Option<f64>, f64),
+    budget: Option<Budget>,
     out: &Path,
     mut otherwise: impl FnMut(&'static Figure, &Terms, FigureError) -> Result<Drawing, FigureFailure>,
     so_far: impl Fn(&[Drawing]) -> Result<(), FigureFailure>,
@@ -227,27 +299,70 @@ fn draw_all(
         Some(Place::Here(fabric)) => (*fabric, None),
         Some(Place::Simulated(name, profile)) => (Fabric::BEST, Some((name.as_str(), &**profile))),
     };
-    let terms = Terms {
+    let mut terms = Terms {
         fabric,
         seconds,
         program: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("herdwick")),
     };
-    let mut drawings = Vec::new();
-    for figure in figures {
-        let drawn = match simulated.filter(|_| figure.is_measured()) {
-            Some(profile) => Ok(simulate(figure, profile)),
-            None => run(figure, &terms, &mut |progress| show(figure, progress)),
+    if let Some(budget) = budget {
+        let each = simulated.is_none().then_some(seconds);
+        say::report(budget.plan(each)).map_err(FigureFailure::Unshown)?;
+    }
+    let figures: Vec<_> = figures.collect();
+    let (mut drawings, mut longest) = (Vec::new(), Duration::ZERO);
+    for (done, figure) in figures.iter().enumerate() {
+        let begun = now();
+        let place = (longest, figures.len() - done);
+        let drawn = match has_time(figure, budget, seconds, place) {
+            Ok(share) => {
+                terms.seconds = share;
+                draw(figure, simulated, &terms)
+            }
+            Err(late) => Err(late),
         };
-        if stderr().is_terminal() {
-            let _ = write!(stderr(), "\r\x1b[K");
-        }
         let drawing = drawn.or_else(|error| otherwise(figure, &terms, error))?;
+        longest = longest.max(begun.elapsed());
         save(&drawing, out)?;
         say::report(format_args!("{}\n", to_text(&drawing))).map_err(FigureFailure::Unshown)?;
         drawings.push(drawing);
         so_far(&drawings)?;
     }
     Ok(drawings)
+}
+
+/// Returns the seconds that a figure gets. One that is not measured needs none.
+fn has_time(
+    figure: &Figure,
+    budget: Option<Budget>,
+    seconds: f64,
+    place: (Duration, usize),
+) -> Result<f64, FigureError> {
+    let Some(budget) = budget.filter(|_| figure.is_measured()) else {
+        return Ok(seconds);
+    };
+    let late = FigureError::Late {
+        figure: figure.name.replace(' ', ""),
+        minutes: budget.minutes,
+    };
+    budget
+        .next(seconds, budget.begun.elapsed(), place)
+        .ok_or(late)
+}
+
+/// Measures or simulates a figure.
+fn draw(
+    figure: &'static Figure,
+    simulated: Option<(&str, &Profile)>,
+    terms: &Terms,
+) -> Result<Drawing, FigureError> {
+    let drawn = match simulated.filter(|_| figure.is_measured()) {
+        Some(profile) => Ok(simulate(figure, profile)),
+        None => run(figure, terms, &mut |progress| show(figure, progress)),
+    };
+    if stderr().is_terminal() {
+        let _ = write!(stderr(), "\r\x1b[K");
+    }
+    drawn
 }
 
 /// Makes the directory, and for a moment a file in it, so that a wrong directory fails before the
@@ -309,5 +424,28 @@ mod tests {
         let failure = sound(&[drawing]).unwrap_err();
         assert_eq!(Exit::from(&failure), Exit::No);
         assert!(failure.to_string().starts_with("3 requests failed"));
+    }
+
+    #[test]
+    fn figures_share_what_is_left_of_a_report() {
+        let budget = Budget::new(15.0).unwrap();
+        let seconds = Duration::from_secs;
+        // As the default has it: 14 figures of 30 s fit.
+        let first = budget.next(30.0, Duration::ZERO, (Duration::ZERO, 14));
+        assert_eq!(first, Some(30.0));
+        assert_eq!(
+            budget.next(30.0, seconds(700), (seconds(60), 10)),
+            Some(20.0)
+        );
+        // One as long as the longest would end after the budget.
+        assert_eq!(
+            budget.next(30.0, seconds(850), (seconds(50), 1)),
+            Some(30.0)
+        );
+        assert_eq!(budget.next(30.0, seconds(851), (seconds(50), 1)), None);
+        assert_eq!(budget.next(30.0, seconds(901), (Duration::ZERO, 1)), None);
+        for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(Budget::new(wrong).is_err(), "{wrong}");
+        }
     }
 }

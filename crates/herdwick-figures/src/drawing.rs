@@ -108,4 +108,14 @@ pub enum FigureError {
     /// A benchmark failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
+    /// The time of its report was over.
+    #[error(
+        "the report's {minutes} minutes left no time for it: run herdwick figure {figure}, or give more (--minutes)"
+    )]
+    Late {
+        /// The figure, as `herdwick figure` has it.
+        figure: String,
+        /// Minutes of the report.
+        minutes: f64,
+    },
 }

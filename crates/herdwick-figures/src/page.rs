@@ -7,8 +7,9 @@ use crate::{
     drawing::Drawing,
 };
 
+// On a narrow screen a figure is scrolled, and not shrunk until its labels cannot be read.
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}\
-svg{max-width:100%;height:auto}table{border-collapse:collapse;margin:1rem 0}\
+.wide{overflow-x:auto}svg{max-width:100%;min-width:44rem;height:auto}table{border-collapse:collapse;margin:1rem 0}\
 td,th{border:1px solid #bbb;padding:.2rem .6rem;text-align:left}\
 .word{background:#eef;padding:0 .4rem;border-radius:.3rem}pre{overflow:auto;background:#f6f6f6;padding:.6rem}\
 .missing{color:#8a4b00}";
@@ -19,7 +20,8 @@ td,th{border:1px solid #bbb;padding:.2rem .6rem;text-align:left}\
 /// [`DrawError`].
 pub fn page(drawings: &[Drawing]) -> Result<String, DrawError> {
     let mut html = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>The figures of the HERD \
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta \
+         name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>The figures of the HERD \
          paper</title><style>{STYLE}</style></head><body>\n<h1>The figures of the HERD paper, measured \
          here</h1>\n<p>Lines are measured on this host; triangles are points that the paper's text gives, \
          for other hardware.</p>\n"
@@ -41,15 +43,15 @@ fn section(html: &mut String, drawing: &Drawing) -> Result<(), DrawError> {
         word(drawing)
     );
     if let Some(svg) = to_svg(drawing)? {
-        html.push_str(&svg);
+        let _ = writeln!(html, "<div class=\"wide\">{svg}</div>");
     }
     if !drawing.rows.is_empty() {
-        html.push_str("<table>");
+        html.push_str("<div class=\"wide\"><table>");
         for row in &drawing.rows {
             let cells = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell)));
             let _ = write!(html, "<tr>{}</tr>", cells.collect::<String>());
         }
-        html.push_str("</table>\n");
+        html.push_str("</table></div>\n");
     }
     let notes = [
         ("The paper: ", drawing.found),

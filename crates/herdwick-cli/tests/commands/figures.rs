@@ -61,6 +61,45 @@ fn a_figure_with_a_server_is_measured() {
     );
 }
 
+/// The page of a report for which there was no time: it has each figure all the same, and says what is missing.
+#[test]
+fn a_report_ends_in_its_time_and_its_page_has_every_figure_and_loads_nothing() {
+    let folder = Folder::new();
+    let out = folder.0.to_str().unwrap();
+    // 60 ns: over before the first figure.
+    let output = herdwick(&["report", "--out", out, "--minutes", "0.000000001"]);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{complaint}");
+    assert!(complaint.contains("--minutes"), "{complaint}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("Table 1 and the figures 2 to 14, 30 s for each; at most"));
+    let page = std::fs::read_to_string(folder.0.join("index.html")).unwrap();
+    let section = |name: &str| {
+        let begin = page.find(&format!("<section id=\"{name}\">")).unwrap();
+        let length = page[begin..].find("</section>").unwrap();
+        page[begin..begin + length].to_owned()
+    };
+    assert_eq!(page.matches("<section").count(), 14);
+    for number in 2..=14 {
+        let figure = section(&number.to_string());
+        let missing = format!("left no time for it: run herdwick figure {number},");
+        let is_measured = number != 8 && number != 14;
+        assert_eq!(figure.contains(&missing), is_measured, "{figure}");
+        assert_eq!(figure.contains("<svg"), figure.contains("</svg>"));
+        assert!(is_measured || figure.contains("<svg"), "{figure}");
+    }
+    assert!(section("table-1").contains("run herdwick figure table1,"));
+    // Phones lay a page out for a width of 980 pixels unless it says this.
+    assert!(page.contains("content=\"width=device-width,initial-scale=1\""));
+    // What a browser would load, but for the name of SVG's dialect.
+    let page = page.replace("http://www.w3.org/2000/svg", "");
+    for reference in [
+        "http:", "https:", "src=", "href=", "url(", "@import", "<script", "<link",
+    ] {
+        assert!(!page.contains(reference), "{reference}");
+    }
+}
+
 #[test]
 fn wrong_arguments_have_the_codes_of_the_table() {
     for (arguments, code, hint) in [
@@ -89,6 +128,7 @@ fn wrong_arguments_have_the_codes_of_the_table() {
         // Not even root can make a file there; the directory is checked before the measurement.
         (&["figure", "8", "--out", "/proc"], 4, "/proc cannot be"),
         (&["report"], 2, "--out"),
+        (&["report", "--out", "x", "--minutes", "0"], 2, "--minutes"),
     ] {
         let output = herdwick(arguments);
         let complaint = String::from_utf8_lossy(&output.stderr);
