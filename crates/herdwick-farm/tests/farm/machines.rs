@@ -319,8 +319,38 @@ struct BesideWriters {
 /// What the threads share.
 struct Shared {
     time: Time,
+    /// How long each thread has run, in nanoseconds.
+    ran: [AtomicU64; 4],
     stop: AtomicBool,
     writes: AtomicU64,
+}
+
+/// The clock of a thread. The time that all see is that of the thread that ran least, and a pass counts for a
+/// millisecond at most: a thread that a loaded host does not run is not taken for a peer that is gone.
+struct Clock<'a> {
+    shared: &'a Shared,
+    place: usize,
+    last: Duration,
+}
+
+impl<'a> Clock<'a> {
+    fn new(shared: &'a Shared, place: usize) -> Self {
+        Self {
+            shared,
+            place,
+            last: shared.time.now(),
+        }
+    }
+
+    fn now(&mut self) -> Duration {
+        let time = self.shared.time.now();
+        let pass = (time - self.last).min(Duration::from_millis(1));
+        self.last = time;
+        let ran = &self.shared.ran;
+        ran[self.place].fetch_add(pass.as_nanos() as u64, Ordering::Relaxed);
+        let least = ran.iter().map(|ran| ran.load(Ordering::Relaxed)).min();
+        Duration::from_nanos(least.unwrap())
+    }
 }
 
 impl VisitAll for BesideWriters {
@@ -340,15 +370,16 @@ impl VisitAll for BesideWriters {
         let mut ends: Vec<_> = ends.collect();
         let shared = Shared {
             time: Time::start(),
+            ran: Default::default(),
             stop: AtomicBool::new(false),
             writes: AtomicU64::new(0),
         };
         let mut reader = ends.remove(0);
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&mut server, &shared));
-            for (seed, writer) in (5..).zip(ends) {
+            for (place, writer) in (2..).zip(ends) {
                 let shared = &shared;
-                scope.spawn(move || write(writer, seed, shared));
+                scope.spawn(move || write(writer, place, shared));
             }
             read(&mut reader, self.gets, &shared);
         });
@@ -358,8 +389,9 @@ impl VisitAll for BesideWriters {
 
 fn serve<P: Port>(server: &mut ServerEnd<P>, shared: &Shared) {
     let _stops = Stops(&shared.stop);
+    let mut clock = Clock::new(shared, 0);
     while !shared.stop.load(Ordering::Relaxed) {
-        let now = shared.time.now();
+        let now = clock.now();
         server.port.progress(now);
         if server.side.poll(&mut server.port) == 0 {
             std::thread::yield_now();
@@ -368,11 +400,12 @@ fn serve<P: Port>(server: &mut ServerEnd<P>, shared: &Shared) {
     }
 }
 
-fn write<P: Port>(mut end: ClientEnd<P>, seed: u64, shared: &Shared) {
+fn write<P: Port>(mut end: ClientEnd<P>, place: usize, shared: &Shared) {
     let _stops = Stops(&shared.stop);
-    let mut rng = Rng::new(seed);
+    let mut clock = Clock::new(shared, place);
+    let mut rng = Rng::new(3 + place as u64);
     while !shared.stop.load(Ordering::Relaxed) {
-        let (n, now) = (rng.index(KEYS), shared.time.now());
+        let (n, now) = (rng.index(KEYS), clock.now());
         let (key, value) = (key(n), flip(n, rng.bits()));
         let (port, side) = (&mut end.port, &mut end.side);
         let call = if n < STAY || rng.index(2) == 0 {
@@ -394,10 +427,11 @@ fn write<P: Port>(mut end: ClientEnd<P>, seed: u64, shared: &Shared) {
 
 fn read<P: Port>(reader: &mut ClientEnd<P>, gets: u64, shared: &Shared) {
     let _stops = Stops(&shared.stop);
+    let mut clock = Clock::new(shared, 1);
     let (mut rng, mut reads) = (Rng::new(6), 0);
     let enough = |reads| reads >= gets && shared.writes.load(Ordering::Relaxed) >= gets / 2;
     while !shared.stop.load(Ordering::Relaxed) && !enough(reads) {
-        let (n, now) = (rng.index(KEYS), shared.time.now());
+        let (n, now) = (rng.index(KEYS), clock.now());
         let (port, side) = (&mut reader.port, &mut reader.side);
         let _ = side.get(&key(n), n as u64);
         side.post(port);
