@@ -262,7 +262,9 @@ impl Budget {
     fn plan(&self, seconds: Option<f64>) -> String {
         let each = seconds.map_or_else(String::new, |seconds| format!(", {seconds} s for each"));
         let minutes = self.minutes;
-        format!("Table 1 and the figures 2 to 14{each}; at most {minutes} minutes in all\n\n")
+        format!(
+            "Table 1 and the figures 2 to 14{each}; at most {minutes} min, or a little more\n\n"
+        )
     }
 }
 
