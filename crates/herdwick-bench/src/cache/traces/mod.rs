@@ -3,23 +3,24 @@
 //! measures the hit ratio of reads and of their bytes.
 //!
 //! The store and the models run in the trace's own time. memcached only has the host's time, so
-//! traces in which items expire are not run through it.
+//! traces in which items expire are not run through it. Each CPU measures a trace of its own.
 
 mod file;
+
 mod model;
 mod peer;
 mod score;
 mod store;
 mod table;
+mod threads;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Range, sync::RwLock};
 
 use crate::{
     BenchError, Config, Fabric, Progress,
     compare::{manifest, subject},
-    host::{Placement, Stopwatch, pin},
-    progress::on_own_thread,
-    report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject},
+    host::Stopwatch,
+    report::{BeforeAfter, Outcome, Report, Run, SCHEMA, Subject},
 };
 pub use file::TraceError;
 use model::{Belady, Lru, Model, Policy, S3Fifo, Sieve};
@@ -138,51 +139,57 @@ pub(super) fn traces(
     watch: &mut dyn FnMut(&Progress),
 ) -> Result<Report, BenchError> {
     config.checked()?;
-    let placement = config.placement();
-    on_own_thread(watch, move |watch| {
-        pin(placement.client(0));
-        Bench {
-            config,
-            placement,
-            results: Vec::new(),
+    let mut names = Vec::new();
+    for name in &config.traces {
+        match name.as_str() {
+            "all" => names.extend(TRACES.iter().map(|row| row.name)),
+            name => names.push(name),
         }
-        .report(watch)
+    }
+    let placement = threads::placement(&config.placement());
+    let quiet = RwLock::new(());
+    let results = threads::measure(&names, &placement.clients, watch, |name, cpu, watch| {
+        let trace = {
+            let _others = threads::beside(&quiet);
+            CacheTrace::named(name, config.quick)?
+        };
+        let bench = Bench {
+            config,
+            cpu,
+            quiet: &quiet,
+            results: Vec::new(),
+        };
+        let results = bench.measure(&trace, watch);
+        let _others = threads::beside(&quiet);
+        drop(trace);
+        results
+    })?;
+    let lines = BeforeAfter::default();
+    let manifest = manifest(config, &placement, &[Fabric::Tcp], lines);
+    Ok(Report {
+        schema: SCHEMA,
+        results,
+        manifest,
     })
 }
 
+/// The measurement of one trace.
 struct Bench<'a> {
     config: &'a Config,
-    placement: Placement,
+    /// The CPU of this thread, and of memcached: the one waits for the other.
+    cpu: usize,
+    /// Held alone while the store's memory is measured, which is that of the whole process.
+    quiet: &'a RwLock<()>,
     results: Vec<Outcome>,
 }
 
 impl Bench<'_> {
-    fn report(mut self, watch: &mut dyn FnMut(&Progress)) -> Result<Report, BenchError> {
-        let all = TRACES.iter().map(|row| row.name);
-        for name in &self.config.traces {
-            match name.as_str() {
-                "all" => {
-                    for name in all.clone() {
-                        self.measure(&CacheTrace::named(name, self.config.quick)?, watch)?;
-                    }
-                }
-                name => self.measure(&CacheTrace::named(name, self.config.quick)?, watch)?,
-            }
-        }
-        let lines = BeforeAfter::default();
-        let manifest = manifest(self.config, &self.placement, &[Fabric::Tcp], lines);
-        Ok(Report {
-            schema: SCHEMA,
-            results: self.results,
-            manifest: Manifest { ..manifest },
-        })
-    }
-
     fn measure(
-        &mut self,
+        mut self,
         trace: &CacheTrace,
         watch: &mut dyn FnMut(&Progress),
-    ) -> Result<(), BenchError> {
+    ) -> Result<Vec<Outcome>, BenchError> {
+        let mut measured = HashMap::new();
         for percent in &trace.rooms {
             let mut cell = TraceCell {
                 trace,
@@ -191,47 +198,92 @@ impl Bench<'_> {
             };
             if !trace.expires() {
                 let program = &self.config.program;
-                let peer = peer::Peer::start(program, &self.placement.server, cell.room)?;
+                let peer = peer::Peer::start(program, &[self.cpu], cell.room)?;
                 let resident = peer.resident();
                 let held_mb = self.run(&cell, "memcached", peer, watch, resident)?;
-                // memcached uses more memory than `-m`; the other caches get the same amount.
-                let held = (held_mb.unwrap_or_default() * f64::from(1 << 20)) as u64;
+                // memcached uses more memory than `-m`; the other caches get the same amount, in
+                // whole MiB, so that they have the same where memcached has.
+                let held = (held_mb.unwrap_or_default() as u64) << 20;
                 cell.room = cell.room.max(held);
             }
-            let room = cell.room;
-            let (own, resident) = store::LocalStore::new(room)?;
-            self.run(&cell, "segments", own, watch, resident)?;
-            let none = || None;
-            self.run(&cell, "lru", Model::new(Lru::default(), room), watch, none)?;
-            self.run(
-                &cell,
-                "s3-fifo",
-                Model::new(S3Fifo::new(room), room),
-                watch,
-                none,
-            )?;
-            self.run(
-                &cell,
-                "sieve",
-                Model::new(Sieve::default(), room),
-                watch,
-                none,
-            )?;
-            let belady = Belady::new(&trace.requests);
-            self.run(&cell, "belady", Model::new(belady, room), watch, none)?;
+            match measured.get(&cell.room).cloned() {
+                Some(same) => self.copy(same, cell.percent),
+                None => {
+                    let from = self.results.len();
+                    self.run_store(&cell, watch)?;
+                    self.run_models(&cell, watch)?;
+                    measured.insert(cell.room, from..self.results.len());
+                }
+            }
         }
+        Ok(self.results)
+    }
+
+    fn run_store(
+        &mut self,
+        cell: &TraceCell<'_>,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<(), BenchError> {
+        let _alone = threads::alone(self.quiet);
+        let (own, resident) = store::LocalStore::new(cell.room)?;
+        self.run_pieces(cell, "segments", own, watch, resident, || ())?;
         Ok(())
     }
 
-    /// Warms `cache` up with the first half of the trace and measures the second half; returns its
-    /// resident memory, in MiB.
+    fn run_models(
+        &mut self,
+        cell: &TraceCell<'_>,
+        watch: &mut dyn FnMut(&Progress),
+    ) -> Result<(), BenchError> {
+        let (room, none) = (cell.room, || None);
+        let lru = Model::new(Lru::default(), room);
+        self.run(cell, "lru", lru, watch, none)?;
+        let s3_fifo = Model::new(S3Fifo::new(room), room);
+        self.run(cell, "s3-fifo", s3_fifo, watch, none)?;
+        let sieve = Model::new(Sieve::default(), room);
+        self.run(cell, "sieve", sieve, watch, none)?;
+        let belady = {
+            let _others = threads::beside(self.quiet);
+            Model::new(Belady::new(&cell.trace.requests), room)
+        };
+        self.run(cell, "belady", belady, watch, none)?;
+        Ok(())
+    }
+
+    /// Adds the results of the store and the models for another percentage that is the same memory.
+    fn copy(&mut self, same: Range<usize>, percent: u64) {
+        for at in same {
+            let mut outcome = self.results[at].clone();
+            outcome.subject.room_percent = Some(percent);
+            self.results.push(outcome);
+        }
+    }
+
+    /// As [`Self::run_pieces`], beside the other threads, except while one measures its memory.
     fn run(
+        &mut self,
+        cell: &TraceCell<'_>,
+        name: &str,
+        cache: impl Cache,
+        watch: &mut dyn FnMut(&Progress),
+        resident: impl Fn() -> Option<f64>,
+    ) -> Result<Option<f64>, BenchError> {
+        let quiet = self.quiet;
+        self.run_pieces(cell, name, cache, watch, resident, || {
+            threads::beside(quiet)
+        })
+    }
+
+    /// Warms `cache` up with the first half of the trace and measures the second half; returns its
+    /// resident memory, in MiB. `hold` is called for each piece, and before the cache is dropped.
+    fn run_pieces<H>(
         &mut self,
         cell: &TraceCell<'_>,
         name: &str,
         mut cache: impl Cache,
         watch: &mut dyn FnMut(&Progress),
         resident: impl Fn() -> Option<f64>,
+        hold: impl Fn() -> H,
     ) -> Result<Option<f64>, BenchError> {
         let (requests, clock) = (&cell.trace.requests, Stopwatch::start());
         let (mut score, half) = (Score::default(), requests.len() / 2);
@@ -246,7 +298,9 @@ impl Bench<'_> {
             );
             for (index, piece) in part.chunks(WATCH_EVERY).enumerate() {
                 let at = from + index * WATCH_EVERY;
+                let held = hold();
                 cache.run(piece, at, &mut score)?;
+                drop(held);
                 watch(&Progress {
                     what: format!("{} {} %, {name}", cell.trace.name, cell.percent),
                     operations: (at + piece.len()) as u64,
@@ -257,6 +311,9 @@ impl Bench<'_> {
         }
         let seconds = (clock.ns() - start_ns) as f64 / 1e9;
         let resident_mb = resident();
+        let held = hold();
+        drop(cache);
+        drop(held);
         let run = Run {
             ops_per_s: (requests.len() - half) as f64 / seconds,
             hit_ratio: Some(score.hits as f64 / score.reads.max(1) as f64),
@@ -283,7 +340,7 @@ impl Bench<'_> {
             workload: cell.trace.name.clone(),
             get_share: reads.count() as f64 / cell.trace.requests.len() as f64,
             room_percent: Some(cell.percent),
-            room_mb: Some(cell.room as f64 / f64::from(1 << 20)),
+            room_mb: Some(cell.room_mb()),
             clients: 1,
             dist: String::new(),
             keys: 0,
@@ -299,6 +356,12 @@ struct TraceCell<'a> {
     trace: &'a CacheTrace,
     percent: u64,
     room: u64,
+}
+
+impl TraceCell<'_> {
+    fn room_mb(&self) -> f64 {
+        self.room as f64 / f64::from(1 << 20)
+    }
 }
 
 #[cfg(test)]
@@ -333,6 +396,42 @@ mod tests {
             let counts = scores.map(|score| (score.reads, score.hits, score.hit_bytes));
             assert_eq!(counts[0], counts[1], "{}", trace.name);
             assert_eq!(scores[0].wrong_values, 0, "{}", trace.name);
+        }
+    }
+
+    /// 5 and 10 % of little data are both raised to the least memory.
+    #[test]
+    fn what_has_the_same_memory_is_measured_once() {
+        let request = |at: u64| Request {
+            second: 1,
+            key: at % 100,
+            size: 10,
+            ttl: 1000,
+            op: table::Op::Get,
+        };
+        let requests = (0..1000).map(request).collect();
+        let trace = CacheTrace::new("small", requests, &[5, 10]).unwrap();
+        let bench = Bench {
+            config: &Config::default(),
+            cpu: 0,
+            quiet: &RwLock::new(()),
+            results: Vec::new(),
+        };
+        let mut steps = Vec::new();
+        let results = bench
+            .measure(&trace, &mut |progress| steps.push(progress.what.clone()))
+            .unwrap();
+        assert_eq!(steps.len(), 2 * 5, "a half each: {steps:?}");
+        let of = |percent| {
+            let cell = results
+                .iter()
+                .filter(move |outcome| outcome.subject.room_percent == Some(percent));
+            cell.map(|outcome| (outcome.subject.system.clone(), outcome.hit_ratio))
+        };
+        let expected = ["segments", "lru", "s3-fifo", "sieve", "belady"];
+        let expected = expected.map(|system| (system.to_owned(), Some(1.0)));
+        for percent in [5, 10] {
+            assert_eq!(of(percent).collect::<Vec<_>>(), expected);
         }
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Row {
     per_key: u64,
     /// Requests per second of the trace's time.
     per_second: u64,
+    /// Of its random numbers.
+    seed: u64,
     /// Sizes of memory, in percent of the peak size of a cache that never evicts.
     pub(super) rooms: [u64; 3],
     step: fn(&mut Source) -> Request,
@@ -52,6 +54,7 @@ const ROW: Row = Row {
     keys: 80_000,
     per_key: 10,
     per_second: 10_000,
+    seed: SEED,
     rooms: ROOMS,
     step: |s| s.get(400),
 };
@@ -75,7 +78,7 @@ const LARGE: Row = Row {
     ..ROW
 };
 
-pub(super) const TRACES: [Row; 18] = [
+pub(super) const TRACES: [Row; 20] = [
     Row {
         name: "zipf-900k",
         keys: 19_500,
@@ -107,6 +110,7 @@ pub(super) const TRACES: [Row; 18] = [
         keys: 10_000,
         per_key: 60,
         per_second: 1_000,
+        seed: SEED,
         rooms: [60, 80, 110],
         // Every other request stores a new key with a time to live of 20 s: 500 per second, 10,000
         // live at a time.
@@ -244,6 +248,50 @@ pub(super) const TRACES: [Row; 18] = [
         },
         ..ROW
     },
+    // No parameter of the store was chosen by the traces from here on.
+    Row {
+        name: "feed",
+        seed: SEED + 1,
+        // A new key every tenth request, read the less the older it is; one request in twenty writes an
+        // edited version, of up to twice the size.
+        step: |s| {
+            let newest = s.at / 10;
+            let age = ((1 + newest) as f64).powf(s.rng.unit()) as u64 - 1;
+            let key = newest - age.min(newest);
+            let size = log_uniform(50.0, 8e3, unit(key));
+            let read = s.read(key, size);
+            match s.rng.below(20) {
+                0 => Request {
+                    op: Op::Set,
+                    size: s.between(size.into(), 2 * u64::from(size)),
+                    ..read
+                },
+                _ => read,
+            }
+        },
+        ..ROW
+    },
+    Row {
+        name: "tenants",
+        seed: SEED + 2,
+        // Three users of one cache: small values by Zipf, values of 2 kB with a hot set that moves, and a
+        // loop over values of 20 to 60 kB, in six, three and one of ten requests.
+        step: |s| match s.rng.below(10) {
+            0..6 => {
+                let key = s.zipf();
+                s.read(key, log_uniform(20.0, 200.0, unit(key)))
+            }
+            6..9 => {
+                let key = s.hot();
+                s.read(SECOND_USER + key, 2_000)
+            }
+            _ => {
+                let key = THIRD_USER + s.at / 10 % (s.keys / 40).max(1);
+                s.read(key, log_uniform(20e3, 60e3, unit(key)))
+            }
+        },
+        ..ROW
+    },
 ];
 
 impl Row {
@@ -251,7 +299,7 @@ impl Row {
     pub(super) fn requests(&self, one_of: u64) -> Vec<Request> {
         let keys = (self.keys / one_of).max(1);
         let mut source = Source {
-            rng: Rng::new(SEED),
+            rng: Rng::new(self.seed),
             zipf: Zipf::new(keys, 0.99),
             keys,
             requests: keys * self.per_key,
@@ -279,6 +327,9 @@ pub(super) struct Source {
 
 /// First of the keys that are requested only once.
 const FRESH: u64 = 1 << 40;
+/// First keys of the second and the third user of the cache in `tenants`.
+const SECOND_USER: u64 = 1 << 41;
+const THIRD_USER: u64 = 1 << 42;
 /// The hot set is one key in so many.
 const HOT_PART: u64 = 20;
 
@@ -466,5 +517,40 @@ mod tests {
                 .filter(|(key, _)| **key >= FRESH)
                 .all(|(_, count)| *count == 1)
         );
+    }
+
+    #[test]
+    fn feed_reads_new_keys_most_and_edits_one_in_twenty() {
+        let requests = row("feed").requests(10);
+        let share = |is: &dyn Fn(&(usize, &Request)) -> bool| {
+            let count = requests.iter().enumerate().filter(|it| is(it)).count();
+            count as f64 / requests.len() as f64
+        };
+        let edits = share(&|(_, request)| request.op == Op::Set);
+        assert!((0.045..0.055).contains(&edits), "{edits}");
+        // Half of the requests are for keys not older than the square root of the number of keys then.
+        let is_new = |&(at, request): &(usize, &Request)| {
+            let newest = at as u64 / 10;
+            (newest - request.key + 1).pow(2) <= newest + 1
+        };
+        let new = share(&is_new);
+        assert!((0.45..0.55).contains(&new), "{new}");
+        assert!(share(&|(at, request)| request.key > *at as u64 / 10) == 0.0);
+    }
+
+    #[test]
+    fn tenants_divide_the_requests_in_six_three_and_one() {
+        let requests = row("tenants").requests(10);
+        let share = |keys: std::ops::Range<u64>, sizes: std::ops::RangeInclusive<u32>| {
+            let own = requests
+                .iter()
+                .filter(|request| keys.contains(&request.key));
+            let own: Vec<_> = own.collect();
+            assert!(own.iter().all(|request| sizes.contains(&request.size)));
+            own.len() as f64 / requests.len() as f64
+        };
+        assert!((0.59..0.61).contains(&share(0..SECOND_USER, 20..=200)));
+        assert!((0.29..0.31).contains(&share(SECOND_USER..THIRD_USER, 2000..=2000)));
+        assert!((0.09..0.11).contains(&share(THIRD_USER..u64::MAX, 20_000..=60_000)));
     }
 }
