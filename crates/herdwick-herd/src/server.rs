@@ -244,9 +244,10 @@ impl ServerSide {
         (now, clock): (Duration, Clock),
         exec: &mut E,
     ) -> usize {
-        if self.clients() > 0 {
-            port.progress(now);
+        if self.clients() == 0 {
+            return 0;
         }
+        port.progress(now);
         if !self.options.gso {
             return self.pass(port, clock, exec);
         }

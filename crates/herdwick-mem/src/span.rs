@@ -126,9 +126,7 @@ impl Span {
 
     #[inline]
     fn run(&self, first: usize, count: usize) -> &[AtomicU64] {
-        let fits = first
-            .checked_add(count)
-            .is_some_and(|end| end <= self.words);
+        let fits = first <= self.words && count <= self.words - first;
         if !fits {
             outside(first, count, self.words);
         }

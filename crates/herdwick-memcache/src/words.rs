@@ -84,8 +84,10 @@ impl<'a> Keys<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortLine<'a> {
     line: &'a [u8],
-    /// A bit for each byte of the line that belongs to no word or to one that is read, and for its end.
-    gaps: u64,
+    /// A bit for the first byte of each unread word ...
+    starts: u64,
+    /// ... and for the byte behind each.
+    ends: u64,
 }
 
 impl<'a> Keys<'a> {
@@ -93,9 +95,15 @@ impl<'a> Keys<'a> {
     #[inline]
     pub(crate) fn short(self) -> Option<ShortLine<'a>> {
         let line = self.rest;
-        (line.len() <= BITS_MAX).then(|| ShortLine {
-            line,
-            gaps: bits_of(b' ', line) | 1 << line.len(),
+        (line.len() <= BITS_MAX).then(|| {
+            // Behind the line there is a space, and nothing.
+            let gaps = bits_of(b' ', line) | u64::MAX << line.len();
+            let before = gaps << 1 | 1;
+            ShortLine {
+                line,
+                starts: !gaps & before,
+                ends: gaps & !before,
+            }
         })
     }
 }
@@ -105,14 +113,14 @@ impl<'a> Iterator for ShortLine<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        let start = self.gaps.trailing_ones() as usize;
-        // Only bytes up to the end have meaning.
-        if start >= self.line.len() {
+        if self.starts == 0 {
             return None;
         }
-        let len = (self.gaps >> start).trailing_zeros() as usize;
-        self.gaps |= ((1 << len) - 1) << start;
-        self.line.get(start..start + len)
+        let (start, end) = (self.starts.trailing_zeros(), self.ends.trailing_zeros());
+        // The lowest bits: those of this word.
+        self.starts &= self.starts - 1;
+        self.ends &= self.ends.wrapping_sub(1);
+        self.line.get(start as usize..end as usize)
     }
 }
 

@@ -30,8 +30,8 @@ pub(super) struct Intake<'a> {
     pub(super) workers: usize,
     pub(super) batch: &'a mut Batch,
     pub(super) counters: &'a mut ServerCounters,
-    /// Reports of reads that were taken.
-    pub(super) reports: usize,
+    /// Requests that may still be taken from the client.
+    pub(super) left: usize,
 }
 
 /// What a check of a slot added to the batch.
@@ -101,18 +101,19 @@ impl ServerSide {
             workers: self.options.workers,
             batch: &mut self.batch,
             counters: &mut self.counters,
-            reports: 0,
+            left: quantum,
         };
-        let mut found = 0;
-        while found + intake.reports * (REPORT_COST - 1) < quantum && !intake.batch.is_full() {
+        let mut found = false;
+        while intake.left > 0 && !intake.batch.is_full() {
             if intake.check_next(client, index) == Found::Nothing {
                 break;
             }
             client.prefetch(AHEAD);
             client.step();
-            found += 1;
+            intake.left = intake.left.saturating_sub(1);
+            found = true;
         }
-        if found > 0 {
+        if found {
             client.idle = 0;
             return true;
         }
@@ -187,7 +188,9 @@ impl Intake<'_> {
             .stage(|staged| client.copy_line(slot, control, staged));
         let hash = line.hash();
         let mut work = Work::Run { overflow_len: 0 };
-        self.reports += usize::from(control.is(OpCode::Report));
+        if control.is(OpCode::Report) {
+            self.left = self.left.saturating_sub(REPORT_COST - 1);
+        }
         // No other word of a CANCEL counts, so it is checked before the hash.
         if control.is(OpCode::Cancel) {
             self.counters.canceled += 1;

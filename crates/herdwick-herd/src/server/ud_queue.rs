@@ -37,7 +37,7 @@ impl ServerSide {
                     workers: self.options.workers,
                     batch: &mut self.batch,
                     counters: &mut self.counters,
-                    reports: 0,
+                    left: BATCH,
                 };
                 intake.check(client, index, slot);
             }

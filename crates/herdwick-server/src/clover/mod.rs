@@ -174,9 +174,7 @@ impl CloverFront {
     }
 
     fn next_order(&mut self) -> Option<LeaseOrder> {
-        self.found
-            .take()
-            .or_else(|| self.end.orders.try_recv().ok())
+        self.found.take().or_else(|| self.end.orders.take())
     }
 
     fn tell(&self, answer: LeaseAnswer) {

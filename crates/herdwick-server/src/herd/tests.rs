@@ -7,6 +7,7 @@ use herdwick_shm::{PdSize, ShmDevice};
 use mio::{Poll, Token, Waker};
 
 use super::*;
+use crate::herd::lease::order_channel;
 
 /// Only a failing test reaches this bound.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -17,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
     const ORDERS: u64 = 5;
     let poll = Poll::new().unwrap();
-    let (to_front, orders) = mpsc::channel();
+    let (to_front, orders) = order_channel();
     let (answers, from_front) = mpsc::channel();
     let config = HerdConfig {
         worker: 0,
@@ -49,9 +50,7 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
         },
     };
     for id in 0..ORDERS {
-        to_front
-            .send(LeaseOrder::Grant(LeaseId(id), terms))
-            .unwrap();
+        to_front.send(LeaseOrder::Grant(LeaseId(id), terms));
     }
     for id in 0..ORDERS {
         assert!(!front.arm(), "work is pending");
@@ -64,7 +63,7 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
     }
     assert!(front.arm() && !front.take_order());
     for id in 0..ORDERS {
-        to_front.send(LeaseOrder::Revoke(LeaseId(id))).unwrap();
+        to_front.send(LeaseOrder::Revoke(LeaseId(id)));
         assert!(front.take_order());
     }
     // The thread that releases the memory answers, when the memory is released.

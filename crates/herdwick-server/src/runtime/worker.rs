@@ -125,6 +125,10 @@ impl Worker {
             let watches_memory = since.is_some_and(|since| since < self.spin.get());
             passes = passes.wrapping_add(1);
             awake = watches_memory || worked;
+            if awake && whole {
+                // Passes that are not whole follow.
+                self.state.keeps_time = self.fronts.iter().any(|front| front.keeps_time());
+            }
             let keeps = awake || is_alone;
             if keeps != kept.is_some() {
                 kept = keeps.then(|| lock.keep());
@@ -169,7 +173,6 @@ impl Worker {
         if whole {
             found = self.tend(&mut start, &mut own, walk);
             self.state.goes_on = found != WorkFound::Nothing;
-            self.state.keeps_time = self.fronts.iter().any(|front| front.keeps_time());
         }
         let mut pass = Pass {
             start,

@@ -17,6 +17,8 @@ mod socket;
 mod tokens;
 
 pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
+#[cfg(test)]
+pub(crate) use orders::order_channel;
 pub(crate) use orders::{LeaseAnswer, LeaseId, LeaseKind, LeaseOrder, Terms, WorkerEnd};
 pub(crate) use port_claim::{CountedConnection, LeaseArrival};
 pub(crate) use service::{Closing, HelloResponder, LeaseService, Offered};

@@ -6,7 +6,8 @@ use std::{
     os::fd::OwnedFd,
     sync::{
         Arc,
-        mpsc::{Receiver, Sender},
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{self, Receiver, Sender},
     },
 };
 
@@ -76,9 +77,68 @@ pub(crate) enum LeaseAnswer {
     Revoked(LeaseId),
 }
 
+/// The lease manager's end of a worker's orders.
+pub(crate) struct OrderSender {
+    queue: Sender<LeaseOrder>,
+    sent: Arc<AtomicUsize>,
+}
+
+/// The worker's end. It asks for an order in every whole pass, and there hardly ever is one: a count tells
+/// that for less than a look into the channel.
+pub(crate) struct OrderReceiver {
+    queue: Receiver<LeaseOrder>,
+    sent: Arc<AtomicUsize>,
+    taken: usize,
+}
+
+/// Makes the channel of one worker's orders.
+pub(crate) fn order_channel() -> (OrderSender, OrderReceiver) {
+    let (to, from) = mpsc::channel();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let sender = OrderSender {
+        queue: to,
+        sent: Arc::clone(&sent),
+    };
+    let receiver = OrderReceiver {
+        queue: from,
+        sent,
+        taken: 0,
+    };
+    (sender, receiver)
+}
+
+impl OrderSender {
+    /// Sends an order. Without a receiver, which has ended with its worker, it is dropped.
+    pub(crate) fn send(&self, order: LeaseOrder) {
+        if self.queue.send(order).is_ok() {
+            // Release: who sees the count finds the order.
+            self.sent.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+impl OrderReceiver {
+    /// Returns the next order, if there is one.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<LeaseOrder> {
+        if self.sent.load(Ordering::Acquire) == self.taken {
+            return None;
+        }
+        self.taken = self.taken.wrapping_add(1);
+        self.queue.try_recv().ok()
+    }
+
+    /// Waits for the next order; `None` when no sender is left.
+    #[cfg(test)]
+    pub(crate) fn wait(&mut self) -> Option<LeaseOrder> {
+        self.taken = self.taken.wrapping_add(1);
+        self.queue.recv().ok()
+    }
+}
+
 /// One worker's end of the channels.
 pub(crate) struct WorkerEnd {
-    pub(crate) orders: Receiver<LeaseOrder>,
+    pub(crate) orders: OrderReceiver,
     pub(crate) answers: Sender<(usize, LeaseAnswer)>,
     pub(crate) manager: Arc<Waker>,
 }

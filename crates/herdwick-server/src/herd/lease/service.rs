@@ -22,7 +22,7 @@ use mio::{Poll, Waker};
 
 use super::{
     LeaseArrival, LeaseChannels, LeaseConfig, LeaseKind, LeaseListener, LeaseManager, LeaseTokens,
-    WAKER, WorkerEnd, WorkerLink,
+    WAKER, WorkerEnd, WorkerLink, orders::order_channel,
 };
 use crate::{
     runtime::{offload::OffloadLink, parking::WakeupFd, time::ServerClock},
@@ -92,7 +92,7 @@ impl LeaseService {
         for Offered { fabric, .. } in &fabrics {
             for (wakeup, ends) in wakeups.iter().zip(&mut ends) {
                 let wakeup = wakeup.clone();
-                let (orders, taken) = mpsc::channel();
+                let (orders, taken) = order_channel();
                 links[fabric.rank()].push(WorkerLink {
                     orders,
                     wake: Box::new(move || wakeup.ring()),

@@ -17,7 +17,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, Sender},
+        mpsc::Receiver,
     },
     time::Duration,
 };
@@ -32,8 +32,8 @@ use herdwick_providers::Fabric;
 use mio::{Events, Interest, Poll, Token as Key};
 
 use super::{
-    LeaseAnswer, LeaseArrival, LeaseId, LeaseKind, LeaseOrder, LeaseTokens, quota::Quotas,
-    socket::send_frame,
+    LeaseAnswer, LeaseArrival, LeaseId, LeaseKind, LeaseOrder, LeaseTokens, orders::OrderSender,
+    quota::Quotas, socket::send_frame,
 };
 use crate::{
     net::unix,
@@ -54,7 +54,7 @@ const FIRST_CLIENT: usize = 2;
 /// The lease manager's link to one worker.
 pub(crate) struct WorkerLink {
     /// Orders, taken by the worker one a pass. At most three for each lease.
-    pub(crate) orders: Sender<LeaseOrder>,
+    pub(crate) orders: OrderSender,
     /// Wakes the worker if it sleeps.
     pub(crate) wake: Box<dyn Fn() + Send>,
 }
@@ -433,9 +433,9 @@ impl LeaseManager {
     fn order(&self, fabric: Fabric, order: impl Fn(usize) -> LeaseOrder) {
         let links = self.links.get(fabric.rank()).into_iter().flatten();
         for (worker, link) in links.enumerate() {
-            // A send fails only when the worker has ended, and with it everything it held: the
+            // It is dropped only when the worker has ended, and with it everything it held: the
             // server is shutting down.
-            let _ = link.orders.send(order(worker));
+            link.orders.send(order(worker));
             (link.wake)();
         }
     }

@@ -9,7 +9,7 @@ use std::{
     collections::{HashMap, HashSet},
     io::Write,
     os::unix::net::UnixStream,
-    sync::mpsc,
+    sync::mpsc::{self, Sender},
 };
 
 use herdwick_herd::hello::{Claim, Token};
@@ -20,7 +20,10 @@ use super::{
     tests::{LOCAL, accept, worker_grant},
     *,
 };
-use crate::net::{stream::Stream, unix::UnixSocket};
+use crate::{
+    herd::lease::orders::{OrderReceiver, order_channel},
+    net::{stream::Stream, unix::UnixSocket},
+};
 
 const WORKERS: usize = 3;
 const BYTES_MAX: usize = 16 << 10;
@@ -45,7 +48,7 @@ struct World {
     tokens: Arc<LeaseTokens>,
     now: Duration,
     clients: Vec<AttachedClient>,
-    orders: Vec<Receiver<LeaseOrder>>,
+    orders: Vec<OrderReceiver>,
     answers: Sender<(usize, LeaseAnswer)>,
     /// The leases that each worker holds resources for.
     held: Vec<HashSet<LeaseId>>,
@@ -60,7 +63,7 @@ impl World {
         let (to_manager, answers) = mpsc::channel();
         let (links, orders) = (0..WORKERS)
             .map(|_| {
-                let (orders, taken) = mpsc::channel();
+                let (orders, taken) = order_channel();
                 let wake = Box::new(|| ());
                 (WorkerLink { orders, wake }, taken)
             })
@@ -140,7 +143,7 @@ impl World {
 
     /// A worker carries out its next order, or fails to.
     fn work(&mut self, worker: usize, fails: bool) -> bool {
-        let Ok(order) = self.orders[worker].try_recv() else {
+        let Some(order) = self.orders[worker].take() else {
             return false;
         };
         let held = &mut self.held[worker];

@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
     sync::{
         Mutex,
-        mpsc::{self, Receiver},
+        mpsc::{self, Sender},
     },
     thread::JoinHandle,
 };
@@ -26,7 +26,10 @@ use super::{
     *,
 };
 use crate::{
-    herd::lease::{LeaseKind, LeaseListener},
+    herd::lease::{
+        LeaseKind, LeaseListener,
+        orders::{OrderReceiver, order_channel},
+    },
     net::{stream::Stream, unix::UnixSocket},
 };
 
@@ -71,7 +74,7 @@ impl Fixture {
         let (to_manager, answers) = mpsc::channel();
         let (mut links, mut workers) = (Vec::new(), Vec::new());
         for worker in 0..WORKERS {
-            let (orders, taken) = mpsc::channel();
+            let (orders, mut taken) = order_channel();
             links.push(WorkerLink {
                 orders,
                 wake: Box::new(|| ()),
@@ -79,7 +82,7 @@ impl Fixture {
             let (to_manager, waker, held) =
                 (to_manager.clone(), Arc::clone(&waker), Arc::clone(&held));
             workers.push(std::thread::spawn(move || {
-                work(worker, &taken, &to_manager, &waker, &held)
+                work(worker, &mut taken, &to_manager, &waker, &held)
             }));
         }
         let config = LeaseConfig {
@@ -164,12 +167,12 @@ impl Drop for Fixture {
 
 fn work(
     worker: usize,
-    orders: &Receiver<LeaseOrder>,
+    orders: &mut OrderReceiver,
     answers: &Sender<(usize, LeaseAnswer)>,
     waker: &Waker,
     held: &Mutex<Vec<(usize, LeaseId)>>,
 ) {
-    for order in orders {
+    while let Some(order) = orders.wait() {
         let answer = match order {
             LeaseOrder::Grant(id, _) => {
                 held.lock().unwrap().push((worker, id));
