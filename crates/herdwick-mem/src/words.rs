@@ -8,7 +8,7 @@ pub const LINE: usize = 64;
 /// Words that another thread or process may change at any instant.
 ///
 /// The ring and parking protocols are generic over this trait, so that loom explores the same code
-/// that runs on a [`Span`].
+/// that runs on a [`Span`](crate::Span).
 pub trait Words {
     /// Returns the number of words.
     fn count(&self) -> usize;

@@ -37,11 +37,12 @@ impl<P: Port> Herd<P> {
         });
     }
 
-    /// Returns the number of requests in flight on the fabric.
+    /// Returns the largest number of requests in flight.
     pub(crate) fn capacity(&self) -> usize {
         self.pending.capacity()
     }
 
+    /// Returns the number of requests in flight on the fabric.
     pub(crate) fn in_flight(&self) -> usize {
         self.side.in_flight()
     }
