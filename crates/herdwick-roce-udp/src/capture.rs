@@ -35,7 +35,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Makes `path`, or truncates it unless packets are to be added to it. `origin` is the time of day, since
+    /// Makes `path`, or truncates it unless packets are to be added to it: to a pipe as to a file. `origin` is the time of day, since
     /// 1970, at which `now` is zero.
     pub(crate) fn open(path: &Path, origin: Duration, appends: bool) -> io::Result<Self> {
         let mut options = OpenOptions::new();
@@ -45,9 +45,9 @@ impl Capture {
             false => options.write(true).truncate(true),
         };
         let file = options.open(path)?;
-        let is_empty = file.metadata()?.len() == 0;
+        let known = file.metadata()?;
         let mut file = BufWriter::new(file);
-        if is_empty {
+        if !appends || (known.is_file() && known.len() == 0) {
             // The pcap header: magic number (microsecond timestamps), version 2.4, time zone, accuracy,
             // snapshot length, link type.
             for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, SNAP, LINKTYPE_RAW] {

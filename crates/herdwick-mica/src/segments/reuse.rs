@@ -43,10 +43,11 @@ impl Reuse {
         }
     }
 
-    /// Counts the first use of an item.
+    /// Counts the first use of an item. One that was copied into this kind was stored in another.
     #[inline]
     pub(super) fn read(&mut self, kind: Kind) {
-        self.0[kind.index()].read += 1;
+        let count = &mut self.0[kind.index()];
+        count.read += u32::from(count.read < count.stored);
     }
 
     /// Returns the uses that an item of this kind counts for before its first one.
@@ -99,5 +100,20 @@ mod tests {
         assert!(reuse.expected(Kind::YOUNG) <= LEAST);
         assert!((reuse.expected(Kind::OLD) - COPY).abs() < f64::EPSILON);
         assert!(reuse.expected_unread(Kind::OLD) < reuse.expected(Kind::YOUNG));
+    }
+
+    /// Items are copied into the kinds of those that expire sooner, and used there.
+    #[test]
+    fn no_more_items_are_read_than_stored() {
+        let (mut reuse, mortal) = (Reuse::default(), Kind(Kind::MORTAL));
+        for _ in 0..10_000 {
+            reuse.read(mortal);
+        }
+        assert!((reuse.expected(mortal) - 0.5).abs() < 0.01);
+        reuse.stored(mortal);
+        for _ in 0..10_000 {
+            reuse.read(mortal);
+        }
+        assert!(reuse.expected(mortal) < 0.55);
     }
 }

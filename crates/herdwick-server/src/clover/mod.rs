@@ -190,6 +190,9 @@ impl CloverFront {
         };
         let hosts = self.hosts.as_mut();
         let Some((joined, invitation)) = hosts.and_then(|hosts| hosts.admit(right).ok()) else {
+            if let Some(secondary) = &mut self.secondary {
+                secondary.not_admitted(id);
+            }
             return LeaseAnswer::Granted(id, None);
         };
         let client = HeldClient {

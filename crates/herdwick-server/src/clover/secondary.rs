@@ -73,6 +73,13 @@ impl Secondary {
         }
     }
 
+    /// Notes that there was no room for a client after all. If it was the primary, nothing was stored.
+    pub(super) fn not_admitted(&mut self, id: LeaseId) {
+        if self.ended(id) {
+            self.state = SecondaryState::Empty;
+        }
+    }
+
     /// Notes that a session has ended. Returns whether all others have to end.
     pub(super) fn ended(&mut self, id: LeaseId) -> bool {
         let is_primary = matches!(self.state, SecondaryState::Written(writer, _) if writer == id);
@@ -163,5 +170,16 @@ mod tests {
         assert_eq!(turn, Admission::Admit(Right::Write));
         let turn = secondary.admit(LeaseId(8), &reader(7));
         assert_eq!(turn, Admission::Admit(Right::Read));
+        // A reader without room ends nothing; a primary without room has stored nothing.
+        secondary.not_admitted(LeaseId(8));
+        assert!(!secondary.is_abandoned());
+        assert!(secondary.ended(LeaseId(7)));
+        secondary.emptied();
+        let turn = secondary.admit(LeaseId(10), &primary(8));
+        assert_eq!(turn, Admission::Admit(Right::Write));
+        secondary.not_admitted(LeaseId(10));
+        assert!(!secondary.is_abandoned());
+        let turn = secondary.admit(LeaseId(11), &primary(9));
+        assert_eq!(turn, Admission::Admit(Right::Write));
     }
 }

@@ -103,7 +103,8 @@ impl Running {
             if left.is_zero() {
                 return;
             }
-            self.sleep(left);
+            // The end of the server does not wake this thread.
+            self.sleep(left.min(PAUSE));
         }
     }
 

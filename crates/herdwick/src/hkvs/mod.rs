@@ -35,8 +35,10 @@ use crate::{
 };
 
 /// Times as many requests as are in flight at most whose time of sending is remembered, by the lower bits of their
-/// tickets: one worker may answer later than others.
+/// tickets: one worker may answer later than others ...
 const SENT: usize = 4;
+/// ... and at least so many: of text as many are in flight as half of them, and a lost reply comes milliseconds later.
+const SENT_MIN: usize = 1 << 13;
 /// How long a read may take at the secondary store before the primary is asked instead, if its own deadline leaves
 /// as much for that.
 const READ_TIMEOUT: Duration = Duration::from_millis(50);
@@ -114,6 +116,7 @@ impl<P: Port> Hkvs<P> {
         (lease, workers): (Duration, usize),
     ) -> Self {
         let now = clock();
+        let sent = SENT_MIN.max(SENT * primary.capacity());
         let nothing = Sent {
             ticket: 0,
             hash: KeyHash(0),
@@ -126,7 +129,7 @@ impl<P: Port> Hkvs<P> {
             lease,
             leased: vec![None; workers],
             table: Table::default(),
-            sent: vec![nothing; (SENT * primary.capacity()).next_power_of_two()],
+            sent: vec![nothing; sent.next_power_of_two()],
             primary,
             reads: Vec::new(),
             redirected: HashMap::new(),

@@ -124,8 +124,9 @@ impl OrderReceiver {
         if self.sent.load(Ordering::Acquire) == self.taken {
             return None;
         }
+        let order = self.queue.try_recv().ok()?;
         self.taken = self.taken.wrapping_add(1);
-        self.queue.try_recv().ok()
+        Some(order)
     }
 
     /// Waits for the next order; `None` when no sender is left.
