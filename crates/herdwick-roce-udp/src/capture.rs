@@ -35,8 +35,8 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Makes `path`, or truncates it unless packets are to be added to it: to a pipe as to a file. `origin` is the time of day, since
-    /// 1970, at which `now` is zero.
+    /// Makes or truncates `path`, or, if it `appends`, adds to what is there; a pipe has had its header then.
+    /// `origin` is the time of day, since 1970, at which `now` is zero.
     pub(crate) fn open(path: &Path, origin: Duration, appends: bool) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.create(true).mode(OWNER_ONLY);

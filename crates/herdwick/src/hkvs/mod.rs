@@ -31,14 +31,14 @@ use crate::{
     due::clock,
     herd::{Herd, MarkedReply},
     sleep::Sleep,
-    text::{Command, When},
+    text::{Command, IN_FLIGHT_MAX, When},
 };
 
 /// Times as many requests as are in flight at most whose time of sending is remembered, by the lower bits of their
 /// tickets: one worker may answer later than others ...
 const SENT: usize = 4;
-/// ... and at least so many: of text as many are in flight as half of them, and a lost reply comes milliseconds later.
-const SENT_MIN: usize = 1 << 13;
+/// ... and at least so many: requests by text take no room of the windows, and a lost reply comes milliseconds later.
+const SENT_MIN: usize = 2 * IN_FLIGHT_MAX;
 /// How long a read may take at the secondary store before the primary is asked instead, if its own deadline leaves
 /// as much for that.
 const READ_TIMEOUT: Duration = Duration::from_millis(50);

@@ -6,7 +6,6 @@
 //! traces in which items expire are not run through it. Each CPU measures a trace of its own.
 
 mod file;
-
 mod model;
 mod peer;
 mod score;
