@@ -111,6 +111,37 @@ impl Client {
         Ok(found.unwrap_or_default())
     }
 
+    /// Reads an item, and returns what `show` makes of it. `None`: there is none, or an error counts as a miss.
+    fn read_one<T>(
+        &self,
+        key: &Bound<'_, PyAny>,
+        show: impl FnOnce(&Item) -> PyResult<T>,
+    ) -> PyResult<Option<T>> {
+        let (py, sent) = (key.py(), self.key(key)?);
+        let found = self.read(py, |servers| ask!(servers, client => client.gets(&sent)))?;
+        match found.flatten() {
+            Some(item) => self.tolerate(py, show(&item)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads many items, and returns a dict of what `show` makes of those that there are.
+    fn read_into_dict<'py, T>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        show: impl Fn(&Bound<'py, PyAny>, &Item) -> PyResult<Bound<'py, T>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (keys, found) = (list(keys)?, PyDict::new(keys.py()));
+        for (key, item) in keys.iter().zip(self.read_many(&keys)?) {
+            if let Some(item) = item
+                && let Some(shown) = self.tolerate(key.py(), show(&key, &item))?
+            {
+                found.set_item(key, shown)?;
+            }
+        }
+        Ok(found)
+    }
+
     /// Stores one value. Returns pymemcache's answer: `None` if the key does not exist for a CAS.
     fn store(
         &self,
@@ -126,6 +157,22 @@ impl Client {
             run(servers, how, &sent, &data, flags, ttl)
         })?;
         Ok(if waits { stored } else { Some(true) })
+    }
+
+    /// Adds to a number, or subtracts from it.
+    fn count(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        noreply: Option<bool>,
+        is_up: bool,
+    ) -> PyResult<Option<u64>> {
+        let (sent, delta) = (self.key(key)?, delta(value)?);
+        let number = self.call(key.py(), |servers| match is_up {
+            true => ask!(servers, client => client.incr(&sent, delta)),
+            false => ask!(servers, client => client.decr(&sent, delta)),
+        })?;
+        Ok(number.filter(|_| !noreply.unwrap_or(false)))
     }
 }
 
@@ -171,18 +218,8 @@ impl Client {
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let sent = self.key(key)?;
-        let found = self.read(
-            key.py(),
-            |servers| ask!(servers, client => client.gets(&sent)),
-        )?;
-        match found.flatten() {
-            Some(item) => {
-                let value = self.tolerate(key.py(), self.value(key, &item))?;
-                Ok(value.or(default))
-            }
-            None => Ok(default),
-        }
+        let value = self.read_one(key, |item| self.value(key, item))?;
+        Ok(value.or(default))
     }
 
     #[pyo3(signature = (key, default = None, cas_default = None))]
@@ -192,39 +229,18 @@ impl Client {
         default: Option<Bound<'py, PyAny>>,
         cas_default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let py = key.py();
-        let sent = self.key(key)?;
-        let found = self.read(py, |servers| ask!(servers, client => client.gets(&sent)))?;
-        if let Some(item) = found.flatten()
-            && let Some(pair) = self.tolerate(py, self.with_version(key, &item))?
-        {
-            return Ok(pair);
+        match self.read_one(key, |item| self.with_version(key, item))? {
+            Some(pair) => Ok(pair),
+            None => (default, cas_default).into_pyobject(key.py()),
         }
-        (default, cas_default).into_pyobject(py)
     }
 
     fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-        let (keys, found) = (list(keys)?, PyDict::new(keys.py()));
-        for (key, item) in keys.iter().zip(self.read_many(&keys)?) {
-            if let Some(item) = item
-                && let Some(value) = self.tolerate(key.py(), self.value(&key, &item))?
-            {
-                found.set_item(key, value)?;
-            }
-        }
-        Ok(found)
+        self.read_into_dict(keys, |key, item| self.value(key, item))
     }
 
     fn gets_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-        let (keys, found) = (list(keys)?, PyDict::new(keys.py()));
-        for (key, item) in keys.iter().zip(self.read_many(&keys)?) {
-            if let Some(item) = item
-                && let Some(pair) = self.tolerate(key.py(), self.with_version(&key, &item))?
-            {
-                found.set_item(key, pair)?;
-            }
-        }
-        Ok(found)
+        self.read_into_dict(keys, |key, item| self.with_version(key, item))
     }
 
     #[pyo3(signature = (key, value, expire = None, noreply = None, flags = None))]
@@ -364,12 +380,7 @@ impl Client {
         value: &Bound<'_, PyAny>,
         noreply: Option<bool>,
     ) -> PyResult<Option<u64>> {
-        let (sent, delta) = (self.key(key)?, delta(value)?);
-        let number = self.call(
-            key.py(),
-            |servers| ask!(servers, client => client.incr(&sent, delta)),
-        )?;
-        Ok(number.filter(|_| !noreply.unwrap_or(false)))
+        self.count(key, value, noreply, true)
     }
 
     #[pyo3(signature = (key, value, noreply = None))]
@@ -379,12 +390,7 @@ impl Client {
         value: &Bound<'_, PyAny>,
         noreply: Option<bool>,
     ) -> PyResult<Option<u64>> {
-        let (sent, delta) = (self.key(key)?, delta(value)?);
-        let number = self.call(
-            key.py(),
-            |servers| ask!(servers, client => client.decr(&sent, delta)),
-        )?;
-        Ok(number.filter(|_| !noreply.unwrap_or(false)))
+        self.count(key, value, noreply, false)
     }
 
     #[pyo3(signature = (key, expire = None, noreply = None))]

@@ -80,6 +80,24 @@ def _stat(name, value):
 class _Calls(_herdwick._Client):
     """What clients of one server and of several have in common."""
 
+    def _begin(self, servers, chosen, socket_module, serde, keys, habits):
+        """What the constructors do with the arguments that they share, each in pymemcache's order."""
+        if socket_module is not socket:
+            raise ValueError("herdwick uses the sockets of the system: leave socket_module out")
+        prefix, is_unicode, encoding = keys
+        is_lenient, default_noreply = habits
+        self._ignore_exc = bool(is_lenient)
+        self._setup(
+            [server_name(server) for server in servers],
+            serde=serde,
+            key_prefix=prefix_bytes(prefix),
+            allow_unicode_keys=bool(is_unicode),
+            encoding=encoding,
+            ignore_exc=bool(is_lenient),
+            default_noreply=bool(default_noreply),
+            options=chosen,
+        )
+
     get_multi = _herdwick._Client.get_many
     set_multi = _herdwick._Client.set_many
     delete_multi = _herdwick._Client.delete_many
@@ -143,22 +161,17 @@ class Client(_Calls):
         login=None,
         tls=None,
     ):
-        if socket_module is not socket:
-            raise ValueError("herdwick uses the sockets of the system: leave socket_module out")
         self.server = server
-        self._ignore_exc = bool(ignore_exc)
         self._timeout = timeout
         self._unicode = bool(allow_unicode_keys)
         self._plain_only = "login" if login else "TLS" if tls else None
-        self._setup(
-            [server_name(server)],
-            serde=choose_serde(serde, serializer, deserializer),
-            key_prefix=prefix_bytes(key_prefix),
-            allow_unicode_keys=bool(allow_unicode_keys),
-            encoding=encoding,
-            ignore_exc=bool(ignore_exc),
-            default_noreply=bool(default_noreply),
-            options=options(timeout, connect_timeout, transport, window, login, tls_context, tls),
+        self._begin(
+            [server],
+            options(timeout, connect_timeout, transport, window, login, tls_context, tls),
+            socket_module,
+            choose_serde(serde, serializer, deserializer),
+            (key_prefix, allow_unicode_keys, encoding),
+            (ignore_exc, default_noreply),
         )
 
     def flush_all(self, delay=0, noreply=None):
@@ -279,8 +292,6 @@ class HashClient(_Calls):
         login=None,
         tls=None,
     ):
-        if socket_module is not socket:
-            raise ValueError("herdwick uses the sockets of the system: leave socket_module out")
         if hasher is not None and getattr(hasher, "__name__", None) != "RendezvousHash":
             raise ValueError("herdwick places keys by `distribution`: leave hasher out")
         for name, given, usual in (
@@ -297,18 +308,14 @@ class HashClient(_Calls):
         chosen = options(sum(given) if given else None, None, transport, window, login, tls_context, tls)
         chosen["distribution"] = distribution
         chosen["eject"] = (retry_attempts + 1, float(dead_timeout))
-        servers = list(servers)
-        self.servers = servers
-        self._ignore_exc = bool(ignore_exc)
-        self._setup(
-            [server_name(server) for server in servers],
-            serde=choose_serde(serde, serializer, deserializer),
-            key_prefix=prefix_bytes(key_prefix),
-            allow_unicode_keys=bool(allow_unicode_keys),
-            encoding=encoding,
-            ignore_exc=bool(ignore_exc),
-            default_noreply=bool(default_noreply),
-            options=chosen,
+        self.servers = list(servers)
+        self._begin(
+            self.servers,
+            chosen,
+            socket_module,
+            choose_serde(serde, serializer, deserializer),
+            (key_prefix, allow_unicode_keys, encoding),
+            (ignore_exc, default_noreply),
         )
 
     def flush_all(self, delay=0, noreply=None):
