@@ -435,7 +435,8 @@ fn slabs_that_another_class_takes_are_counted() {
     };
     let set = |count: usize, bytes: usize| {
         let value = "v".repeat(bytes);
-        let sets = (0..count).map(|key| format!("set {bytes}-{key} 0 0 {bytes}\r\n{value}\r\n"));
+        // Keys of one length: two classes that evict would be balanced by the age of what they evict.
+        let sets = (0..count).map(|key| format!("set {bytes}-{key:05} 0 0 {bytes}\r\n{value}\r\n"));
         ask(&server, &sets.collect::<String>());
     };
     set(40_000, 400);
