@@ -225,6 +225,9 @@ pub(crate) struct ServeArgs {
     /// Find the keys requested most, and show this many by "stats hotkeys": 1 to 64, or off
     #[arg(long = "hot-keys", value_name = "N|off", default_value = "16", value_parser = hot_keys)]
     pub(super) hot_keys: usize,
+    /// Measure how long requests take, for "stats latency", metrics and "herdwick top"
+    #[arg(long = "latency")]
+    pub(super) latency: bool,
     /// Format of the log on standard error
     #[arg(
         long = "log-format",

@@ -339,6 +339,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
             watch: !args.no_watch,
             debug: args.debug,
         },
+        latency: args.latency,
         hot_keys: args.hot_keys,
         metrics: args.metrics,
         metrics_hot_keys: args.metrics_hot_keys,

@@ -5,7 +5,7 @@ use herdwick_request::{Clock, Execute, Op, ReadReport, Reply, Request, Sink, Sta
 
 use crate::{
     runtime::{partition::PassStart, partition_lock::Own},
-    telemetry::snapshot::WorkerCounters,
+    telemetry::{latency::CommandCounts, snapshot::WorkerCounters},
 };
 
 herdwick_fabric::counters! {
@@ -24,11 +24,16 @@ pub(super) struct Counted<'a, 'p> {
     pub(super) own: &'a mut Own<'p>,
     pub(super) start: PassStart,
     pub(super) counters: &'a mut WorkerCounters,
+    /// Counts the requests whose time is measured; `None`: it is not.
+    pub(super) timed: Option<CommandCounts>,
 }
 
 impl Execute for Counted<'_, '_> {
     #[inline]
     fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
+        if let Some(timed) = &mut self.timed {
+            timed.add(batch);
+        }
         let counters = &mut *self.counters;
         // Plain hits are the common case: summed in locals and added once per batch.
         let (mut reads, mut hits, mut written) = (0, 0, 0);

@@ -28,6 +28,7 @@ use mio::{Interest, Registry, event::Event, unix::SourceFd};
 use crate::{
     herd::lease::{LeaseAnswer, LeaseId, LeaseOrder, Terms, WorkerEnd},
     runtime::front::{Activity, Front, Pass, Tokens},
+    telemetry::latency::{CommandCounts, LatencyHistograms},
 };
 use counted_partition::{Counted, FrontCounters};
 use worker_leases::HeldLeases;
@@ -46,6 +47,8 @@ pub(crate) struct HerdConfig {
     pub(crate) reply_bytes_max: usize,
     /// The memory of the worker's store, for clients that may read it.
     pub(crate) store: Option<SharedMemory>,
+    /// Whether to measure how long requests take.
+    pub(crate) latency: bool,
     /// The worker's end of the lease manager's channels.
     pub(crate) end: WorkerEnd,
 }
@@ -68,6 +71,8 @@ pub(crate) struct HerdFront<D: Device> {
     losses: LostDevices,
     /// Leases that the device did not release completely.
     unrevoked: Arc<AtomicU64>,
+    /// How long requests take, if that is measured.
+    latencies: Option<Box<LatencyHistograms>>,
     config: HerdConfig,
 }
 
@@ -99,6 +104,7 @@ impl<D: Device> HerdFront<D> {
             sources: None,
             losses: LostDevices::default(),
             unrevoked: Arc::default(),
+            latencies: config.latency.then(Box::default),
             config,
         }
     }
@@ -331,9 +337,16 @@ impl<D: Device> Front for HerdFront<D> {
             own: &mut pass.own,
             start,
             counters: pass.counters,
+            timed: self.latencies.is_some().then(CommandCounts::default),
         };
         let now = (start.now, start.clock);
         let served = server.side.round(&mut server.port, now, &mut counted);
+        if let (Some(histograms), Some(timed)) = (&mut self.latencies, counted.timed)
+            && served > 0
+        {
+            let time = pass.timer.now().saturating_sub(start.now);
+            histograms.record(&timed, time);
+        }
         if ordered || served > 0 {
             Activity::Busy
         } else {
@@ -347,7 +360,9 @@ impl<D: Device> Front for HerdFront<D> {
     }
 
     fn keeps_time(&self) -> bool {
-        !self.device.capabilities().lossless && self.polls_memory()
+        // What a request's time is measured from is the beginning of the pass that finds it.
+        let needs = self.latencies.is_some() || !self.device.capabilities().lossless;
+        needs && self.polls_memory()
     }
 
     fn arm(&mut self) -> bool {
@@ -378,6 +393,10 @@ impl<D: Device> Front for HerdFront<D> {
 
     fn is_drained(&self) -> bool {
         true
+    }
+
+    fn latencies(&mut self) -> Option<&mut LatencyHistograms> {
+        self.latencies.as_deref_mut()
     }
 
     fn transport(&self) -> &'static str {

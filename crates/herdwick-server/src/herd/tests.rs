@@ -27,6 +27,7 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
         spin: Duration::ZERO,
         reply_bytes_max: 4096,
         store: None,
+        latency: false,
         end: WorkerEnd {
             orders,
             answers,

@@ -9,6 +9,7 @@ use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX};
 use super::{
     buffer::{INPUT_BYTES_MAX, Input, Output, Pool},
     gather::{Gather, OrderedReplies, Purpose},
+    request_timer::RequestTimer,
     run::{Cursor, Progress},
     timeouts::ActivityTimer,
     upload_state::Upload,
@@ -81,6 +82,8 @@ pub(crate) struct Connection {
     pub(crate) share: Share,
     /// Its timing.
     pub(crate) activity: ActivityTimer,
+    /// How long its requests take, if that is measured.
+    pub(super) timer: RequestTimer,
 }
 
 /// Whether a connection may continue that needs much memory, for a large value or a long line.
@@ -161,6 +164,7 @@ impl Connection {
             gone: false,
             share: Share::default(),
             activity: ActivityTimer::default(),
+            timer: RequestTimer::default(),
         }
     }
 

@@ -112,6 +112,8 @@ pub(crate) enum Topic {
     Slabs,
     /// Each worker separately.
     Workers,
+    /// How long requests took.
+    Latency,
     /// The most frequently requested keys.
     HotKeys,
     /// No statistics: `stats reset`.
@@ -127,6 +129,7 @@ impl Topic {
             Some(b"slabs") => Some(Self::Slabs),
             Some(b"hotkeys") => Some(Self::HotKeys),
             Some(b"workers") => Some(Self::Workers),
+            Some(b"latency") => Some(Self::Latency),
             // As in memcached, any prefix of the word stands for it.
             Some(word) if b"reset".starts_with(word) => Some(Self::Reset),
             Some(_) => None,

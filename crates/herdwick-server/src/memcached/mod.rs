@@ -9,6 +9,7 @@ mod gather;
 mod locked_partitions;
 mod operator_lines;
 mod owners;
+mod request_timer;
 mod round;
 mod run;
 mod sasl;
@@ -59,6 +60,7 @@ use crate::{
         upload_permits::Permits,
     },
     telemetry::{
+        latency::LatencyHistograms,
         snapshot::Closed,
         watch::{What, topic},
     },
@@ -391,9 +393,6 @@ fn waiting(connections: &mut [Option<Connection>], ticket: ReplyTo) -> Option<&m
         .filter(|connection| connection.generation == ticket.generation)
 }
 
-/// Maximum number of connections listed in one step: each takes two system calls.
-const LISTED_PER_STEP: usize = 64;
-
 impl Front for MemcachedFront {
     fn register(&mut self, _registry: &Registry, tokens: Tokens) -> io::Result<()> {
         self.tokens = tokens;
@@ -471,12 +470,11 @@ impl Front for MemcachedFront {
     }
 
     fn connections(&self, now: Second, from: usize, out: &mut Vec<u8>) -> Option<usize> {
-        let next = from + LISTED_PER_STEP;
-        let some = self.connections.iter().skip(from).take(LISTED_PER_STEP);
-        for connection in some.flatten() {
-            stats_conns::encode(connection, now.0, out);
-        }
-        (next < self.connections.len()).then_some(next)
+        stats_conns::step(&self.connections, now, from, out)
+    }
+
+    fn latencies(&mut self) -> Option<&mut LatencyHistograms> {
+        self.service.latencies.as_deref_mut()
     }
 
     fn drain(&mut self) {

@@ -20,6 +20,7 @@ use crate::{
         reply_encoding::RUN_REQUESTS,
         upload_permits::{Permit, Permits, WorkerPermits},
     },
+    telemetry::latency::LatencyHistograms,
 };
 
 /// Interval at which unused buffers are given back.
@@ -42,6 +43,8 @@ pub(crate) struct Service {
     pub(super) budget: Budget,
     /// The permits by which uploads are admitted to stores.
     pub(super) permits: WorkerPermits,
+    /// How long requests take, if that is measured.
+    pub(super) latencies: Option<Box<LatencyHistograms>>,
     /// Uploads that are still to be aborted at their owners.
     pub(super) left: Vec<AbortedUpload>,
 }
@@ -93,6 +96,7 @@ impl Service {
         Self {
             budget: Budget::new(memory, workers, settings.item_bytes_max),
             permits: WorkerPermits::new(permits),
+            latencies: settings.latency.then(Box::default),
             left: Vec::new(),
             pool: Pool::new(pool_bytes(workers)),
             context,

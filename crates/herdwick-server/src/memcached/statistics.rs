@@ -44,6 +44,7 @@ pub(super) fn topic(
             encoder.no_topic(out);
             return;
         }
+        Topic::Latency => stats::latency(&context.settings, sum, &mut stats),
         Topic::Workers => stats::workers(view, parts, &mut stats),
         Topic::Reset => {
             context.reset_counters();

@@ -1,14 +1,32 @@
 //! The output of `stats conns`: one block for each connection and each listener.
 
 use herdwick_memcache::text;
-use herdwick_request::Clock;
+use herdwick_request::{Clock, Second};
 use mio::net::TcpStream;
 
 use super::connection::Connection;
 use crate::{context::Context, net::stream::Stream};
 
+/// Maximum number of connections listed in one step: each takes two system calls.
+const LISTED_PER_STEP: usize = 64;
+
+/// Lists some of `connections` from index `from` on. Returns the index to continue at, if there are more.
+pub(super) fn step(
+    connections: &[Option<Connection>],
+    now: Second,
+    from: usize,
+    out: &mut Vec<u8>,
+) -> Option<usize> {
+    let next = from + LISTED_PER_STEP;
+    let some = connections.iter().skip(from).take(LISTED_PER_STEP);
+    for connection in some.flatten() {
+        encode(connection, now.0, out);
+    }
+    (next < connections.len()).then_some(next)
+}
+
 /// Appends the addresses, state and idle time of `connection` at second `now`.
-pub(super) fn encode(connection: &Connection, now: u32, out: &mut Vec<u8>) {
+fn encode(connection: &Connection, now: u32, out: &mut Vec<u8>) {
     let number = connection.stream.number();
     let of_tcp = |stream: &TcpStream| {
         (

@@ -49,6 +49,7 @@ struct Fixture {
     cross_cores: [CrossCore; WORKERS],
     counters: WorkerCounters,
     poll: Poll,
+    timer: ServerClock,
     _watchers: Receiver<Asking>,
 }
 
@@ -79,6 +80,7 @@ impl Fixture {
             cross_cores: cross_cores.try_into().ok().unwrap(),
             counters: WorkerCounters::default(),
             poll,
+            timer: ServerClock::start(),
             _watchers: watchers,
         }
     }
@@ -100,6 +102,7 @@ impl Fixture {
         let kept = self.partitions.of(1).keep();
         let mut pass = Pass {
             start: START,
+            timer: &self.timer,
             whole: true,
             goes_on: &mut false,
             own: Own::Shared(self.partitions.of(0)),

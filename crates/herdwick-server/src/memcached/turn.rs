@@ -32,7 +32,7 @@ pub(super) fn serve(
     rounds: usize,
     pass: &mut Pass<'_>,
 ) -> Turn {
-    let flow = connection.write(&mut service.pool, pass.counters);
+    let flow = write(service, connection, pass);
     if flow != Flow::Moved || connection.gather.is_some() {
         return Turn::flows(flow);
     }
@@ -71,7 +71,7 @@ pub(super) fn serve(
         return Turn::flows(Flow::Moved);
     }
     if !connection.admitted && !service.admit(connection, pass.counters) {
-        return Turn::flows(connection.write(&mut service.pool, pass.counters));
+        return Turn::flows(write(service, connection, pass));
     }
     let mut waits_for_batch = false;
     for _ in 0..rounds {
@@ -89,9 +89,23 @@ pub(super) fn serve(
         }
     }
     Turn {
-        flow: connection.write(&mut service.pool, pass.counters),
+        flow: write(service, connection, pass),
         waits_for_batch,
     }
+}
+
+/// Writes the replies that there are, and records how long the requests took if that is measured and all of
+/// their replies are there.
+#[inline]
+fn write(service: &mut Service, connection: &mut Connection, pass: &mut Pass<'_>) -> Flow {
+    let flow = connection.write(&mut service.pool, pass.counters);
+    if let Some(histograms) = &mut service.latencies
+        && connection.gather.is_none()
+        && !connection.has_put_off()
+    {
+        connection.timer.stop(histograms, pass);
+    }
+    flow
 }
 
 fn after_upload(
@@ -104,7 +118,7 @@ fn after_upload(
         return Turn::flows(Flow::Broken);
     }
     Turn {
-        flow: connection.write(&mut service.pool, pass.counters),
+        flow: write(service, connection, pass),
         waits_for_batch: went == Went::NoBatch,
     }
 }

@@ -3,7 +3,7 @@
 //! value goes into forwarded batches to the owner. A connection that uploads executes no other
 //! command, and is not read while there is no room for its value.
 
-use std::io::Read;
+use std::{io::Read, time::Duration};
 
 use herdwick_memcache::Refusal;
 use herdwick_request::Staged;
@@ -273,8 +273,10 @@ fn finish(
 ) -> Result<Went, Exhausted> {
     let after = Progress::past(upload.ending().len());
     connection.activity.used(upload.value_len);
+    let now = pass.start.now;
     if let Some(locked) = in_place(service.owners.own, upload, ticket, pass)? {
         execute(service, connection, upload, locked, ticket);
+        time(service, connection, upload, now);
         connection.advance(after);
         over(service, upload);
         Ok(Went::Over)
@@ -314,6 +316,15 @@ fn execute(
         .execute_for(clock, &[request], caller, &mut batch_encoder);
 }
 
+/// Measures the time of the command, if that is wanted, from when its value is complete: what the client took
+/// to send it is not the server's.
+fn time(service: &Service, connection: &mut Connection, upload: &Upload, now: Duration) {
+    if service.latencies.is_some() {
+        let (request, _) = upload.request(Staged::unknown(upload.value_len));
+        connection.timer.start(&[request], now);
+    }
+}
+
 /// Sends the command to the owner, which has its value.
 fn forward(
     service: &mut Service,
@@ -325,6 +336,7 @@ fn forward(
     let (request, answer) = upload.request(Staged::unknown(upload.value_len));
     pass.cross_core
         .send(upload.owner, &request, &answer, ticket, true)?;
+    time(service, connection, upload, pass.start.now);
     let after = Progress::past(upload.ending().len());
     let mut replies = service.spare.take();
     replies.expect(1);

@@ -33,6 +33,7 @@ pub(crate) struct LeaseBounds {
     reply_bytes: usize,
     /// Shortest time that a worker polls before it sleeps.
     spin: Duration,
+    latency: bool,
     engine: Engine,
     /// Of a secondary store.
     secondary: Option<Secret>,
@@ -66,6 +67,7 @@ impl LeaseBounds {
                 bytes_max: 0,
                 reply_bytes: 0,
                 spin: config.spin,
+                latency: config.latency,
                 engine: config.engine,
                 secondary: config.secondary,
                 engine_bytes: 0,
@@ -78,6 +80,7 @@ impl LeaseBounds {
             bytes_max: share.min(memory_bytes / Self::PART),
             reply_bytes: fronts * ServerOptions::reply_memory(REPLY_BYTES_MAX),
             spin: config.spin,
+            latency: config.latency,
             engine: config.engine,
             secondary: config.secondary,
             engine_bytes: 0,
@@ -146,6 +149,7 @@ impl LeaseBounds {
             leases_max: self.clients_max,
             spin: self.spin,
             reply_bytes_max: REPLY_BYTES_MAX,
+            latency: self.latency,
             // Over a network it would have to be registered with each device.
             store: published.get(worker).filter(|_| fabric.is_local()).cloned(),
             end,

@@ -11,8 +11,9 @@ use crate::{
         cross_core::CrossCore,
         partition::PassStart,
         partition_lock::{Guard, Own, Partitions},
+        time::ServerClock,
     },
-    telemetry::snapshot::WorkerCounters,
+    telemetry::{latency::LatencyHistograms, snapshot::WorkerCounters},
 };
 
 /// A transport of one worker: sockets, or a fabric's request lines.
@@ -68,6 +69,11 @@ pub(crate) trait Front {
         None
     }
 
+    /// Returns the latency histograms of its requests, if they are kept.
+    fn latencies(&mut self) -> Option<&mut LatencyHistograms> {
+        None
+    }
+
     /// Returns the transport's name, one word.
     fn transport(&self) -> &'static str;
 
@@ -81,6 +87,8 @@ pub(crate) trait Front {
 pub(crate) struct Pass<'a> {
     /// The clock and the memory limit that this pass sets in the partitions that it uses.
     pub(crate) start: PassStart,
+    /// The clock, for what ends later than the pass began.
+    pub(crate) timer: &'a ServerClock,
     /// Whether to look for everything, and not only for requests in memory.
     pub(crate) whole: bool,
     /// Set if there may be more to find that is not a request in memory: the next pass is whole.

@@ -22,6 +22,7 @@ use crate::{
         upload_permits::Permits,
     },
     telemetry::{
+        latency::TransportLatency,
         snapshot::{Snapshot, TransportCount, WorkerCounters},
         stats::PollCounters,
     },
@@ -176,6 +177,7 @@ impl Worker {
         }
         let mut pass = Pass {
             start,
+            timer: &self.timer,
             whole,
             goes_on: &mut self.state.goes_on,
             own,
@@ -267,6 +269,9 @@ impl Worker {
             Order::Reset => {
                 self.counters.reset();
                 self.polling.reset();
+                for front in &mut self.fronts {
+                    front.latencies().map(std::mem::take);
+                }
                 partition.reset();
             }
             Order::Dump(mut dump) => {
@@ -294,7 +299,7 @@ impl Worker {
     }
 
     /// Returns all counters of this worker and its partition.
-    fn snapshot(&self, partition: &Partition) -> Snapshot {
+    fn snapshot(&mut self, partition: &Partition) -> Snapshot {
         let store = &partition.store;
         let mut snapshot = Snapshot {
             counters: self.counters,
@@ -304,13 +309,21 @@ impl Worker {
             slots: store.slots() as u64,
             age: store.age(partition.clock().second),
             transports: Vec::new(),
+            latencies: Vec::new(),
             hot: Vec::new(),
             worker: self.index,
         };
         snapshot.counters.log_worker_written = partition.journal.written;
         snapshot.counters.log_worker_dropped = partition.journal.dropped;
-        for front in &self.fronts {
+        for front in &mut self.fronts {
             let transport = front.transport();
+            if let Some(histograms) = front.latencies() {
+                let histograms = Box::new(histograms.clone());
+                snapshot.latencies.push(TransportLatency {
+                    transport,
+                    histograms,
+                });
+            }
             let count = |(what, count)| TransportCount {
                 transport,
                 what,

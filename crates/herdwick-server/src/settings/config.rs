@@ -84,6 +84,8 @@ pub struct Config {
     /// memcached over UDP (memcached's `-U`), unencrypted even with `tls`. Excludes `auth` and
     /// `sasl`; ignored for a unix socket.
     pub udp: Option<Udp>,
+    /// Whether to measure how long requests take, for `stats latency` and metrics.
+    pub latency: bool,
     /// How many of the most requested keys to report, at most 64; 0: hot keys are not tracked.
     pub hot_keys: usize,
     /// The HTTP address for metrics; `None`: not served.
@@ -345,6 +347,7 @@ impl Default for Config {
             sasl: None,
             tls: None,
             udp: None,
+            latency: false,
             hot_keys: 16,
             metrics: None,
             metrics_hot_keys: false,

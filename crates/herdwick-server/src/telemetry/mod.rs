@@ -2,6 +2,7 @@
 //! of `watch`.
 
 pub(crate) mod hot;
+pub(crate) mod latency;
 pub(crate) mod leases;
 pub(crate) mod offload;
 pub(crate) mod prefixes;

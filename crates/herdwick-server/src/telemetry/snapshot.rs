@@ -13,7 +13,10 @@ use herdwick_request::{Arith, Clock, Get, Op, Put, Reply, Status};
 use crate::{
     context::Context,
     net::tls::Certificates,
-    telemetry::{hot::HotKey, leases::LeaseCounters, offload::OffloadView, stats::PollCounters},
+    telemetry::{
+        hot::HotKey, latency::TransportLatency, leases::LeaseCounters, offload::OffloadView,
+        stats::PollCounters,
+    },
 };
 
 pub(crate) use crate::telemetry::stats::WorkerCounters;
@@ -39,6 +42,8 @@ pub(crate) struct Snapshot {
     pub(crate) age: u32,
     /// The counters of the worker's front ends.
     pub(crate) transports: Vec<TransportCount>,
+    /// How long requests took, by front end.
+    pub(crate) latencies: Vec<TransportLatency>,
     /// Its hot keys, if they were requested.
     pub(crate) hot: Vec<HotKey>,
     /// The worker's index.
@@ -144,6 +149,13 @@ impl Snapshot {
         self.slots += other.slots;
         self.age = self.age.max(other.age);
         self.hot.extend_from_slice(&other.hot);
+        for part in &other.latencies {
+            let mut all = self.latencies.iter_mut();
+            match all.find(|sum| sum.transport == part.transport) {
+                Some(sum) => *sum.histograms += &part.histograms,
+                None => self.latencies.push(part.clone()),
+            }
+        }
         for part in &other.transports {
             let known = |sum: &&mut TransportCount| {
                 (sum.transport, sum.what) == (part.transport, part.what)

@@ -70,12 +70,18 @@ impl Page {
             } else if let Some(kind) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = kind.split_once(' ').unwrap();
                 assert_eq!(name, family);
-                assert!(matches!(kind, "counter" | "gauge"), "{line}");
+                assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
                 let first = kinds.insert(name.to_owned(), kind.to_owned()).is_none();
                 assert!(first, "{line}: the lines of a family are adjacent");
             } else {
                 let (name, value) = line.rsplit_once(' ').unwrap();
-                assert_eq!(name.split('{').next().unwrap(), family, "{line}");
+                let mut of_family = vec![family.clone()];
+                if kinds[&family] == "histogram" {
+                    let parts = ["_bucket", "_sum", "_count"];
+                    of_family = parts.map(|part| format!("{family}{part}")).into();
+                }
+                let name_alone = name.split('{').next().unwrap().to_owned();
+                assert!(of_family.contains(&name_alone), "{line}");
                 let first = series
                     .insert(sorted(name), value.parse().unwrap())
                     .is_none();
@@ -217,6 +223,100 @@ fn requests_over_shm_are_counted_separately() {
         series.starts_with("herdwick_drops_total{fabric=\"shm\"") && **value > 0.0
     });
     assert_eq!(dropped.collect::<Vec<_>>(), []);
+}
+
+/// Whichever worker executes a request, and however its value arrives, its time is recorded once, in the buckets
+/// and in `stats latency` alike.
+#[test]
+fn time_of_every_request_is_recorded_once() {
+    let server = with(Config {
+        workers: Some(3),
+        metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        latency: true,
+        ..Config::local()
+    });
+    let large = vec![b'v'; 200_000];
+    let keys: Vec<String> = (0..300).map(|n| format!("key{n}")).collect();
+    let get_all = format!("get {}\r\n", keys.join(" "));
+    let mut expected = [
+        ("get", 0),
+        ("touch", 0),
+        ("set", 0),
+        ("incr", 0),
+        ("delete", 0),
+    ];
+    let mut client = client(&server);
+    for key in &keys[..20] {
+        server.say(&[
+            b"set big",
+            key.as_bytes(),
+            b" 0 0 200000\r\n",
+            &large,
+            b"\r\n",
+        ]);
+        server.say(&[b"get big", key.as_bytes(), b"\r\n", get_all.as_bytes()]);
+        server.say(&[
+            b"touch big",
+            key.as_bytes(),
+            b" 9\r\ngat 9 none\r\nincr none 1\r\n",
+        ]);
+        server.say(&[
+            b"delete big",
+            key.as_bytes(),
+            b"\r\ndelete none\r\nmg none v\r\n",
+        ]);
+        client.set(key.as_str(), &b"1"[..]).unwrap();
+        for (sum, each) in expected.iter_mut().zip([302, 2, 1, 1, 2]) {
+            sum.1 += each;
+        }
+    }
+    let said = String::from_utf8(server.say(&[b"stats latency\r\n"])).unwrap();
+    let value = |name: &str| -> f64 {
+        let prefix = format!("STAT latency:{name} ");
+        let line = said.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.unwrap_or_else(|| panic!("{name} in {said}"))
+            .parse()
+            .unwrap()
+    };
+    let page = scrape(&server);
+    let series = |fabric: &str, command: &str, part: &str, le: &str| {
+        let labels = format!("fabric=\"{fabric}\",command=\"{command}\"{le}");
+        page.value(&format!(
+            "herdwick_request_duration_seconds_{part}{{{labels}}}"
+        ))
+    };
+    let of_shm = [("shm", "set", 20)];
+    let of_tcp = expected.map(|(command, count)| ("tcp", command, count));
+    for (fabric, command, count) in of_tcp.into_iter().chain(of_shm) {
+        let stat = |what: &str| value(&format!("{fabric}:{command}:{what}"));
+        assert_eq!(stat("count"), f64::from(count), "{fabric} {command}");
+        assert_eq!(series(fabric, command, "count", ""), f64::from(count));
+        assert_eq!(
+            series(fabric, command, "bucket", ",le=\"+Inf\""),
+            f64::from(count)
+        );
+        let times = ["p50", "p99", "p999", "max"].map(stat);
+        assert!(
+            times[0] > 0.0 && times.is_sorted(),
+            "{fabric} {command}: {times:?}"
+        );
+        assert!(
+            (0.0..=times[3]).contains(&stat("mean")),
+            "{fabric} {command}"
+        );
+        let sum = stat("mean") * f64::from(count) / 1e6;
+        let on_page = series(fabric, command, "sum", "");
+        assert!(
+            (sum - on_page).abs() <= on_page / 100.0,
+            "{sum} and {on_page} s"
+        );
+    }
+    server.say(&[b"stats reset\r\n"]);
+    assert_eq!(server.say(&[b"stats latency\r\n"]), b"END\r\n");
+    assert_eq!(
+        ours(1).say(&[b"stats latency\r\n"]),
+        b"STAT latency_status disabled\r\nEND\r\n"
+    );
 }
 
 #[test]

@@ -60,6 +60,7 @@ impl Reporter {
             },
             metrics: Some(loopback),
             metrics_hot_keys: true,
+            latency: true,
             ..Config::local()
         });
         // `stats items` is empty without items, and hot keys are shown once they are read.
@@ -176,6 +177,20 @@ fn every_statistic_of_a_worker_is_described() {
         name.starts_with("worker:1:") && name.split(':').count() == 3
     });
     assert_eq!(own.map(|(name, _)| name).collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn every_statistic_of_latency_is_described() {
+    let described = statistics();
+    let of_latency = described
+        .iter()
+        .filter(|one| one.command == "stats latency");
+    let names: Vec<String> = of_latency
+        .map(|one| one.name.replace("FABRIC", "tcp").replace("COMMAND", "get"))
+        .collect();
+    let reported = Reporter::new().stats("stats latency").into_iter();
+    let of_gets = reported.filter(|(name, _)| name.starts_with("latency:tcp:get:"));
+    assert_eq!(of_gets.map(|(name, _)| name).collect::<Vec<_>>(), names);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The composed names of `stats workers` and `stats hotkeys`: the server writes them, and programs read
+//! The composed names of `stats workers`, `stats hotkeys` and `stats latency`: the server writes them, and programs read
 //! them, by the same functions.
 
 use herdwick_herd::ServerCounters;
@@ -18,6 +18,47 @@ pub const BATCHES: &str = herd_counter!(batches);
 
 const WORKER: &str = "worker:";
 const HOT_KEY: &str = "hotkey:";
+const LATENCY: &str = "latency:";
+
+/// A statistic of how long the requests of a command took over a transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LatencyStatistic {
+    /// Requests whose time was measured.
+    Count,
+    /// The mean.
+    Mean,
+    /// What half of the requests did not exceed.
+    P50,
+    /// What 99 % of the requests did not exceed.
+    P99,
+    /// What 99.9 % of the requests did not exceed.
+    P999,
+    /// The longest time.
+    Max,
+}
+
+impl LatencyStatistic {
+    /// All, in the order of `stats latency`.
+    pub const ALL: [Self; 6] = [
+        Self::Count,
+        Self::Mean,
+        Self::P50,
+        Self::P99,
+        Self::P999,
+        Self::Max,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Mean => "mean",
+            Self::P50 => "p50",
+            Self::P99 => "p99",
+            Self::P999 => "p999",
+            Self::Max => "max",
+        }
+    }
+}
 
 /// A statistic of a hot key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +114,22 @@ pub fn of_hot_key(rank: usize, statistic: HotKeyStatistic) -> String {
     format!("{HOT_KEY}{rank}:{name}")
 }
 
+/// Returns the name of a statistic of `command` over `transport` in `stats latency`.
+#[must_use]
+pub fn of_latency(transport: &str, command: &str, statistic: LatencyStatistic) -> String {
+    format!("{LATENCY}{transport}:{command}:{}", statistic.name())
+}
+
+/// Returns the transport, the command and the statistic of a name in `stats latency`.
+#[must_use]
+pub fn latency_of(name: &str) -> Option<(&str, &str, LatencyStatistic)> {
+    let (transport, rest) = name.strip_prefix(LATENCY)?.split_once(':')?;
+    let (command, what) = rest.split_once(':')?;
+    let mut all = LatencyStatistic::ALL.into_iter();
+    let statistic = all.find(|statistic| statistic.name() == what)?;
+    Some((transport, command, statistic))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +145,12 @@ mod tests {
             assert_eq!(worker_of(other), None, "{other}");
         }
         assert_eq!(of_hot_key(3, HotKeyStatistic::Rate), "hotkey:3:rate");
+        let name = of_latency("shm", "get", LatencyStatistic::P999);
+        assert_eq!(name, "latency:shm:get:p999");
+        let expected = ("shm", "get", LatencyStatistic::P999);
+        assert_eq!(latency_of(&name), Some(expected));
+        for other in ["latency:", "latency:shm:get", "latency:shm:get:p1", "items"] {
+            assert_eq!(latency_of(other), None, "{other}");
+        }
     }
 }

@@ -4,7 +4,10 @@ use std::fmt;
 
 use super::{
     GENERAL, ITEMS, ITEMS_PREFIX, SLAB, SLAB_PREFIX, SLABS, Series, Statistic, StatisticKind, Unit,
-    by_reason, by_worker, workers::WORKER,
+    by_reason, by_worker,
+    composed_names::{LatencyStatistic, of_latency},
+    families::REQUEST_DURATION,
+    workers::WORKER,
 };
 use crate::{
     clover::CloverCounters,
@@ -29,8 +32,8 @@ pub struct StatisticDescription {
     pub help: &'static str,
 }
 
-/// Describes every statistic, in the order of `stats`, `stats items`, `stats slabs` and `stats
-/// workers`, but for those of memcached's machinery that does not exist here and that metrics do not
+/// Describes every statistic, in the order of `stats`, `stats items`, `stats slabs`, `stats workers`
+/// and `stats latency`, but for those of memcached's machinery that does not exist here and that metrics do not
 /// have either: those are always 0.
 #[must_use]
 pub fn statistics() -> Vec<StatisticDescription> {
@@ -42,6 +45,7 @@ pub fn statistics() -> Vec<StatisticDescription> {
     all.extend(table("stats slabs", SLAB_PREFIX, SLAB));
     all.extend(table("stats slabs", "", SLABS));
     all.extend(table("stats workers", "worker:N:", WORKER));
+    all.extend(of_latencies());
     all
 }
 
@@ -84,6 +88,48 @@ fn of_transports() -> impl Iterator<Item = StatisticDescription> {
     })
 }
 
+/// Describes the statistics of `stats latency`. On the metrics page a histogram has their place.
+fn of_latencies() -> impl Iterator<Item = StatisticDescription> {
+    LatencyStatistic::ALL.into_iter().map(|statistic| {
+        let (kind, unit, help) = match statistic {
+            LatencyStatistic::Count => (
+                StatisticKind::Counter,
+                Unit::One,
+                "Requests whose time was measured.",
+            ),
+            LatencyStatistic::Mean => (StatisticKind::Gauge, Unit::Microseconds, "The mean."),
+            LatencyStatistic::P50 => (
+                StatisticKind::Gauge,
+                Unit::Microseconds,
+                "What half of the requests did not exceed.",
+            ),
+            LatencyStatistic::P99 => (
+                StatisticKind::Gauge,
+                Unit::Microseconds,
+                "What 99 % of the requests did not exceed.",
+            ),
+            LatencyStatistic::P999 => (
+                StatisticKind::Gauge,
+                Unit::Microseconds,
+                "What 99.9 % of the requests did not exceed.",
+            ),
+            LatencyStatistic::Max => (
+                StatisticKind::Gauge,
+                Unit::Microseconds,
+                "The longest time.",
+            ),
+        };
+        StatisticDescription {
+            command: "stats latency",
+            name: of_latency("FABRIC", "COMMAND", statistic),
+            kind,
+            unit,
+            series: Some(REQUEST_DURATION.name.to_owned()),
+            help,
+        }
+    })
+}
+
 impl fmt::Display for Series {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.family.name)?;
@@ -104,6 +150,7 @@ impl fmt::Display for StatisticKind {
         f.write_str(match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
             Self::Text => "text",
         })
     }

@@ -64,6 +64,11 @@ pub(crate) static LEASE_FAILURES: Family = family(
     StatisticKind::Counter,
     "Claims refused and leases ended by force, by reason.",
 );
+pub(crate) static REQUEST_DURATION: Family = family(
+    "herdwick_request_duration_seconds",
+    StatisticKind::Histogram,
+    "How long requests took in the server, by command and the way they came in.",
+);
 pub(crate) static HOT_KEYS: Family = family(
     "herdwick_hot_key_requests_per_second",
     StatisticKind::Gauge,

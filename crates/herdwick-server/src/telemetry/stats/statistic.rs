@@ -15,6 +15,8 @@ pub enum StatisticKind {
     Counter,
     /// It grows and shrinks.
     Gauge,
+    /// It counts by size, for quantiles.
+    Histogram,
     /// It is not a number.
     Text,
 }

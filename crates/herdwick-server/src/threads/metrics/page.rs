@@ -4,12 +4,13 @@
 use herdwick_request::Clock;
 use prometheus::{
     TextEncoder,
-    proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType},
+    proto::{self, Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType},
 };
 
 use crate::{
     context::{Context, VERSION},
     telemetry::{
+        latency::Histogram,
         snapshot::{Snapshot, StatsView},
         stats::{self, Family, StatisticKind, families},
         uri::Uri,
@@ -31,6 +32,7 @@ pub(super) fn page(context: &Context, clock: Clock, parts: &[Snapshot]) -> Strin
     });
     workers(&view, parts, &mut page);
     drops_and_events(&sum, &mut page);
+    latencies(&sum, &mut page);
     if context.settings.metrics_hot_keys {
         hot_keys(context, &sum, &mut page);
     }
@@ -66,6 +68,33 @@ fn drops_and_events(sum: &Snapshot, page: &mut Page) {
     }
 }
 
+/// Adds how long requests took, by fabric and command, in buckets that end at powers of two.
+fn latencies(sum: &Snapshot, page: &mut Page) {
+    for part in &sum.latencies {
+        for (command, histogram) in part.histograms.requested() {
+            let command = ("command", command.name().to_owned());
+            let labels = vec![command, ("fabric", part.transport.to_owned())];
+            let mut metric = labeled(labels);
+            metric.set_histogram(of_prometheus(histogram));
+            page.push(&families::REQUEST_DURATION, metric);
+        }
+    }
+}
+
+fn of_prometheus(histogram: &Histogram) -> proto::Histogram {
+    let buckets = histogram.octaves().map(|(end, count)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(end.as_secs_f64());
+        bucket.set_cumulative_count(count);
+        bucket
+    });
+    let mut made = proto::Histogram::default();
+    made.set_bucket(buckets.collect());
+    made.set_sample_count(histogram.count());
+    made.set_sample_sum(histogram.sum().as_secs_f64());
+    made
+}
+
 /// Largest number of hot keys on the page, because each is a series of its own.
 const HOT_KEYS_MAX: usize = 10;
 
@@ -84,7 +113,10 @@ struct Page(Vec<MetricFamily>);
 impl Page {
     /// Adds a series to its family, and the family if it is new.
     fn add(&mut self, family: &Family, labels: Vec<(&'static str, String)>, value: f64) {
-        let metric = metric(family.kind, labels, value);
+        self.push(family, metric(family.kind, labels, value));
+    }
+
+    fn push(&mut self, family: &Family, metric: Metric) {
         match self.0.iter_mut().find(|known| known.name() == family.name) {
             Some(known) => known.mut_metric().push(metric),
             None => self.0.push(with(family, metric)),
@@ -109,26 +141,32 @@ fn with(family: &Family, metric: Metric) -> MetricFamily {
     made.set_field_type(match family.kind {
         StatisticKind::Counter => MetricType::COUNTER,
         StatisticKind::Gauge | StatisticKind::Text => MetricType::GAUGE,
+        StatisticKind::Histogram => MetricType::HISTOGRAM,
     });
     made.set_metric(vec![metric]);
     made
 }
 
-fn metric(kind: StatisticKind, labels: Vec<(&'static str, String)>, value: f64) -> Metric {
+fn labeled(labels: Vec<(&'static str, String)>) -> Metric {
     let pair = |(name, value): (&str, String)| {
         let mut pair = LabelPair::default();
         pair.set_name(name.to_owned());
         pair.set_value(value);
         pair
     };
-    let mut metric = Metric::from_label(labels.into_iter().map(pair).collect());
+    Metric::from_label(labels.into_iter().map(pair).collect())
+}
+
+fn metric(kind: StatisticKind, labels: Vec<(&'static str, String)>, value: f64) -> Metric {
+    let mut metric = labeled(labels);
     match kind {
         StatisticKind::Counter => {
             let mut counter = Counter::default();
             counter.set_value(value);
             metric.set_counter(counter);
         }
-        StatisticKind::Gauge | StatisticKind::Text => {
+        // A histogram has no single value: `of_prometheus` makes it.
+        StatisticKind::Gauge | StatisticKind::Text | StatisticKind::Histogram => {
             let mut gauge = Gauge::default();
             gauge.set_value(value);
             metric.set_gauge(gauge);
