@@ -21,6 +21,43 @@ macro_rules! ask {
     };
 }
 
+/// Makes a call that names a key.
+///
+/// # Safety
+/// As [`on`] and [`bytes`].
+unsafe fn with_key(
+    client: *mut ClientHandle,
+    (key, length): (*const c_void, usize),
+    call: impl FnOnce(&mut Held, &[u8]) -> Result<Status, Failure>,
+) -> Status {
+    let call = |held: &mut Held| {
+        // SAFETY: the caller's promise.
+        let key = unsafe { bytes(key, length) }?;
+        call(held, key)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { on(client, call) }
+}
+
+/// Makes a call that names a key and has a value.
+///
+/// # Safety
+/// As [`on`] and [`bytes`].
+unsafe fn with_value(
+    client: *mut ClientHandle,
+    key: (*const c_void, usize),
+    (value, length): (*const c_void, usize),
+    call: impl FnOnce(&mut Held, &[u8], &[u8]) -> Result<Status, Failure>,
+) -> Status {
+    let call = |held: &mut Held, key: &[u8]| {
+        // SAFETY: the caller's promise.
+        let value = unsafe { bytes(value, length) }?;
+        call(held, key, value)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { with_key(client, key, call) }
+}
+
 /// Reads an item.
 ///
 /// # Safety
@@ -32,9 +69,7 @@ pub(crate) unsafe extern "C" fn herdwick_get(
     key_length: usize,
     item: *mut CItem,
 ) -> Status {
-    let call = |held: &mut Held| {
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) }?;
+    let call = |held: &mut Held, key: &[u8]| {
         held.item = ask!(held, servers => servers.gets(key))?;
         let found = CItem::from(&held.item);
         // SAFETY: the caller's promise.
@@ -42,7 +77,7 @@ pub(crate) unsafe extern "C" fn herdwick_get(
         Ok(found.status())
     };
     // SAFETY: the caller's promise.
-    unsafe { on(client, call) }
+    unsafe { with_key(client, (key, key_length), call) }
 }
 
 /// Reads the items of many keys at once.
@@ -126,14 +161,12 @@ macro_rules! store {
             flags: u32,
             ttl: u32,
         ) -> Status {
-            let call = |held: &mut Held| {
-                // SAFETY: the caller's promise.
-                let ($key, value) = unsafe { (bytes(key, key_length)?, bytes(value, value_length)?) };
+            let call = |held: &mut Held, $key: &[u8], value: &[u8]| {
                 let $put = new_put(value, flags, ttl);
                 Ok(ask!(held, $servers => $call)?)
             };
             // SAFETY: the caller's promise.
-            unsafe { on(client, call) }
+            unsafe { with_value(client, (key, key_length), (value, value_length), call) }
         }
     };
 }
@@ -168,9 +201,7 @@ pub(crate) unsafe extern "C" fn herdwick_cas(
     ttl: u32,
     version: u64,
 ) -> Status {
-    let call = |held: &mut Held| {
-        // SAFETY: the caller's promise.
-        let (key, value) = unsafe { (bytes(key, key_length)?, bytes(value, value_length)?) };
+    let call = |held: &mut Held, key: &[u8], value: &[u8]| {
         let put = new_put(value, flags, ttl);
         let outcome = ask!(held, servers => servers.cas(key, put, version))?;
         Ok(match outcome {
@@ -180,7 +211,7 @@ pub(crate) unsafe extern "C" fn herdwick_cas(
         })
     };
     // SAFETY: the caller's promise.
-    unsafe { on(client, call) }
+    unsafe { with_value(client, (key, key_length), (value, value_length), call) }
 }
 
 /// Declares a function that adds bytes to an item's value.
@@ -198,13 +229,11 @@ macro_rules! extend {
             value: *const c_void,
             value_length: usize,
         ) -> Status {
-            let call = |held: &mut Held| {
-                // SAFETY: the caller's promise.
-                let ($key, $value) = unsafe { (bytes(key, key_length)?, bytes(value, value_length)?) };
+            let call = |held: &mut Held, $key: &[u8], $value: &[u8]| {
                 Ok(stored(ask!(held, $servers => $call)?))
             };
             // SAFETY: the caller's promise.
-            unsafe { on(client, call) }
+            unsafe { with_value(client, (key, key_length), (value, value_length), call) }
         }
     };
 }
@@ -224,13 +253,9 @@ pub(crate) unsafe extern "C" fn herdwick_delete(
     key: *const c_void,
     key_length: usize,
 ) -> Status {
-    let call = |held: &mut Held| {
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) }?;
-        Ok(found(ask!(held, servers => servers.delete(key))?))
-    };
+    let call = |held: &mut Held, key: &[u8]| Ok(found(ask!(held, servers => servers.delete(key))?));
     // SAFETY: the caller's promise.
-    unsafe { on(client, call) }
+    unsafe { with_key(client, (key, key_length), call) }
 }
 
 /// Sets an item's time to live.
@@ -244,15 +269,13 @@ pub(crate) unsafe extern "C" fn herdwick_touch(
     key_length: usize,
     ttl: u32,
 ) -> Status {
-    let call = |held: &mut Held| {
-        // SAFETY: the caller's promise.
-        let key = unsafe { bytes(key, key_length) }?;
+    let call = |held: &mut Held, key: &[u8]| {
         Ok(found(
             ask!(held, servers => servers.touch(key, new_ttl(ttl)))?,
         ))
     };
     // SAFETY: the caller's promise.
-    unsafe { on(client, call) }
+    unsafe { with_key(client, (key, key_length), call) }
 }
 
 /// Declares a function that changes a number.
@@ -270,9 +293,7 @@ macro_rules! count {
             $delta: u64,
             number: *mut u64,
         ) -> Status {
-            let call = |held: &mut Held| {
-                // SAFETY: the caller's promise.
-                let $key = unsafe { bytes(key, key_length) }?;
+            let call = |held: &mut Held, $key: &[u8]| {
                 let Some(new) = ask!(held, $servers => $call)? else {
                     return Ok(Status::NotFound);
                 };
@@ -281,7 +302,7 @@ macro_rules! count {
                 Ok(Status::Ok)
             };
             // SAFETY: the caller's promise.
-            unsafe { on(client, call) }
+            unsafe { with_key(client, (key, key_length), call) }
         }
     };
 }
