@@ -437,18 +437,14 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
+    use herdwick_check::Rng;
     use herdwick_layout::{bucket::GROWTH_BITS, item::ALIGN};
 
     use super::*;
 
-    /// The outputs of SplitMix64.
     fn hashes() -> impl Iterator<Item = KeyHash> {
-        (1u64..).map(|n| {
-            let z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            KeyHash(z ^ (z >> 31))
-        })
+        let mut rng = Rng::new(0);
+        std::iter::repeat_with(move || KeyHash(rng.bits()))
     }
 
     fn offset(n: usize) -> Offset {

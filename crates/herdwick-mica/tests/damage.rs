@@ -6,6 +6,7 @@ mod common;
 use std::{collections::HashMap, fs::File, os::unix::fs::FileExt};
 
 use common::{Answer, HASH_KEY, nameless_file};
+use herdwick_check::Rng;
 use herdwick_mica::{Recovered, Store, StoreConfig};
 use herdwick_request::{Clock, Delete, Execute, Get, Op, Put, Reply, Request, Second};
 
@@ -134,14 +135,6 @@ impl Image {
     }
 }
 
-/// Returns the next output of SplitMix64.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 /// Returns `HERDWICK_FLIPS`, or a count that takes a second.
 #[expect(clippy::disallowed_methods, reason = "how long a test is to take")]
 fn flips() -> u64 {
@@ -157,9 +150,9 @@ fn flipped_bit_returns_no_wrong_value() {
     let file = nameless_file(image.bytes.len() as u64);
     let whole = image.judge(&file, &image.bytes, "whole").unwrap();
     assert_eq!((whole.0, whole.1.damaged), (image.live.len(), 0));
-    let (mut seed, mut cold, mut lost) = (7, 0, 0);
+    let (mut random, mut cold, mut lost) = (Rng::new(7), 0, 0);
     for _ in 0..flips() {
-        let bit = random(&mut seed) as usize % (image.bytes.len() * 8);
+        let bit = random.bits() as usize % (image.bytes.len() * 8);
         let mut bytes = image.bytes.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         match image.judge(&file, &bytes, &format!("bit {bit}")) {
@@ -181,15 +174,15 @@ fn flipped_bit_returns_no_wrong_value() {
 fn damaged_range_returns_no_wrong_value() {
     let image = Image::new();
     let file = nameless_file(image.bytes.len() as u64);
-    let mut seed = 9;
+    let mut random = Rng::new(9);
     for round in 0..flips() / 5 {
         let mut bytes = image.bytes.clone();
-        let len = 1 + random(&mut seed) as usize % 20_000;
-        let at = random(&mut seed) as usize % (bytes.len() - len);
+        let len = 1 + random.bits() as usize % 20_000;
+        let at = random.bits() as usize % (bytes.len() - len);
         if round % 2 == 0 {
             bytes[at..at + len].fill(0);
         } else {
-            bytes[at..at + len].fill_with(|| random(&mut seed) as u8);
+            bytes[at..at + len].fill_with(|| random.bits() as u8);
         }
         image.judge(&file, &bytes, &format!("{len} bytes at {at}, {round}"));
     }

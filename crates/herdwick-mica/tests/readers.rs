@@ -192,7 +192,7 @@ struct World {
     store: Store,
     second: u32,
     ops: u64,
-    seed: u64,
+    rng: Rng,
     /// Of each key the operation that stored its value, and its deadline.
     keys: Vec<Option<(u64, u32)>>,
     flush_at: u32,
@@ -203,10 +203,7 @@ struct World {
 
 impl World {
     fn random(&mut self, below: u64) -> u64 {
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        (self.seed >> 11) % below
+        self.rng.below(below)
     }
 
     fn current(&self) -> Option<u64> {
@@ -294,7 +291,7 @@ fn restless(seed: u64, lookups: u64, big: bool) -> (u64, Vec<Unsure>) {
         store,
         second: 2,
         ops: 0,
-        seed,
+        rng: Rng::new(seed),
         keys: vec![None; KEYS as usize],
         flush_at: 0,
         watched: 0,
