@@ -733,6 +733,18 @@ fn a_client_killed_at_any_step_leaves_nothing() {
     );
 }
 
+/// A connected queue pair that gets no messages.
+fn rc(pd: herdwick_fabric::PdId, cq: herdwick_fabric::CqId) -> QpSpec {
+    QpSpec {
+        pd,
+        transport: Transport::Rc,
+        send_cq: cq,
+        recv_cq: cq,
+        send_depth: 32,
+        recv_depth: 0,
+    }
+}
+
 /// A client that posts what it likes: it reaches its own ring and nothing else, and what it writes
 /// there is refused and counted.
 struct Hostile {
@@ -749,15 +761,7 @@ impl Hostile {
         let (resources, grant) = world.server.grant(&world.device).unwrap();
         let pd = here.create_pd(&mut port).unwrap();
         let cq = here.create_cq(&mut port, &CqSpec { depth: 64 }).unwrap();
-        let spec = QpSpec {
-            pd,
-            transport: Transport::Rc,
-            send_cq: cq,
-            recv_cq: cq,
-            send_depth: 32,
-            recv_depth: 0,
-        };
-        let [qp, reads] = [(); 2].map(|()| here.create_qp(&mut port, &spec).unwrap());
+        let [qp, reads] = [(); 2].map(|()| here.create_qp(&mut port, &rc(pd, cq)).unwrap());
         let access = herdwick_fabric::Access::ALL;
         let scope = herdwick_fabric::Scope::Pd;
         let spec = herdwick_fabric::RegionSpec {
@@ -956,15 +960,7 @@ impl FalseServer {
             herdwick_mem::Words::store(&table_at.1, word, 1);
         }
         let cq = there.create_cq(&mut port, &CqSpec { depth: 64 }).unwrap();
-        let spec = QpSpec {
-            pd,
-            transport: Transport::Rc,
-            send_cq: cq,
-            recv_cq: cq,
-            send_depth: 32,
-            recv_depth: 0,
-        };
-        let [qp, reads] = [(); 2].map(|()| there.create_qp(&mut port, &spec).unwrap());
+        let [qp, reads] = [(); 2].map(|()| there.create_qp(&mut port, &rc(pd, cq)).unwrap());
         let grant = herdwick_farm::Grant {
             table,
             hash_key: HashKey([5, 6]),
