@@ -34,6 +34,7 @@ mod replies;
 mod report;
 mod server;
 mod store;
+mod study;
 mod system;
 mod target;
 mod tcp;

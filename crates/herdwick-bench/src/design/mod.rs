@@ -14,15 +14,15 @@ use herdwick_providers::{AnyPort, End, VisitAll};
 
 use crate::{
     BenchError, Config, Fabric, Progress,
-    compare::{manifest, rtt},
     helper::Helper,
-    host::{Placement, ProcessCpu, Stopwatch},
+    host::{ProcessCpu, Stopwatch},
     lines::EndpointError,
     measure::Bout,
     messages::{EchoClient, EchoServer, Work, connect},
-    report::{BeforeAfter, Manifest, Outcome, Report, Run, SCHEMA, Subject},
+    report::{Outcome, Report, Run, Subject},
+    study::{Points, Study, subject},
     target::DriveError,
-    workload::{KeySpace, Trace},
+    workload::Trace,
 };
 
 use self::plan::DesignPoint;
@@ -44,110 +44,62 @@ pub fn design(
     }
     .placement();
     let fabrics = config.echo_fabrics();
-    let (mut can, mut cannot) = (Vec::new(), Vec::new());
+    let mut points = Points::new();
     for fabric in &fabrics {
         let device = fabric.open(End::Client).map_err(EndpointError::System)?;
         for point in plan.points()? {
-            match point.exchange().obstacle(device.capabilities()) {
-                None => can.push((*fabric, point)),
-                Some(why) => cannot.push(format!("{} over {fabric}: {why}", point.name())),
-            }
+            let obstacle = point.exchange().obstacle(device.capabilities());
+            points.add(*fabric, (point, point.name()), obstacle);
         }
     }
-    let left_out = (!cannot.is_empty()).then(|| cannot.join("; "));
-    if can.is_empty() {
-        return Err(DesignError::Nothing(left_out.unwrap_or_default()).into());
+    if points.is_empty() {
+        return Err(DesignError::Nothing(points.left_out().unwrap_or_default()).into());
     }
-    let study = DesignStudy {
+    let study = Study {
         config,
         space,
         placement: &placement,
     };
-    let before = rtt(&placement);
-    let results = study.outcomes(&can, watch)?;
-    let lines = BeforeAfter::lines(before, rtt(&placement));
-    let mut manifest = Manifest {
-        left_out,
-        ..manifest(config, &placement, &fabrics, lines)
+    let run = |fabric, point, name| Ok((run(&study, (fabric, point), name, watch)?, ()));
+    study.report(&points, &fabrics, run, outcome)
+}
+
+fn outcome(fabric: Fabric, point: &DesignPoint, runs: Vec<(Run, ())>) -> Outcome {
+    let runs: Vec<_> = runs.into_iter().map(|(run, ())| run).collect();
+    let subject = Subject {
+        system: "echo".to_owned(),
+        workers: Some(1),
+        clients: point.clients,
+        window: Some(point.window),
+        value_bytes: point.payload,
+        verb: Some(point.described()),
+        ..subject(fabric)
     };
-    manifest.knobs.workload = "verb".to_owned();
-    Ok(Report {
-        schema: SCHEMA,
-        manifest,
-        results,
-    })
+    Outcome::of(subject, &runs)
 }
 
-struct DesignStudy<'a> {
-    config: &'a Config,
-    space: KeySpace,
-    placement: &'a Placement,
-}
-
-impl DesignStudy<'_> {
-    /// Runs all points in turn, again for each run, so that drift of the machine affects all alike.
-    fn outcomes(
-        &self,
-        points: &[(Fabric, DesignPoint)],
-        watch: &mut dyn FnMut(&Progress),
-    ) -> Result<Vec<Outcome>, BenchError> {
-        let mut runs = vec![Vec::new(); points.len()];
-        for turn in 1..=self.config.runs {
-            for ((fabric, point), runs) in points.iter().zip(&mut runs) {
-                let name = format!(
-                    "{} over {fabric}, {turn}/{}",
-                    point.name(),
-                    self.config.runs
-                );
-                let before = rtt(self.placement);
-                let mut run = self.run(*fabric, *point, name, watch)?;
-                run.line_rtt_ns = BeforeAfter::lines(before, rtt(self.placement));
-                runs.push(run);
-            }
-        }
-        let outcomes = points.iter().zip(&runs);
-        let outcome = |((fabric, point), runs): (&(Fabric, DesignPoint), &Vec<Run>)| {
-            let subject = Subject {
-                system: "echo".to_owned(),
-                fabric: fabric.name().to_owned(),
-                word: fabric.word().name().to_owned(),
-                workload: "verb".to_owned(),
-                workers: Some(1),
-                clients: point.clients,
-                window: Some(point.window),
-                value_bytes: point.payload,
-                verb: Some(point.described()),
-                ..Subject::default()
-            };
-            Outcome::of(subject, runs)
-        };
-        Ok(outcomes.map(outcome).collect())
-    }
-
-    fn run(
-        &self,
-        fabric: Fabric,
-        point: DesignPoint,
-        name: String,
-        watch: &mut dyn FnMut(&Progress),
-    ) -> Result<Run, BenchError> {
-        let open = |end| fabric.open(end).map_err(EndpointError::System);
-        let server = open(End::Worker)?;
-        let clients = (0..point.clients).map(|_| open(End::Client));
-        let clients = clients.collect::<Result<_, _>>()?;
-        let run = RunDesign {
-            study: self,
-            point,
-            name,
-            watch,
-        };
-        server.visit_all(clients, run)
-    }
+fn run(
+    study: &Study<'_>,
+    (fabric, point): (Fabric, DesignPoint),
+    name: String,
+    watch: &mut dyn FnMut(&Progress),
+) -> Result<Run, BenchError> {
+    let open = |end| fabric.open(end).map_err(EndpointError::System);
+    let server = open(End::Worker)?;
+    let clients = (0..point.clients).map(|_| open(End::Client));
+    let clients = clients.collect::<Result<_, _>>()?;
+    let run = RunDesign {
+        study,
+        point,
+        name,
+        watch,
+    };
+    server.visit_all(clients, run)
 }
 
 /// A run of one point.
 struct RunDesign<'a, 'b> {
-    study: &'a DesignStudy<'b>,
+    study: &'a Study<'b>,
     point: DesignPoint,
     name: String,
     watch: &'a mut dyn FnMut(&Progress),
@@ -160,7 +112,7 @@ impl VisitAll for RunDesign<'_, '_> {
     where
         D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
     {
-        let DesignStudy {
+        let Study {
             config,
             space,
             placement,

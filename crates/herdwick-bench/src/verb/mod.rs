@@ -26,14 +26,14 @@ use herdwick_providers::{AnyDevice, AnyPort, End, VisitAll};
 
 use crate::{
     BenchError, Config, Fabric, Progress,
-    compare::{manifest, rtt},
     helper::Helper,
     host::{Placement, ProcessCpu, Stopwatch, allowed_cpus},
     lines::EndpointError,
     measure::Bout,
-    report::{BeforeAfter, CpuPerOp, Manifest, Outcome, Report, Run, SCHEMA, Subject},
+    report::{CpuPerOp, Outcome, Report, Run, Subject},
+    study::{Points, Study, subject},
     target::DriveError,
-    workload::{KeySpace, Trace},
+    workload::Trace,
 };
 
 use self::{
@@ -59,138 +59,87 @@ pub fn verb(
     let cpus = allowed_cpus();
     let placement = Placement::new(&cpus, config.workers().min((cpus.len() / 2).max(1)));
     let fabrics = config.echo_fabrics();
-    let (points, left_out) = points(config, plan, &fabrics)?;
+    let points = points(config, plan, &fabrics)?;
+    if points.is_empty() {
+        return Err(VerbError::Nothing(points.left_out().unwrap_or_default()).into());
+    }
     let study = Study {
         config,
         space,
         placement: &placement,
     };
-    let before = rtt(&placement);
-    let results = study.outcomes(&points, watch)?;
-    let lines = BeforeAfter::lines(before, rtt(&placement));
-    let mut manifest = Manifest {
-        left_out,
-        ..manifest(config, &placement, &fabrics, lines)
-    };
-    manifest.knobs.workload = "verb".to_owned();
-    Ok(Report {
-        schema: SCHEMA,
-        manifest,
-        results,
-    })
+    let run = |fabric, point, name| run(&study, (fabric, point), name, watch);
+    study.report(&points, &fabrics, run, outcome)
 }
 
-/// A point on a fabric.
-type Place = (Fabric, Point);
-
-/// Returns the points that each fabric can measure, and those that it cannot, with the reason.
+/// Returns the points of `plan` on each fabric.
 fn points(
     config: &Config,
     plan: &VerbPlan,
     fabrics: &[Fabric],
-) -> Result<(Vec<Place>, Option<String>), BenchError> {
-    let (mut can, mut cannot) = (Vec::new(), Vec::new());
+) -> Result<Points<Point>, BenchError> {
+    let mut points = Points::new();
     for fabric in fabrics {
         let device = open(*fabric, End::Client)?;
         let has = device.capabilities();
         for point in plan.points(config.workers(), has) {
-            match point.obstacle(has) {
-                None => can.push((*fabric, point)),
-                Some(why) => cannot.push(format!("{} over {fabric}: {why}", point.name())),
-            }
+            points.add(*fabric, (point, point.name()), point.obstacle(has));
         }
     }
-    cannot.dedup();
-    let left_out = (!cannot.is_empty()).then(|| cannot.join("; "));
-    match (can.is_empty(), left_out) {
-        (true, left_out) => Err(VerbError::Nothing(left_out.unwrap_or_default()).into()),
-        (false, left_out) => Ok((can, left_out)),
-    }
+    Ok(points)
 }
 
 fn open(fabric: Fabric, end: End) -> Result<AnyDevice, BenchError> {
     Ok(fabric.open(end).map_err(EndpointError::System)?)
 }
 
-struct Study<'a> {
-    config: &'a Config,
-    space: KeySpace,
-    placement: &'a Placement,
+/// Returns the outcome of a point's runs, and the share of messages that the last run with losses has lost.
+fn outcome(fabric: Fabric, point: &Point, runs: Vec<(Run, Option<f64>)>) -> Outcome {
+    let (runs, lost): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
+    let subject = Subject {
+        system: point.verb.name().to_owned(),
+        workers: Some(point.servers),
+        clients: point.clients,
+        window: Some(point.window),
+        value_bytes: point.payload,
+        verb: Some(point.described(lost.into_iter().flatten().last())),
+        ..subject(fabric)
+    };
+    let mut outcome = Outcome::of(subject, &runs);
+    // It is those who post that the cost is a share of.
+    let issuers = point.clients as f64 / point.issuers() as f64;
+    outcome.generator_share = outcome.generator_share.map(|share| share * issuers);
+    outcome
 }
 
-impl Study<'_> {
-    /// Runs all points in turn, again for each run, so that drift of the machine affects all alike.
-    fn outcomes(
-        &self,
-        points: &[Place],
-        watch: &mut dyn FnMut(&Progress),
-    ) -> Result<Vec<Outcome>, BenchError> {
-        let mut runs = vec![(Vec::new(), None); points.len()];
-        for turn in 1..=self.config.runs {
-            for ((fabric, point), (runs, lost)) in points.iter().zip(&mut runs) {
-                let name = format!(
-                    "{} over {fabric}, {turn}/{}",
-                    point.name(),
-                    self.config.runs
-                );
-                let before = rtt(self.placement);
-                let (mut run, here) = self.run(*fabric, *point, name, watch)?;
-                run.line_rtt_ns = BeforeAfter::lines(before, rtt(self.placement));
-                run.generator_ns_per_op = Some(instant::issue_ns(*point));
-                runs.push(run);
-                *lost = here.or(*lost);
-            }
-        }
-        let outcomes = points.iter().zip(&runs);
-        let outcome = |((fabric, point), (runs, lost)): (&Place, &(Vec<Run>, Option<f64>))| {
-            let mut outcome = Outcome::of(self.subject(*fabric, point, *lost), runs);
-            // It is those who post that the cost is a share of.
-            let issuers = point.clients as f64 / point.issuers() as f64;
-            outcome.generator_share = outcome.generator_share.map(|share| share * issuers);
-            outcome
-        };
-        Ok(outcomes.map(outcome).collect())
-    }
-
-    fn subject(&self, fabric: Fabric, point: &Point, lost: Option<f64>) -> Subject {
-        Subject {
-            system: point.verb.name().to_owned(),
-            fabric: fabric.name().to_owned(),
-            word: fabric.word().name().to_owned(),
-            workload: "verb".to_owned(),
-            workers: Some(point.servers),
-            clients: point.clients,
-            window: Some(point.window),
-            value_bytes: point.payload,
-            verb: Some(point.described(lost)),
-            ..Subject::default()
-        }
-    }
-
-    fn run(
-        &self,
-        fabric: Fabric,
-        point: Point,
-        name: String,
-        watch: &mut dyn FnMut(&Progress),
-    ) -> Result<(Run, Option<f64>), BenchError> {
-        let (exporters, importers) = match servers_export(&point) {
-            true => (point.servers, point.clients),
-            false => (point.clients, point.servers),
-        };
-        let first = open(fabric, End::Worker)?;
-        let rest = (1..exporters).map(|_| open(fabric, End::Worker));
-        let others = rest.chain((0..importers).map(|_| open(fabric, End::Client)));
-        let others = others.collect::<Result<Vec<_>, _>>()?;
-        let run = RunPoint {
-            study: self,
-            point,
-            exporters,
-            name,
-            watch,
-        };
-        first.visit_all(others, run)
-    }
+fn run(
+    study: &Study<'_>,
+    (fabric, point): (Fabric, Point),
+    name: String,
+    watch: &mut dyn FnMut(&Progress),
+) -> Result<(Run, Option<f64>), BenchError> {
+    let (exporters, importers) = match servers_export(&point) {
+        true => (point.servers, point.clients),
+        false => (point.clients, point.servers),
+    };
+    let first = open(fabric, End::Worker)?;
+    let rest = (1..exporters).map(|_| open(fabric, End::Worker));
+    let others = rest.chain((0..importers).map(|_| open(fabric, End::Client)));
+    let others = others.collect::<Result<Vec<_>, _>>()?;
+    let run = RunPoint {
+        study,
+        point,
+        exporters,
+        name,
+        watch,
+    };
+    let (run, lost) = first.visit_all(others, run)?;
+    let generator_ns_per_op = Some(instant::issue_ns(point));
+    let run = Run {
+        generator_ns_per_op,
+        ..run
+    };
+    Ok((run, lost))
 }
 
 /// A run of one point.
