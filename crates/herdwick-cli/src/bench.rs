@@ -30,7 +30,7 @@ use self::{
     systems::{HerdMode, Letter, System},
     verbs::VerbArgs,
 };
-use crate::{client::Access, exit::Exit, say};
+use crate::{client::Access, exit::Exit, lists, say};
 
 /// Measure the store alone, or a whole server over each transport, and report everything that a
 /// figure depends on.
@@ -39,18 +39,14 @@ use crate::{client::Access, exit::Exit, say};
 /// are checked: a miss is counted, a wrong value fails the benchmark. An option that takes a list,
 /// such as --value-size 16,32,64, makes a sweep: one table for each combination, and one JSON.
 #[derive(Args, Clone, Debug)]
+#[command(mut_args(lists::separated))]
 pub(crate) struct BenchArgs {
     /// What to measure; echo,herd measures both in turn.
-    #[arg(
-        value_enum,
-        value_delimiter = ',',
-        default_value = "herd",
-        value_name = "SYSTEM,.."
-    )]
+    #[arg(value_enum, default_value = "herd", value_name = "SYSTEM,..")]
     systems: Vec<System>,
     /// Transports to the server, interleaved run by run and compared: shm, verbs, roce, tcp
     /// (memcached's protocol) [default: those that the server offers].
-    #[arg(long, value_delimiter = ',', value_name = "FABRIC,..")]
+    #[arg(long, value_name = "FABRIC,..")]
     fabric: Vec<Fabric>,
     /// With --fabric roce: also measure plain datagrams of the same sizes through the same sockets.
     #[arg(long)]
@@ -66,61 +62,39 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_enum, default_value_t = Letter::B)]
     workload: Letter,
     /// Share of reads, 0 to 1, instead of --workload; the rest are updates.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "F,..",
-        conflicts_with = "workload"
-    )]
+    #[arg(long, value_name = "F,..", conflicts_with = "workload")]
     get_share: Vec<f64>,
     /// Distribution of the keys: zipf:THETA with 0 < THETA < 1, or uniform.
     #[arg(long, default_value = "zipf:.99")]
     dist: Dist,
     /// Number of keys; K, M and G are powers of 1,000.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "1M",
-        value_name = "N,..",
-        value_parser = parse_count
-    )]
+    #[arg(long, default_value = "1M", value_name = "N,..", value_parser = parse_count)]
     keys: Vec<u64>,
     /// Bytes of a key.
     #[arg(long, default_value = "16", value_name = "B", value_parser = parse_size)]
     key_size: usize,
     /// Bytes of a value; K and M are powers of 1,024.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "32",
-        value_name = "B,..",
-        value_parser = parse_size
-    )]
+    #[arg(long, default_value = "32", value_name = "B,..", value_parser = parse_size)]
     value_size: Vec<usize>,
     /// Measured seconds of each run, after a warm-up of a fifth of it, at most one second.
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     seconds: f64,
     /// Client threads.
-    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..")]
     clients: Vec<usize>,
     /// HERD requests in flight, of each client at each worker: a power of two, at most 256; or verbs
     /// outstanding on a queue pair, at most 1024.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_values_t = [Config::default().window],
-        value_name = "N,.."
-    )]
+    #[arg(long, default_values_t = [Config::default().window], value_name = "N,..")]
     window: Vec<usize>,
     /// HERD as it serves (batch), or with the request format and the pipeline of the paper, in this process
     /// (paper); batch,paper measures both.
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "MODE,..")]
+    #[arg(long, value_enum, value_name = "MODE,..")]
     herd: Vec<HerdMode>,
     /// With --herd paper: replies of fewer bytes are inlined; the paper has 144 and 192 [default: 144].
-    #[arg(long, value_delimiter = ',', value_name = "B,..", value_parser = parse_size)]
+    #[arg(long, value_name = "B,..", value_parser = parse_size)]
     inline_below: Vec<usize>,
     /// Data nodes of Clover, each with a replica of everything [default: 1].
-    #[arg(long, value_delimiter = ',', value_name = "N,..")]
+    #[arg(long, value_name = "N,..")]
     replicas: Vec<usize>,
     /// Request path of HERD: uc-write, rc-write or ud-send [default: the one that the server
     /// chooses].
@@ -133,7 +107,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 0, value_name = "N")]
     idle_connections: usize,
     /// Requests in flight on a TCP connection.
-    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..")]
     pipeline: Vec<usize>,
     /// Keys in one TCP get.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -146,13 +120,13 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     published: bool,
     /// Open loop: this many operations per second; latency counts from when each was due.
-    #[arg(long, value_delimiter = ',', value_name = "OPS,..", value_parser = parse_count)]
+    #[arg(long, value_name = "OPS,..", value_parser = parse_count)]
     rate: Vec<u64>,
     /// Runs of each kind; the figures are their medians.
     #[arg(long, default_value_t = Config::default().runs, value_name = "N")]
     runs: usize,
     /// Workers of its own server, or server threads of verbs [default: half of the CPUs, at most 4].
-    #[arg(long, value_delimiter = ',', value_name = "N,..")]
+    #[arg(long, value_name = "N,..")]
     workers: Vec<usize>,
     /// Memory of its own server or store, MiB [default: ample for the keys].
     #[arg(long, value_name = "MB")]
@@ -161,7 +135,7 @@ pub(crate) struct BenchArgs {
     /// SIEVE and Belady's rule: all, names of the built-in ones, or files in libCacheSim's
     /// oracleGeneral format or, if the name ends in .csv, with time, key, size and perhaps an
     /// operation and a TTL in each line.
-    #[arg(long, value_delimiter = ',', value_name = "TRACE,..")]
+    #[arg(long, value_name = "TRACE,..")]
     trace: Vec<String>,
     /// With --trace: a quarter of the requests of built-in traces, and only the second of three
     /// sizes of memory, in most of them a tenth of the data.

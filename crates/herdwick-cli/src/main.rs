@@ -9,6 +9,7 @@ mod client;
 mod doctor;
 mod exit;
 mod figure;
+mod lists;
 mod manual;
 mod say;
 mod serve;

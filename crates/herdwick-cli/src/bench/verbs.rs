@@ -12,93 +12,52 @@ use herdwick_bench::{
 #[command(next_help_heading = "Options of verbs")]
 pub(super) struct VerbArgs {
     /// send, write, read, fetch-add, cas.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "write",
-        value_name = "VERB,.."
-    )]
+    #[arg(long, default_value = "write", value_name = "VERB,..")]
     verb: Vec<Verb>,
     /// rc, uc, ud; each carries the verbs of Table 1 of the HERD paper.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "rc",
-        value_name = "TRANSPORT,..",
-        value_parser = parse_transport
-    )]
+    #[arg(long, default_value = "rc", value_name = "TRANSPORT,..", value_parser = parse_transport)]
     transport: Vec<VerbTransport>,
     /// inbound: clients post to the server; outbound: the server posts to clients.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "inbound",
-        value_name = "WAY,.."
-    )]
+    #[arg(long, default_value = "inbound", value_name = "WAY,..")]
     direction: Vec<Direction>,
     /// Each thread posts to every thread of the other side, at random.
     #[arg(long)]
     all_to_all: bool,
     /// Bytes of a payload.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "32",
-        value_name = "B,..",
-        value_parser = parse_size
-    )]
+    #[arg(long, default_value = "32", value_name = "B,..", value_parser = parse_size)]
     payload: Vec<usize>,
     /// Whether SENDs and WRITEs carry their payload inline: yes, no [default: where it fits].
-    #[arg(long, value_delimiter = ',', value_name = "YES,..", value_parser = parse_yes)]
+    #[arg(long, value_name = "YES,..", value_parser = parse_yes)]
     inline: Vec<bool>,
     /// Signal every Nth verb, and the last that fits the window.
-    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..")]
     signaled: Vec<usize>,
     /// Work requests in a post.
-    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..")]
     postlist: Vec<usize>,
     /// Queue pairs between a client thread and a server thread.
-    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..")]
     queue_pairs: Vec<usize>,
     /// Bytes of each thread's memory that one-sided verbs access at random.
     #[arg(long, default_value = "256K", value_name = "B", value_parser = parse_size)]
     region: usize,
     /// ECHO in these designs of Fig 5 of the HERD paper, in place of a verb: send-send, send-send-ud,
     /// write-write, write-send.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "DESIGN,..",
-        conflicts_with_all = ECHO_FIXES
-    )]
+    #[arg(long, value_name = "DESIGN,..", conflicts_with_all = ECHO_FIXES)]
     echo: Vec<Design>,
     /// Optimizations of --echo, each with those before it: basic, unsignaled, unreliable, inlined.
     #[arg(
         long,
-        value_delimiter = ',',
         default_value = "inlined",
         value_name = "LEVEL,..",
         requires = "echo"
     )]
     level: Vec<Level>,
     /// Random memory accesses of --echo's server for a request.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "0",
-        value_name = "N,..",
-        requires = "echo"
-    )]
+    #[arg(long, default_value = "0", value_name = "N,..", requires = "echo")]
     accesses: Vec<usize>,
     /// Whether a pipeline of requests prefetches for --accesses: yes, no.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "yes",
-        value_name = "YES,..",
-        value_parser = parse_yes,
-        requires = "accesses"
-    )]
+    #[arg(long, default_value = "yes", value_name = "YES,..", value_parser = parse_yes, requires = "accesses")]
     prefetch: Vec<bool>,
 }
 

@@ -7,6 +7,7 @@ use herdwick_herd::RequestPath;
 use herdwick_sim_bench::System;
 
 use super::faults;
+use crate::lists;
 
 /// Run HERD, FaRM-KV, Pilaf, Clover or the verbs alone on simulated RNICs, in virtual time.
 ///
@@ -14,48 +15,39 @@ use super::faults;
 /// is in the profile (docs/sim.md). The same options give the same run on every machine. Options with several
 /// values, separated by commas, make a run of each combination, and a table.
 #[derive(Args, Clone, Debug, PartialEq)]
+#[command(mut_args(lists::separated))]
 pub(crate) struct SimArgs {
     /// System to run: verbs, herd, herd-paper (without --faults alone), farm, farm-var, pilaf or clover (with
     /// --faults alone). Or a scenario: a file that ends in .toml and has these options (docs/sim.md).
-    #[arg(required = true, num_args = 1, value_delimiter = ',', value_name = "SYSTEM", value_parser = subject)]
+    #[arg(required = true, num_args = 1, value_name = "SYSTEM,..", value_parser = subject)]
     pub(super) what: Vec<SimSubject>,
     /// The RNIC and its host: a name, or a file that ends in .toml.
-    #[arg(
-        long,
-        default_value = "apt",
-        value_delimiter = ',',
-        value_name = "PROFILE"
-    )]
+    #[arg(long, default_value = "apt", value_name = "PROFILE,..")]
     pub(super) profile: Vec<String>,
     /// Server cores.
-    #[arg(long, default_value = "6", value_delimiter = ',', value_name = "N")]
+    #[arg(long, default_value = "6", value_name = "N,..")]
     pub(super) workers: Vec<usize>,
     /// Client processes.
-    #[arg(long, default_value = "51", value_delimiter = ',', value_name = "N")]
+    #[arg(long, default_value = "51", value_name = "N,..")]
     pub(super) clients: Vec<usize>,
     /// Client machines, which share the clients.
     #[arg(long, default_value_t = 17, value_name = "N")]
     pub(super) machines: usize,
     /// Requests in flight of each client; with verbs, of each thread that posts.
-    #[arg(long, default_value = "4", value_delimiter = ',', value_name = "N")]
+    #[arg(long, default_value = "4", value_name = "N,..")]
     pub(super) window: Vec<usize>,
     /// Keys, drawn uniformly.
     #[arg(long, default_value_t = 65_536, value_name = "N")]
     pub(super) keys: u32,
     /// Bytes of a value; with verbs, of a payload.
-    #[arg(long, default_value = "32", value_delimiter = ',', value_name = "B")]
+    #[arg(long, default_value = "32", value_name = "B,..")]
     pub(super) value_size: Vec<usize>,
     /// PUTs, in percent of the requests.
-    #[arg(
-        long,
-        default_value = "5",
-        value_delimiter = ',',
-        value_name = "PERCENT"
-    )]
+    #[arg(long, default_value = "5", value_name = "PERCENT,..")]
     pub(super) put: Vec<u8>,
     /// Maximum number of replies that a worker of HERD posts as one postlist; 1: as in its paper. With verbs:
     /// messages that a thread posts as one.
-    #[arg(long, default_value = "1", value_delimiter = ',', value_name = "N")]
+    #[arg(long, default_value = "1", value_name = "N,..")]
     pub(super) postlist: Vec<usize>,
     /// Request path of HERD [default: uc; with --faults, drawn from the seed].
     #[arg(long, value_enum)]
@@ -90,7 +82,7 @@ pub(crate) struct SimArgs {
     pub(super) p99: Option<f64>,
     /// Run under faults: `all`, or kinds of them, as `loss,kill,tear` (docs/sim.md). Exit code 1 if the
     /// history of a key is not linearizable, or a request fails after the last fault.
-    #[arg(long, value_delimiter = ',', value_name = "KINDS", value_parser = faults::parse)]
+    #[arg(long, value_name = "KINDS,..", value_parser = faults::parse)]
     pub(super) faults: Vec<faults::Kinds>,
     /// With faults: number of runs, each with its own seed.
     #[arg(long, default_value_t = 1, value_name = "N", requires = "faults", value_parser = value_parser!(u64).range(1..))]
@@ -99,12 +91,7 @@ pub(crate) struct SimArgs {
     #[arg(long, default_value_t = 20_000, value_name = "N", requires = "faults", value_parser = value_parser!(u64).range(1..))]
     pub(super) operations: u64,
     /// With faults: the faults of the seed's schedule to inject, by their numbers; `0`: none.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        value_name = "NUMBERS",
-        requires = "faults"
-    )]
+    #[arg(long, value_name = "NUMBERS,..", requires = "faults")]
     pub(super) only: Option<Vec<u64>>,
 }
 
