@@ -277,6 +277,7 @@ impl Store {
         };
         self.items.set_bits(to, bits);
         self.segments.note(to, deadline, bits, age);
+        self.segments.copied(at, to, header.bits, bits);
         // After the copy, so that a kill leaves two of the item rather than none.
         self.bury(at, len);
         self.copies.allowed -= len as isize;

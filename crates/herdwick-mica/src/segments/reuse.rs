@@ -43,7 +43,19 @@ impl Reuse {
         }
     }
 
-    /// Counts the first use of an item. One that was copied into this kind was stored in another.
+    /// Counts an item that was stored, or counted again, in one kind as one of another, into which it was copied:
+    /// its next first use is counted there. `read` if its first one was counted already.
+    pub(super) fn moved(&mut self, from: Kind, to: Kind, read: bool) {
+        // What a copy of an item that lasts counts for is not learnt: its kind stays the judge of it.
+        if from == to || !to.is_mortal() {
+            return;
+        }
+        let count = &mut self.0[from.index()];
+        count.stored -= u32::from(!read && count.read < count.stored);
+        self.stored(to);
+    }
+
+    /// Counts the first use of an item. One that was recovered is counted as stored nowhere.
     #[inline]
     pub(super) fn read(&mut self, kind: Kind) {
         let count = &mut self.0[kind.index()];

@@ -4,7 +4,7 @@ use herdwick_layout::bucket::Offset;
 use herdwick_request::Deadline;
 
 use super::{Kind, Segments, until};
-use crate::uses::{USE, after_copy, after_first_copy, is_unread_copy, is_unused, weight};
+use crate::uses::{USE, after_copy, after_first_copy, is_unread_copy, is_unused, was_used, weight};
 
 /// What a new item has of the one that it replaces.
 #[derive(Clone, Copy)]
@@ -39,6 +39,16 @@ impl Segments {
         } else {
             let kind = head.kind;
             self.reuse.stored(kind);
+        }
+    }
+
+    /// Records that an item with `before` as bits was copied from `at` to `to`, where it has `after`.
+    #[inline]
+    pub(in crate::segments) fn copied(&mut self, at: Offset, to: Offset, before: u8, after: u8) {
+        if is_unused(after) || is_unread_copy(after) {
+            let kind = |at| self.heads[self.number(at)].kind;
+            let (from, to) = (kind(at), kind(to));
+            self.reuse.moved(from, to, was_used(before));
         }
     }
 
