@@ -33,9 +33,9 @@
 //! | `threads/event_writer` | the thread that writes events to watchers (`watch`) |
 //! | `threads/offload` | the thread that keeps the secondary store up to date, as its one writing client |
 //! | `memcached` | serves connections of memcached's clients in turns: runs, rounds, replies, uploads; their memory budget and timeouts, authentication, commands to the whole server (`stats`, `flush_all`, `watch`); the decoders are in `herdwick-memcache` |
-//! | `herd` | the HERD front end of a worker: serves requests, executes the lease manager's orders, reopens a lost device; the fabrics' devices, opened at the start |
+//! | `herd` | the HERD front end of a worker: serves requests, executes the lease manager's commands, reopens a lost device; the fabrics' devices, opened at the start |
 //! | `herd/lease` | hellos and leases: the lease socket, tokens, quotas of memory for clients on a fabric |
-//! | `herd/lease/manager` | the thread that grants and revokes leases, and its orders to the workers |
+//! | `herd/lease/manager` | the thread that grants and revokes leases, and its commands to the workers |
 //! | `clover` | the engine Clover: its data node and metadata server, as a front end of its one worker; which client may write to a secondary store; the division of `-m`. Memcached's port then stores nothing |
 //! | `memory` | fits the configuration into `-m` (fewer workers, no fabrics, smaller items) and divides it; opens the stores and the memory file (`-e`); creates the lease service, the front ends of fabrics, and the parts of the replication to a secondary store |
 #![forbid(unsafe_code)]

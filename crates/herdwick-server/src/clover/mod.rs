@@ -1,5 +1,5 @@
 //! The engine Clover (`docs/clover.md`): a data node and the metadata server, on one fabric, as a front end
-//! of the only worker. It executes the lease manager's orders; clients read and write the data node's memory
+//! of the only worker. It executes the lease manager's commands; clients read and write the data node's memory
 //! themselves. Of a secondary store (`docs/hkvs.md`) one client may write, the server that it is a part of.
 
 mod counters;
@@ -19,7 +19,7 @@ use herdwick_request::HashKey;
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
-    herd::lease::{LeaseAnswer, LeaseId, LeaseOrder, Terms, WorkerEnd},
+    herd::lease::{LeaseAnswer, LeaseCommand, LeaseId, Terms, WorkerEnd},
     runtime::{
         front::{Activity, Front, Pass, Tokens},
         time::ServerClock,
@@ -61,8 +61,8 @@ pub(crate) struct CloverFront {
     has_timers: bool,
     leases: HashMap<LeaseId, HeldClient>,
     end: WorkerEnd,
-    /// An order that the last poll before sleeping found.
-    found: Option<LeaseOrder>,
+    /// A command that the last poll before sleeping found.
+    found: Option<LeaseCommand>,
     now: Duration,
     counters: CloverCounters,
     /// Who may write, if not every client.
@@ -152,19 +152,19 @@ impl CloverFront {
         })
     }
 
-    /// Carries out one order of the lease manager, if there is one.
-    fn take_order(&mut self) -> bool {
-        let Some(order) = self.next_order() else {
+    /// Carries out one command of the lease manager, if there is one.
+    fn take_command(&mut self) -> bool {
+        let Some(command) = self.next_command() else {
             return false;
         };
-        let answer = match order {
-            LeaseOrder::Grant(id, terms) => self.grant(id, terms),
-            LeaseOrder::ConnectParts(id, parts) => {
+        let answer = match command {
+            LeaseCommand::Grant(id, terms) => self.grant(id, terms),
+            LeaseCommand::ConnectParts(id, parts) => {
                 LeaseAnswer::Connected(id, self.connect(id, &parts))
             }
             // Clover grants by parts, so the lease manager takes nothing else for it.
-            LeaseOrder::Connect(id, _) => LeaseAnswer::Connected(id, Err(Refusal::Malformed)),
-            LeaseOrder::Revoke(id) => {
+            LeaseCommand::Connect(id, _) => LeaseAnswer::Connected(id, Err(Refusal::Malformed)),
+            LeaseCommand::Revoke(id) => {
                 self.revoke(id);
                 LeaseAnswer::Revoked(id)
             }
@@ -173,12 +173,12 @@ impl CloverFront {
         true
     }
 
-    fn next_order(&mut self) -> Option<LeaseOrder> {
-        self.found.take().or_else(|| self.end.orders.take())
+    fn next_command(&mut self) -> Option<LeaseCommand> {
+        self.found.take().or_else(|| self.end.commands.take())
     }
 
     fn tell(&self, answer: LeaseAnswer) {
-        // A send fails only at the end of the server: otherwise the lease manager outlives its orders.
+        // A send fails only at the end of the server: otherwise the lease manager outlives its commands.
         let _ = self.end.answers.send((0, answer));
         let _ = self.end.manager.wake();
     }
@@ -346,11 +346,11 @@ impl Front for CloverFront {
     fn ready(&mut self, _local: usize, _event: &Event) {}
 
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
-        let mut ordered = false;
+        let mut commanded = false;
         self.now = pass.start.now;
         if pass.whole {
-            ordered = self.take_order();
-            *pass.goes_on |= ordered;
+            commanded = self.take_command();
+            *pass.goes_on |= commanded;
             self.empty_abandoned(pass.registry);
             self.report_lapsed();
         }
@@ -358,7 +358,7 @@ impl Front for CloverFront {
             .hosts
             .as_mut()
             .is_some_and(|hosts| hosts.pass(self.now) > 0 || !hosts.server.server().is_idle());
-        if ordered || is_busy {
+        if commanded || is_busy {
             Activity::Busy
         } else {
             Activity::Idle
@@ -374,7 +374,7 @@ impl Front for CloverFront {
     }
 
     fn arm(&mut self) -> bool {
-        self.found = self.next_order();
+        self.found = self.next_command();
         let now = self.now;
         self.found.is_none() && self.hosts.as_mut().is_none_or(|hosts| hosts.arm(now))
     }

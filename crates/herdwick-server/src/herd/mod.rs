@@ -1,5 +1,5 @@
 //! The HERD front end of a worker (HERD, SIGCOMM 2014): takes requests from slots or from a UD receive
-//! queue, and sends replies, over any provider; executes the lease manager's orders; reopens a lost
+//! queue, and sends replies, over any provider; executes the lease manager's commands; reopens a lost
 //! device.
 
 mod counted_partition;
@@ -26,7 +26,7 @@ use herdwick_providers::Fabric;
 use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
-    herd::lease::{LeaseAnswer, LeaseId, LeaseOrder, Terms, WorkerEnd},
+    herd::lease::{LeaseAnswer, LeaseCommand, LeaseId, Terms, WorkerEnd},
     runtime::front::{Activity, Front, Pass, Tokens},
     telemetry::latency::{CommandCounts, LatencyHistograms},
 };
@@ -64,8 +64,8 @@ pub(crate) struct HerdFront<D: Device> {
     /// `None` while the device is lost.
     server: Option<ServerEnd<D::Port>>,
     held: HeldLeases,
-    /// An order that the last poll before sleeping found.
-    found: Option<LeaseOrder>,
+    /// A command that the last poll before sleeping found.
+    found: Option<LeaseCommand>,
     /// Where the event sources of ends opened later are registered.
     sources: Option<(Registry, Tokens)>,
     losses: LostDevices,
@@ -140,18 +140,20 @@ impl<D: Device> HerdFront<D> {
         }
     }
 
-    /// Carries out one order of the lease manager, if there is one. Mapping and unmapping memory
-    /// takes as long as the operating system needs, so further orders wait for the next pass.
-    fn take_order(&mut self) -> bool {
-        let Some(order) = self.next_order() else {
+    /// Carries out one command of the lease manager, if there is one. Mapping and unmapping memory
+    /// takes as long as the operating system needs, so further commands wait for the next pass.
+    fn take_command(&mut self) -> bool {
+        let Some(command) = self.next_command() else {
             return false;
         };
-        let answer = match order {
-            LeaseOrder::Grant(id, terms) => LeaseAnswer::Granted(id, self.grant(id, terms)),
-            LeaseOrder::Connect(id, peer) => LeaseAnswer::Connected(id, self.connect(id, &peer)),
+        let answer = match command {
+            LeaseCommand::Grant(id, terms) => LeaseAnswer::Granted(id, self.grant(id, terms)),
+            LeaseCommand::Connect(id, peer) => LeaseAnswer::Connected(id, self.connect(id, &peer)),
             // HERD grants no parts, so the lease manager takes none for it.
-            LeaseOrder::ConnectParts(id, _) => LeaseAnswer::Connected(id, Err(Refusal::Malformed)),
-            LeaseOrder::Revoke(id) => {
+            LeaseCommand::ConnectParts(id, _) => {
+                LeaseAnswer::Connected(id, Err(Refusal::Malformed))
+            }
+            LeaseCommand::Revoke(id) => {
                 self.revoke(id);
                 return true;
             }
@@ -160,13 +162,15 @@ impl<D: Device> HerdFront<D> {
         true
     }
 
-    fn next_order(&mut self) -> Option<LeaseOrder> {
-        self.found.take().or_else(|| self.config.end.orders.take())
+    fn next_command(&mut self) -> Option<LeaseCommand> {
+        self.found
+            .take()
+            .or_else(|| self.config.end.commands.take())
     }
 
     fn tell(&self, answer: LeaseAnswer) {
         // A send fails only at the end of the server: otherwise the lease manager outlives its
-        // orders.
+        // commands.
         let _ = self.config.end.answers.send((self.config.worker, answer));
         let _ = self.config.end.manager.wake();
     }
@@ -317,16 +321,16 @@ impl<D: Device> Front for HerdFront<D> {
     fn ready(&mut self, _local: usize, _event: &Event) {}
 
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
-        let mut ordered = false;
+        let mut commanded = false;
         if pass.whole {
             self.settle_loss();
-            ordered = self.take_order();
-            *pass.goes_on |= ordered;
+            commanded = self.take_command();
+            *pass.goes_on |= commanded;
         }
         // Most servers have no client on this fabric most of the time, and serve others.
         let served_by = self.server.as_mut();
         let Some(server) = served_by.filter(|server| server.side.clients() > 0) else {
-            return if ordered {
+            return if commanded {
                 Activity::Busy
             } else {
                 Activity::Idle
@@ -347,7 +351,7 @@ impl<D: Device> Front for HerdFront<D> {
             let time = pass.timer.now().saturating_sub(start.now);
             histograms.record(&timed, time);
         }
-        if ordered || served > 0 {
+        if commanded || served > 0 {
             Activity::Busy
         } else {
             Activity::Idle
@@ -366,7 +370,7 @@ impl<D: Device> Front for HerdFront<D> {
     }
 
     fn arm(&mut self) -> bool {
-        self.found = self.next_order();
+        self.found = self.next_command();
         if self.found.is_some() {
             return false;
         }

@@ -7,18 +7,18 @@ use herdwick_shm::{PdSize, ShmDevice};
 use mio::{Poll, Token, Waker};
 
 use super::*;
-use crate::herd::lease::order_channel;
+use crate::herd::lease::command_channel;
 
 /// Only a failing test reaches this bound.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An order takes as long as the operating system needs: a pass that took all of them would delay
+/// A command takes as long as the operating system needs: a pass that took all of them would delay
 /// the clients it serves by as many claims as there are.
 #[test]
-fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
-    const ORDERS: u64 = 5;
+fn pass_executes_one_command_and_the_worker_stays_awake_for_the_rest() {
+    const COMMANDS: u64 = 5;
     let poll = Poll::new().unwrap();
-    let (to_front, orders) = order_channel();
+    let (to_front, commands) = command_channel();
     let (answers, from_front) = mpsc::channel();
     let config = HerdConfig {
         worker: 0,
@@ -29,7 +29,7 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
         store: None,
         latency: false,
         end: WorkerEnd {
-            orders,
+            commands,
             answers,
             manager: Arc::new(Waker::new(poll.registry(), Token(0)).unwrap()),
         },
@@ -50,25 +50,25 @@ fn pass_executes_one_order_and_the_worker_stays_awake_for_the_rest() {
             reads: false,
         },
     };
-    for id in 0..ORDERS {
-        to_front.send(LeaseOrder::Grant(LeaseId(id), terms));
+    for id in 0..COMMANDS {
+        to_front.send(LeaseCommand::Grant(LeaseId(id), terms));
     }
-    for id in 0..ORDERS {
+    for id in 0..COMMANDS {
         assert!(!front.arm(), "work is pending");
-        assert!(front.take_order());
+        assert!(front.take_command());
         let answered: Vec<_> = from_front.try_iter().collect();
         assert!(
             matches!(&answered[..], [(0, LeaseAnswer::Granted(LeaseId(of), Some(_)))] if *of == id),
             "{answered:?}"
         );
     }
-    assert!(front.arm() && !front.take_order());
-    for id in 0..ORDERS {
-        to_front.send(LeaseOrder::Revoke(LeaseId(id)));
-        assert!(front.take_order());
+    assert!(front.arm() && !front.take_command());
+    for id in 0..COMMANDS {
+        to_front.send(LeaseCommand::Revoke(LeaseId(id)));
+        assert!(front.take_command());
     }
     // The thread that releases the memory answers, when the memory is released.
-    for _ in 0..ORDERS {
+    for _ in 0..COMMANDS {
         let answer = from_front.recv_timeout(TIMEOUT).unwrap();
         assert!(matches!(answer, (0, LeaseAnswer::Revoked(_))), "{answer:?}");
     }

@@ -18,7 +18,7 @@ use crate::{
     net::{auth::SaslExchange, stream::Stream},
     runtime::{
         dump::Dump,
-        forward::{Order, ReplyTo},
+        forward::{ReplyTo, WorkerCommand},
         upload_permits::Permit,
     },
     settings::config::Protocol,
@@ -52,8 +52,8 @@ pub(crate) struct Connection {
     pub(crate) watches: Option<u32>,
     /// Requests that were put off, and the replies behind the first; they precede the next command.
     pub(crate) behind: Option<Box<OrderedReplies>>,
-    /// An order for which no forwarded batch was free, and what its replies are for; likewise.
-    pub(crate) order: Option<Box<(Order, Purpose)>>,
+    /// A command for which no forwarded batch was free, and what its replies are for; likewise.
+    pub(crate) command: Option<Box<(WorkerCommand, Purpose)>>,
     /// A dump that continues before the next command.
     pub(crate) dump: Option<Dump>,
     /// It is in the queue of connections to be served.
@@ -145,7 +145,7 @@ impl Connection {
             discard: 0,
             gather: None,
             behind: None,
-            order: None,
+            command: None,
             upload: None,
             room: Room::Enough,
             long_line: false,
@@ -272,9 +272,9 @@ impl Connection {
             || here > 0 && (self.discard > 0 || here >= self.need)
     }
 
-    /// Returns whether decoded requests, or an order, are still to be executed.
+    /// Returns whether decoded requests, or a command, are still to be executed.
     pub(crate) fn has_put_off(&self) -> bool {
-        self.behind.is_some() || self.order.is_some()
+        self.behind.is_some() || self.command.is_some()
     }
 
     /// Returns whether a read may return data.

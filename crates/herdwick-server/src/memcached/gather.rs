@@ -11,7 +11,7 @@ use crate::{
     runtime::reply_encoding::{Encoder, OUTPUT_BYTES},
     runtime::{
         dump::Dump,
-        forward::{ForwardBatch, Order},
+        forward::{ForwardBatch, WorkerCommand},
         owned_requests::OwnedRequests,
     },
     telemetry::{prefixes::Prefixes, snapshot::Snapshot},
@@ -84,12 +84,12 @@ pub(crate) enum Purpose {
 }
 
 impl Purpose {
-    /// Adds a worker's reply to an order.
+    /// Adds a worker's reply to a command.
     pub(crate) fn take(&mut self, batch: &mut ForwardBatch) {
         match self {
             Self::Count { parts, .. } => parts.extend(batch.snapshot.take().map(|part| *part)),
             Self::Dump { dump, text } => {
-                if let Order::Dump(stepped) = batch.order {
+                if let WorkerCommand::Dump(stepped) = batch.command {
                     *dump = stepped;
                 }
                 std::mem::swap(text, batch.text_mut());

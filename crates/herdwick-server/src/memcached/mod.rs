@@ -328,7 +328,7 @@ impl MemcachedFront {
 
     /// Distributes the replies of a forwarded batch that has returned.
     fn deliver(&mut self, batch: &mut ForwardBatch) {
-        if batch.is_order() {
+        if batch.is_command() {
             for ticket in std::mem::take(&mut batch.tickets) {
                 self.arrive(ticket, |purpose| purpose.take(batch));
             }

@@ -32,14 +32,14 @@ pub(super) enum Admin {
     /// `refresh_certs`: reloads the certificates.
     Certificates,
     /// `lru_crawler crawl`, `enable`, `disable`, `sleep`, `tocrawl`.
-    Crawler(CrawlerOrder),
+    Crawler(CrawlerCommand),
     /// A fixed reply.
     Reply(&'static [u8]),
 }
 
-/// What a command orders of the crawler.
+/// What a line of `lru_crawler` has the crawler do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CrawlerOrder {
+pub(super) enum CrawlerCommand {
     /// Removes expired items, once.
     Crawl,
     /// Allows crawls and dumps, or refuses them.
@@ -165,7 +165,7 @@ fn warp(by: &[u8]) -> Admin {
 }
 
 fn crawler(words: &[&[u8]], offers: &Offers, crawls: bool) -> Admin {
-    let order = match words {
+    let command = match words {
         [what @ (b"metadump" | b"mgdump" | b"crawl"), classes] => {
             return match *what {
                 _ if !crawls => Admin::Reply(CRAWLER_DISABLED),
@@ -174,19 +174,19 @@ fn crawler(words: &[&[u8]], offers: &Offers, crawls: bool) -> Admin {
                 what => walk(what, classes),
             };
         }
-        [b"enable"] => CrawlerOrder::Enable(true),
-        [b"disable"] => CrawlerOrder::Enable(false),
+        [b"enable"] => CrawlerCommand::Enable(true),
+        [b"disable"] => CrawlerCommand::Enable(false),
         [b"sleep", number] => match unsigned(number) {
-            Some(us) => CrawlerOrder::Sleep(us),
+            Some(us) => CrawlerCommand::Sleep(us),
             None => return FORMAT,
         },
         [b"tocrawl", number] => match unsigned(number) {
-            Some(items) => CrawlerOrder::Items(items),
+            Some(items) => CrawlerCommand::Items(items),
             None => return FORMAT,
         },
         _ => return ERROR,
     };
-    Admin::Crawler(order)
+    Admin::Crawler(command)
 }
 
 /// Parses the classes of a dump or a crawl, as memcached does. Classes beside the store are empty.
@@ -209,7 +209,7 @@ fn walk(what: &[u8], classes: &[u8]) -> Admin {
         _ if !has_any => Admin::Reply(b"NOTSTARTED no items to crawl\r\n"),
         b"metadump" => dump(DumpFormat::Metadump),
         b"mgdump" => dump(DumpFormat::Mgdump),
-        _ if has_store => Admin::Crawler(CrawlerOrder::Crawl),
+        _ if has_store => Admin::Crawler(CrawlerCommand::Crawl),
         _ => Admin::Reply(text::OK),
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     runtime::{
         cross_core::CrossCore,
         dump::Dump,
-        forward::{Order, ReplyTo},
+        forward::{ReplyTo, WorkerCommand},
         front::Pass,
         partition_lock::Guard,
     },
@@ -68,8 +68,8 @@ impl Service {
         if let Some(dump) = connection.dump {
             return go_on(connection, dump, ticket, pass);
         }
-        if let Some(order) = connection.order.take() {
-            return server_commands::broadcast(connection, order, ticket, pass);
+        if let Some(command) = connection.command.take() {
+            return server_commands::broadcast(connection, command, ticket, pass);
         }
         if let Some(behind) = connection.behind.take() {
             return self.execute_behind(behind, connection, ticket, pass);
@@ -411,7 +411,7 @@ impl Service {
 fn go_on(connection: &mut Connection, dump: Dump, ticket: ReplyTo, pass: &mut Pass<'_>) -> Round {
     if pass
         .cross_core
-        .order(dump.worker, Order::Dump(dump), ticket)
+        .command(dump.worker, WorkerCommand::Dump(dump), ticket)
         .is_err()
     {
         pass.counters.forward_batches_exhausted += 1;

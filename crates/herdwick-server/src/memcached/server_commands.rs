@@ -13,7 +13,7 @@ use super::{
     buffer::Output,
     connection::Connection,
     gather::{Gather, Purpose, Topic},
-    operator_lines::{Admin, CRAWLER_DISABLED, CrawlerOrder},
+    operator_lines::{Admin, CRAWLER_DISABLED, CrawlerCommand},
     run::{Progress, Stop},
     server_packets,
     service::{Round, Service},
@@ -23,7 +23,7 @@ use crate::{
     context::{Context, VERSION},
     runtime::{
         dump::{Dump, DumpFormat},
-        forward::{Order, ReplyTo},
+        forward::{ReplyTo, WorkerCommand},
         front::Pass,
         reply_encoding::Encoder,
     },
@@ -39,9 +39,9 @@ pub(super) enum Begun {
     /// A dump begins, which is produced step by step.
     Dump { used: usize, dump: Dump },
     /// All workers have to take part.
-    Order {
+    Command {
         used: usize,
-        order: Box<(Order, Purpose)>,
+        command: Box<(WorkerCommand, Purpose)>,
     },
     /// A packet of SASL ends the authentication, and is handled as the first one was.
     Authenticate,
@@ -129,8 +129,8 @@ fn administer(
     let consent = Purpose::Consent {
         encoder: Encoder::TEXT,
     };
-    let (order, purpose) = match admin {
-        Admin::Warp(warp) => (Order::Warp(warp), consent),
+    let (command, purpose) = match admin {
+        Admin::Warp(warp) => (WorkerCommand::Warp(warp), consent),
         Admin::Detail(on) => return detail(service, on, Encoder::TEXT, used),
         Admin::Prefixes => return prefixes(Encoder::TEXT, used),
         Admin::Connections => {
@@ -149,8 +149,8 @@ fn administer(
             reload_certificates(service, pass, out);
             return Begun::Said { used, discard: 0 };
         }
-        Admin::Crawler(order) => {
-            let line = crawler(&service.context, order);
+        Admin::Crawler(command) => {
+            let line = crawler(&service.context, command);
             output.buffer(&mut service.pool).extend_from_slice(line);
             return Begun::Said { used, discard: 0 };
         }
@@ -160,33 +160,33 @@ fn administer(
             return Begun::Said { used, discard: 0 };
         }
     };
-    ordered(order, purpose, used)
+    to_every_worker(command, purpose, used)
 }
 
-/// Returns what has an order sent to every worker.
-fn ordered(order: Order, purpose: Purpose, used: usize) -> Begun {
-    let order = Box::new((order, purpose));
-    Begun::Order { used, order }
+/// Has a command sent to every worker.
+fn to_every_worker(command: WorkerCommand, purpose: Purpose, used: usize) -> Begun {
+    let command = Box::new((command, purpose));
+    Begun::Command { used, command }
 }
 
-/// Carries out an order of `lru_crawler`; returns the reply.
-fn crawler(context: &Context, order: CrawlerOrder) -> &'static [u8] {
+/// Carries out a command of `lru_crawler`; returns the reply.
+fn crawler(context: &Context, command: CrawlerCommand) -> &'static [u8] {
     let crawler = &context.tunables.crawler;
-    match order {
-        CrawlerOrder::Crawl => match crawler.start(context.settings.workers) {
+    match command {
+        CrawlerCommand::Crawl => match crawler.start(context.settings.workers) {
             Ok(()) => text::OK,
             Err(NotStarted::Disabled) => CRAWLER_DISABLED,
             Err(NotStarted::Busy) => b"BUSY currently processing crawler request\r\n",
         },
-        CrawlerOrder::Enable(enabled) => {
+        CrawlerCommand::Enable(enabled) => {
             crawler.enable(enabled);
             text::OK
         }
-        CrawlerOrder::Sleep(us) if !crawler.set_sleep_us(us) => {
+        CrawlerCommand::Sleep(us) if !crawler.set_sleep_us(us) => {
             b"CLIENT_ERROR sleep must be one second or less\r\n"
         }
-        CrawlerOrder::Sleep(_) => text::OK,
-        CrawlerOrder::Items(items) => {
+        CrawlerCommand::Sleep(_) => text::OK,
+        CrawlerCommand::Items(items) => {
             crawler.set_items_max(items);
             text::OK
         }
@@ -197,7 +197,7 @@ fn crawler(context: &Context, order: CrawlerOrder) -> &'static [u8] {
 pub(super) fn detail(service: &Service, on: bool, encoder: Encoder, used: usize) -> Begun {
     let purpose = Purpose::Consent { encoder };
     service.context.tunables.detail.store(on, Relaxed);
-    ordered(Order::Detail(on), purpose, used)
+    to_every_worker(WorkerCommand::Detail(on), purpose, used)
 }
 
 /// Requests the counts by prefix from all workers.
@@ -206,7 +206,7 @@ pub(super) fn prefixes(encoder: Encoder, used: usize) -> Begun {
         encoder,
         sum: Box::default(),
     };
-    ordered(Order::Prefixes, purpose, used)
+    to_every_worker(WorkerCommand::Prefixes, purpose, used)
 }
 
 /// Reloads the certificates and appends memcached's reply. The worker blocks on the files, as
@@ -247,10 +247,10 @@ fn shutdown(
 }
 
 pub(super) fn stats(topic: Topic, encoder: Encoder, used: usize, pass: &Pass<'_>) -> Begun {
-    let order = if topic == Topic::Reset {
-        Order::Reset
+    let command = if topic == Topic::Reset {
+        WorkerCommand::Reset
     } else {
-        Order::Count {
+        WorkerCommand::Count {
             hot: topic == Topic::HotKeys,
         }
     };
@@ -260,7 +260,7 @@ pub(super) fn stats(topic: Topic, encoder: Encoder, used: usize, pass: &Pass<'_>
         clock: pass.start.clock,
         parts: Vec::new(),
     };
-    ordered(order, purpose, used)
+    to_every_worker(command, purpose, used)
 }
 
 /// Flushes all items one second before the exptime `delay`, as in memcached; 0 is now. An exptime
@@ -272,22 +272,22 @@ pub(super) fn flush_all(delay: u32, encoder: Encoder, used: usize, pass: &mut Pa
     };
     let purpose = Purpose::Consent { encoder };
     pass.counters.cmd_flush += 1;
-    ordered(Order::Flush(at), purpose, used)
+    to_every_worker(WorkerCommand::Flush(at), purpose, used)
 }
 
-/// Sends every worker the same order; if no forwarded batch is free, keeps it for the next round.
+/// Sends every worker the same command; if no forwarded batch is free, keeps it for the next round.
 pub(super) fn broadcast(
     connection: &mut Connection,
-    order: Box<(Order, Purpose)>,
+    command: Box<(WorkerCommand, Purpose)>,
     ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Round {
-    let Ok(outstanding) = pass.cross_core.broadcast(order.0, ticket) else {
+    let Ok(outstanding) = pass.cross_core.broadcast(command.0, ticket) else {
         pass.counters.forward_batches_exhausted += 1;
-        connection.order = Some(order);
+        connection.command = Some(command);
         return Round::NoBatch;
     };
-    connection.gather = Some(Gather::new(outstanding, order.1));
+    connection.gather = Some(Gather::new(outstanding, command.1));
     Round::Away
 }
 
@@ -408,9 +408,9 @@ pub(super) fn end(
             });
             Round::Done
         }
-        Begun::Order { used, order } => {
+        Begun::Command { used, command } => {
             connection.advance(Progress::past(used));
-            broadcast(connection, order, ticket, pass)
+            broadcast(connection, command, ticket, pass)
         }
         Begun::Dump { used, dump } => {
             connection.advance(Progress::past(used));

@@ -271,7 +271,7 @@ fn requests_without_a_forwarded_batch_are_decoded_once() {
     let mut flush = worker.connect(b"flush_all\r\nversion\r\n");
     worker.pass();
     let connection = worker.last();
-    assert!(connection.order.is_some() && connection.input.data() == b"version\r\n");
+    assert!(connection.command.is_some() && connection.input.data() == b"version\r\n");
     for (client, n) in &mut clients {
         let expected = format!("STORED\r\nEN ka2V5 b Oz\r\nVALUE {other} 0 1\r\n{n}\r\nEND\r\n");
         worker.receives(client, expected.as_bytes());

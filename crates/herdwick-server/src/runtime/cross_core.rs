@@ -9,7 +9,7 @@ use herdwick_request::Request;
 
 use crate::{
     runtime::{
-        forward::{ForwardBatch, Order, ReplyTo},
+        forward::{ForwardBatch, ReplyTo, WorkerCommand},
         parking::WakeupFd,
         partition::{Partition, Uploader},
         upload_steps::UploadStep,
@@ -25,7 +25,7 @@ const BATCHES_PER_PAIR: usize = 2;
 pub(crate) const PIECE_BYTES_MIN: usize = 4 << 10;
 
 /// One worker's ends of the queues to and from every worker, itself included, because barriers are
-/// sent to all. The last entry may be an observer (the metrics thread), which sends orders and
+/// sent to all. The last entry may be an observer (the metrics thread), which sends commands and
 /// receives none.
 pub(crate) struct CrossCore {
     links: Vec<Link>,
@@ -147,12 +147,16 @@ impl CrossCore {
         Ok(open.steps().receive(who, most, read))
     }
 
-    /// Sends `order` to every worker, this one included, after all requests sent before. Returns
+    /// Sends `command` to every worker, this one included, after all requests sent before. Returns
     /// the number of workers.
     ///
     /// # Errors
     /// All forwarded batches to one of them are in flight; nothing was sent.
-    pub(crate) fn broadcast(&mut self, order: Order, ticket: ReplyTo) -> Result<usize, Exhausted> {
+    pub(crate) fn broadcast(
+        &mut self,
+        command: WorkerCommand,
+        ticket: ReplyTo,
+    ) -> Result<usize, Exhausted> {
         let workers = &mut self.links[..self.workers];
         // All or none: a flush that some workers have executed could not be taken back.
         if workers.iter().any(|link| link.free.is_empty()) {
@@ -161,27 +165,27 @@ impl CrossCore {
         for link in workers {
             link.seal();
             let mut batch = link.free.pop().expect("looked above");
-            batch.order = order;
+            batch.command = command;
             batch.tickets.push(ticket);
             link.push(batch);
         }
         Ok(self.workers)
     }
 
-    /// Sends `order` to one worker, after all requests sent to it before.
+    /// Sends `command` to one worker, after all requests sent to it before.
     ///
     /// # Errors
     /// All forwarded batches to it are in flight.
-    pub(crate) fn order(
+    pub(crate) fn command(
         &mut self,
         peer: usize,
-        order: Order,
+        command: WorkerCommand,
         ticket: ReplyTo,
     ) -> Result<(), Exhausted> {
         let link = &mut self.links[peer];
         let mut batch = link.free.pop().ok_or(Exhausted)?;
         link.seal();
-        batch.order = order;
+        batch.command = command;
         batch.tickets.push(ticket);
         link.push(batch);
         Ok(())

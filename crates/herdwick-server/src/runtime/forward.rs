@@ -1,4 +1,4 @@
-//! Forwarded batches: requests, steps of uploads, or one order (flush, stats, dump) for another worker,
+//! Forwarded batches: requests, steps of uploads, or one command (flush, stats, dump) for another worker,
 //! and the replies on the way back. A batch is allocated once and reused; its size is bounded
 //! ([`BATCH_BYTES`], [`BATCH_REQUESTS`]).
 
@@ -32,7 +32,7 @@ const BATCH_REQUESTS: usize = 1024;
 /// at the start and circulate between two workers.
 #[derive(Default)]
 pub(crate) struct ForwardBatch {
-    pub(crate) order: Order,
+    pub(crate) command: WorkerCommand,
     forwarded: OwnedRequests,
     /// Whether the connection of each request has room for a large reply.
     large: Vec<bool>,
@@ -44,15 +44,15 @@ pub(crate) struct ForwardBatch {
     marks: Vec<u32>,
     /// The waiting connection of each reply; a barrier has one ticket.
     pub(crate) tickets: Vec<ReplyTo>,
-    /// The answer to [`Order::Count`].
+    /// The answer to [`WorkerCommand::Count`].
     pub(crate) snapshot: Option<Box<Snapshot>>,
-    /// The answer to [`Order::Prefixes`].
+    /// The answer to [`WorkerCommand::Prefixes`].
     pub(crate) prefixes: Option<Box<Prefixes>>,
 }
 
 /// What the receiving worker does with the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum WorkerCommand {
     /// Execute the requests.
     #[default]
     Execute,
@@ -101,13 +101,13 @@ impl ReplyTo {
 }
 
 impl ForwardBatch {
-    /// Returns whether the batch carries an order rather than requests.
-    pub(crate) fn is_order(&self) -> bool {
-        self.order != Order::Execute
+    /// Returns whether the batch carries a command rather than requests.
+    pub(crate) fn is_command(&self) -> bool {
+        self.command != WorkerCommand::Execute
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        !self.is_order() && self.forwarded.is_empty() && self.steps.count() == 0
+        !self.is_command() && self.forwarded.is_empty() && self.steps.count() == 0
     }
 
     /// Returns the number of requests.
@@ -217,7 +217,7 @@ impl ForwardBatch {
         self.forwarded.get(index)
     }
 
-    /// Returns the buffer for an order's output.
+    /// Returns the buffer for a command's output.
     pub(crate) fn text_mut(&mut self) -> &mut Vec<u8> {
         &mut self.replies
     }
@@ -243,7 +243,7 @@ impl ForwardBatch {
 
     /// Empties the forwarded batch and releases what a large value added to its capacity.
     pub(crate) fn clear(&mut self) {
-        self.order = Order::Execute;
+        self.command = WorkerCommand::Execute;
         self.forwarded.clear(BATCH_BYTES);
         self.large.clear();
         self.steps.clear(BATCH_BYTES);

@@ -151,7 +151,7 @@ pub(crate) struct BatchEncoder<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Large<'a> {
     /// All or none of one connection's. After a deferred one no other read is answered, to keep the
-    /// order of replies.
+    /// command of replies.
     All(bool),
     /// A flag for each request.
     Some(&'a [bool]),

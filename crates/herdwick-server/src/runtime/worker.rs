@@ -10,7 +10,7 @@ use crate::{
     runtime::{
         crawl::WorkerCrawl,
         cross_core::CrossCore,
-        forward::{ForwardBatch, Order},
+        forward::{ForwardBatch, WorkerCommand},
         front::{Activity, Front, Pass, Tokens},
         parking::WakeupFd,
         partition::{Partition, PassStart},
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// While work was recently found in memory, only one in this many passes looks for anything else: at
-/// sockets, a poll of which takes longer than a request, at the clock, the memory limit and orders.
+/// sockets, a poll of which takes longer than a request, at the clock, the memory limit and commands.
 /// Requests of a pass between two whole ones see the time of the earlier one.
 const WHOLE_EVERY: u32 = 16;
 /// Longest sleep of a worker, so that it notices timeouts.
@@ -228,8 +228,8 @@ impl Worker {
                 break;
             };
             found = WorkFound::ByEvents;
-            self.execute_order(peer, &mut batch, now, &mut partition);
-            // The order may have changed it.
+            self.execute_command(peer, &mut batch, now, &mut partition);
+            // The command may have changed it.
             start.clock = self.timer.clock(now);
             self.cross_core.give_back(peer, batch);
         }
@@ -246,8 +246,8 @@ impl Worker {
         walk.step(&tunables.crawler, store, at, settings.workers)
     }
 
-    /// Carries out the order of a forwarded batch from worker `peer`.
-    fn execute_order(
+    /// Carries out the command of a forwarded batch from worker `peer`.
+    fn execute_command(
         &mut self,
         peer: usize,
         batch: &mut ForwardBatch,
@@ -255,18 +255,19 @@ impl Worker {
         partition: &mut Partition,
     ) {
         let clock = partition.clock();
-        match batch.order {
-            Order::Execute => self
-                .cross_core
-                .execute((peer, batch), partition, &mut self.counters),
-            Order::Flush(at) => partition.flush(clock.second, at),
-            Order::Warp(warp) => {
+        match batch.command {
+            WorkerCommand::Execute => {
+                self.cross_core
+                    .execute((peer, batch), partition, &mut self.counters)
+            }
+            WorkerCommand::Flush(at) => partition.flush(clock.second, at),
+            WorkerCommand::Warp(warp) => {
                 self.timer.warp(warp, now);
                 partition.set_clock(now, self.timer.clock(now));
                 let zero = self.timer.second_zero();
                 partition.store.set_readers_clock(zero);
             }
-            Order::Reset => {
+            WorkerCommand::Reset => {
                 self.counters.reset();
                 self.polling.reset();
                 for front in &mut self.fronts {
@@ -274,7 +275,7 @@ impl Worker {
                 }
                 partition.reset();
             }
-            Order::Dump(mut dump) => {
+            WorkerCommand::Dump(mut dump) => {
                 let out = batch.text_mut();
                 match dump.connection() {
                     None => dump.step(&mut partition.store, clock, out),
@@ -284,11 +285,11 @@ impl Worker {
                         dump.showed(next);
                     }
                 }
-                batch.order = Order::Dump(dump);
+                batch.command = WorkerCommand::Dump(dump);
             }
-            Order::Detail(on) => partition.detail(on),
-            Order::Prefixes => batch.prefixes = partition.counted().cloned().map(Box::new),
-            Order::Count { hot } => {
+            WorkerCommand::Detail(on) => partition.detail(on),
+            WorkerCommand::Prefixes => batch.prefixes = partition.counted().cloned().map(Box::new),
+            WorkerCommand::Count { hot } => {
                 let mut snapshot = self.snapshot(partition);
                 if hot {
                     snapshot.hot = partition.hot.top(clock);

@@ -8,18 +8,18 @@
 //! reports when the memory is released. The lease manager names no provider; what a worker grants is an
 //! opaque ticket.
 
+mod commands;
 mod manager;
-mod orders;
 mod port_claim;
 mod quota;
 mod service;
 mod socket;
 mod tokens;
 
-pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
 #[cfg(test)]
-pub(crate) use orders::order_channel;
-pub(crate) use orders::{LeaseAnswer, LeaseId, LeaseKind, LeaseOrder, Terms, WorkerEnd};
+pub(crate) use commands::command_channel;
+pub(crate) use commands::{LeaseAnswer, LeaseCommand, LeaseId, LeaseKind, Terms, WorkerEnd};
+pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
 pub(crate) use port_claim::{CountedConnection, LeaseArrival};
 pub(crate) use service::{Closing, HelloResponder, LeaseService, Offered};
 pub(crate) use socket::LeaseListener;

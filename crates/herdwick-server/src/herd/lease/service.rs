@@ -22,7 +22,7 @@ use mio::{Poll, Waker};
 
 use super::{
     LeaseArrival, LeaseChannels, LeaseConfig, LeaseKind, LeaseListener, LeaseManager, LeaseTokens,
-    WAKER, WorkerEnd, WorkerLink, orders::order_channel,
+    WAKER, WorkerEnd, WorkerLink, commands::command_channel,
 };
 use crate::{
     runtime::{offload::OffloadLink, parking::WakeupFd, time::ServerClock},
@@ -92,13 +92,13 @@ impl LeaseService {
         for Offered { fabric, .. } in &fabrics {
             for (wakeup, ends) in wakeups.iter().zip(&mut ends) {
                 let wakeup = wakeup.clone();
-                let (orders, taken) = order_channel();
+                let (commands, taken) = command_channel();
                 links[fabric.rank()].push(WorkerLink {
-                    orders,
+                    commands,
                     wake: Box::new(move || wakeup.ring()),
                 });
                 let end = WorkerEnd {
-                    orders: taken,
+                    commands: taken,
                     answers: to_manager.clone(),
                     manager: Arc::clone(&waker),
                 };

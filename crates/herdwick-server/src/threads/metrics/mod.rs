@@ -18,7 +18,7 @@ use crate::{
     context::Context,
     runtime::{
         cross_core::CrossCore,
-        forward::{Order, ReplyTo},
+        forward::{ReplyTo, WorkerCommand},
         parking::WakeupFd,
         partition::NOBODY,
         readiness,
@@ -38,7 +38,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(500);
 /// The token of the listener; a client's token is its index.
 const LISTENER: Token = Token(CLIENTS_MAX);
-/// The ticket of all orders: there is one round at a time.
+/// The ticket of all commands: there is one round at a time.
 const TICKET: ReplyTo = ReplyTo {
     connection: 0,
     generation: 0,
@@ -78,7 +78,7 @@ impl HttpListener {
         (self.address, self.wakeup.clone())
     }
 
-    /// Creates the thread's state; it sends its orders over `cross_core`.
+    /// Creates the thread's state; it sends its commands over `cross_core`.
     pub(crate) fn reporter(
         self,
         cross_core: CrossCore,
@@ -190,7 +190,7 @@ impl Reporter {
         }
         // Cannot fail for lack of batches: there is one round at a time.
         if let Ok(outstanding) = self.cross_core.broadcast(
-            Order::Count {
+            WorkerCommand::Count {
                 hot: self.context.settings.metrics_hot_keys,
             },
             TICKET,

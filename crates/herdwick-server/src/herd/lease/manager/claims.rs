@@ -10,7 +10,7 @@ use herdwick_herd::{
 use rustix::process::{Uid, geteuid};
 
 use super::{
-    super::{LeaseId, LeaseKind, LeaseOrder, Terms, quota::Holder},
+    super::{LeaseCommand, LeaseId, LeaseKind, Terms, quota::Holder},
     LeaseManager,
     unread_grants::{UNREAD_HELD_MAX, is_unread},
 };
@@ -63,7 +63,7 @@ impl LeaseManager {
         client.claim(kind.fabric, terms, bytes, self.workers);
         self.quotas.take(holder, bytes);
         self.show_bytes();
-        self.order(kind.fabric, |_| LeaseOrder::Grant(id, terms));
+        self.command(kind.fabric, |_| LeaseCommand::Grant(id, terms));
     }
 
     /// Returns how many leases of `holder` have an unread grant. A grant once seen to be read is not

@@ -32,8 +32,8 @@ use herdwick_providers::Fabric;
 use mio::{Events, Interest, Poll, Token as Key};
 
 use super::{
-    LeaseAnswer, LeaseArrival, LeaseId, LeaseKind, LeaseOrder, LeaseTokens, orders::OrderSender,
-    quota::Quotas, socket::send_frame,
+    LeaseAnswer, LeaseArrival, LeaseCommand, LeaseId, LeaseKind, LeaseTokens,
+    commands::CommandSender, quota::Quotas, socket::send_frame,
 };
 use crate::{
     net::unix,
@@ -53,8 +53,8 @@ const FIRST_CLIENT: usize = 2;
 
 /// The lease manager's link to one worker.
 pub(crate) struct WorkerLink {
-    /// Orders, taken by the worker one a pass. At most three for each lease.
-    pub(crate) orders: OrderSender,
+    /// Commands, taken by the worker one a pass. At most three for each lease.
+    pub(crate) commands: CommandSender,
     /// Wakes the worker if it sleeps.
     pub(crate) wake: Box<dyn Fn() + Send>,
 }
@@ -245,8 +245,8 @@ impl LeaseManager {
             return self.refuse(id, Refusal::Malformed);
         }
         let fabric = accepted(client, workers);
-        self.order(fabric, |worker| {
-            LeaseOrder::Connect(id, accept.workers[worker])
+        self.command(fabric, |worker| {
+            LeaseCommand::Connect(id, accept.workers[worker])
         });
     }
 
@@ -259,7 +259,7 @@ impl LeaseManager {
             return self.refuse(id, Refusal::Malformed);
         }
         let fabric = accepted(client, self.workers);
-        self.order(fabric, |_| LeaseOrder::ConnectParts(id, parts.clone()));
+        self.command(fabric, |_| LeaseCommand::ConnectParts(id, parts.clone()));
     }
 
     fn handle_answers(&mut self, now: Duration) {
@@ -403,7 +403,7 @@ impl LeaseManager {
         self.end(id);
     }
 
-    /// Closes the socket and orders the workers to revoke what they granted.
+    /// Closes the socket and has the workers revoke what they granted.
     fn end(&mut self, id: LeaseId) {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
@@ -427,15 +427,15 @@ impl LeaseManager {
         client.revoking = self.workers;
         self.counters.releasing.fetch_add(1, Ordering::Relaxed);
         let fabric = client.fabric;
-        self.order(fabric, |_| LeaseOrder::Revoke(id));
+        self.command(fabric, |_| LeaseCommand::Revoke(id));
     }
 
-    fn order(&self, fabric: Fabric, order: impl Fn(usize) -> LeaseOrder) {
+    fn command(&self, fabric: Fabric, command: impl Fn(usize) -> LeaseCommand) {
         let links = self.links.get(fabric.rank()).into_iter().flatten();
         for (worker, link) in links.enumerate() {
             // It is dropped only when the worker has ended, and with it everything it held: the
             // server is shutting down.
-            link.orders.send(order(worker));
+            link.commands.send(command(worker));
             (link.wake)();
         }
     }

@@ -1,5 +1,5 @@
 //! Random schedules of clients that connect, claim, stay silent, leave and die at any point, and of
-//! workers that carry out orders late or fail, under virtual time. In every order the lease
+//! workers that carry out commands late or fail, under virtual time. In every order the lease
 //! manager's counts are right, and nothing is left at the end.
 //!
 //! The test has found these planted faults: a lease that ends without its bytes being returned, and
@@ -21,7 +21,7 @@ use super::{
     *,
 };
 use crate::{
-    herd::lease::orders::{OrderReceiver, order_channel},
+    herd::lease::commands::{CommandReceiver, command_channel},
     net::{stream::Stream, unix::UnixSocket},
 };
 
@@ -48,7 +48,7 @@ struct World {
     tokens: Arc<LeaseTokens>,
     now: Duration,
     clients: Vec<AttachedClient>,
-    orders: Vec<OrderReceiver>,
+    commands: Vec<CommandReceiver>,
     answers: Sender<(usize, LeaseAnswer)>,
     /// The leases that each worker holds resources for.
     held: Vec<HashSet<LeaseId>>,
@@ -61,11 +61,11 @@ impl World {
     fn new() -> Self {
         let tokens = Arc::new(LeaseTokens::new(HashKey([3, 4])));
         let (to_manager, answers) = mpsc::channel();
-        let (links, orders) = (0..WORKERS)
+        let (links, commands) = (0..WORKERS)
             .map(|_| {
-                let (orders, taken) = order_channel();
+                let (commands, taken) = command_channel();
                 let wake = Box::new(|| ());
-                (WorkerLink { orders, wake }, taken)
+                (WorkerLink { commands, wake }, taken)
             })
             .unzip();
         let config = LeaseConfig {
@@ -92,7 +92,7 @@ impl World {
             tokens,
             now: Duration::ZERO,
             clients: Vec::new(),
-            orders,
+            commands,
             answers: to_manager,
             held: vec![HashSet::new(); WORKERS],
             granted: HashSet::new(),
@@ -141,15 +141,15 @@ impl World {
         self.say(client, &frame[..len]);
     }
 
-    /// A worker carries out its next order, or fails to.
+    /// A worker carries out its next command, or fails to.
     fn work(&mut self, worker: usize, fails: bool) -> bool {
-        let Some(order) = self.orders[worker].take() else {
+        let Some(command) = self.commands[worker].take() else {
             return false;
         };
         let held = &mut self.held[worker];
-        let answer = match order {
-            LeaseOrder::Grant(id, _) if fails => LeaseAnswer::Granted(id, None),
-            LeaseOrder::Grant(id, _) => {
+        let answer = match command {
+            LeaseCommand::Grant(id, _) if fails => LeaseAnswer::Granted(id, None),
+            LeaseCommand::Grant(id, _) => {
                 assert!(worker > 0 || self.granted.insert(id), "an id is reused");
                 assert!(held.insert(id));
                 let grant = WorkerGrant {
@@ -158,7 +158,7 @@ impl World {
                 };
                 LeaseAnswer::Granted(id, Some(Box::new((grant, Vec::new()))))
             }
-            LeaseOrder::Connect(id, _) => {
+            LeaseCommand::Connect(id, _) => {
                 assert!(held.contains(&id), "connected before the grant");
                 let outcome = if fails {
                     Err(Refusal::Malformed)
@@ -167,8 +167,8 @@ impl World {
                 };
                 LeaseAnswer::Connected(id, outcome)
             }
-            LeaseOrder::ConnectParts(id, _) => panic!("{id:?}: HERD grants no parts"),
-            LeaseOrder::Revoke(id) => {
+            LeaseCommand::ConnectParts(id, _) => panic!("{id:?}: HERD grants no parts"),
+            LeaseCommand::Revoke(id) => {
                 held.remove(&id);
                 LeaseAnswer::Revoked(id)
             }

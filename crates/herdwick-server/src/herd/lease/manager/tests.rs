@@ -28,7 +28,7 @@ use super::{
 use crate::{
     herd::lease::{
         LeaseKind, LeaseListener,
-        orders::{OrderReceiver, order_channel},
+        commands::{CommandReceiver, command_channel},
     },
     net::{stream::Stream, unix::UnixSocket},
 };
@@ -74,9 +74,9 @@ impl Fixture {
         let (to_manager, answers) = mpsc::channel();
         let (mut links, mut workers) = (Vec::new(), Vec::new());
         for worker in 0..WORKERS {
-            let (orders, mut taken) = order_channel();
+            let (commands, mut taken) = command_channel();
             links.push(WorkerLink {
-                orders,
+                commands,
                 wake: Box::new(|| ()),
             });
             let (to_manager, waker, held) =
@@ -167,24 +167,24 @@ impl Drop for Fixture {
 
 fn work(
     worker: usize,
-    orders: &mut OrderReceiver,
+    commands: &mut CommandReceiver,
     answers: &Sender<(usize, LeaseAnswer)>,
     waker: &Waker,
     held: &Mutex<Vec<(usize, LeaseId)>>,
 ) {
-    while let Some(order) = orders.wait() {
-        let answer = match order {
-            LeaseOrder::Grant(id, _) => {
+    while let Some(command) = commands.wait() {
+        let answer = match command {
+            LeaseCommand::Grant(id, _) => {
                 held.lock().unwrap().push((worker, id));
                 let (read, write) = rustix::pipe::pipe().unwrap();
                 LeaseAnswer::Granted(id, Some(Box::new((worker_grant(), vec![read, write]))))
             }
-            LeaseOrder::Connect(id, peer) => {
+            LeaseCommand::Connect(id, peer) => {
                 let sense = peer.requests.as_bytes() == [7; 8];
                 LeaseAnswer::Connected(id, sense.then_some(()).ok_or(Refusal::Malformed))
             }
-            LeaseOrder::ConnectParts(id, _) => panic!("{id:?}: HERD grants no parts"),
-            LeaseOrder::Revoke(id) => {
+            LeaseCommand::ConnectParts(id, _) => panic!("{id:?}: HERD grants no parts"),
+            LeaseCommand::Revoke(id) => {
                 held.lock().unwrap().retain(|entry| *entry != (worker, id));
                 LeaseAnswer::Revoked(id)
             }

@@ -1,4 +1,4 @@
-//! The messages between the lease manager and the workers: orders, their answers, and the terms of a
+//! The messages between the lease manager and the workers: commands, their answers, and the terms of a
 //! lease.
 
 use std::{
@@ -48,9 +48,9 @@ pub(crate) struct Terms {
     pub(crate) claim: Claim,
 }
 
-/// An order of the lease manager to a worker.
+/// A command of the lease manager to a worker.
 #[derive(Debug)]
-pub(crate) enum LeaseOrder {
+pub(crate) enum LeaseCommand {
     /// Allocate memory and queue pairs.
     Grant(LeaseId, Terms),
     /// Connect them with the client's, and start polling.
@@ -64,42 +64,42 @@ pub(crate) enum LeaseOrder {
 /// A worker's answer; the channel adds the worker's index.
 #[derive(Debug)]
 pub(crate) enum LeaseAnswer {
-    /// To [`LeaseOrder::Grant`]; `None`: the worker failed, and holds nothing.
+    /// To [`LeaseCommand::Grant`]; `None`: the worker failed, and holds nothing.
     Granted(LeaseId, Option<Box<(WorkerGrant, Vec<OwnedFd>)>>),
-    /// To [`LeaseOrder::Grant`], by an engine other than HERD, of its only worker.
+    /// To [`LeaseCommand::Grant`], by an engine other than HERD, of its only worker.
     GrantedParts(LeaseId, Vec<PdTicket>),
-    /// To [`LeaseOrder::Connect`] and [`LeaseOrder::ConnectParts`]; an error: the endpoints are malformed, or the server failed.
-    /// An error also to [`LeaseOrder::Grant`], by an engine that does not take the claim.
+    /// To [`LeaseCommand::Connect`] and [`LeaseCommand::ConnectParts`]; an error: the endpoints are malformed, or the server failed.
+    /// An error also to [`LeaseCommand::Grant`], by an engine that does not take the claim.
     Connected(LeaseId, Result<(), Refusal>),
     /// Unsolicited: the device or queue pair of this lease was lost.
     Lost(LeaseId),
-    /// To [`LeaseOrder::Revoke`]: the lease is not served any more, and its memory is released.
+    /// To [`LeaseCommand::Revoke`]: the lease is not served any more, and its memory is released.
     Revoked(LeaseId),
 }
 
-/// The lease manager's end of a worker's orders.
-pub(crate) struct OrderSender {
-    queue: Sender<LeaseOrder>,
+/// The lease manager's end of a worker's commands.
+pub(crate) struct CommandSender {
+    queue: Sender<LeaseCommand>,
     sent: Arc<AtomicUsize>,
 }
 
-/// The worker's end. It asks for an order in every whole pass, and there hardly ever is one: a count tells
+/// The worker's end. It asks for a command in every whole pass, and there hardly ever is one: a count tells
 /// that for less than a look into the channel.
-pub(crate) struct OrderReceiver {
-    queue: Receiver<LeaseOrder>,
+pub(crate) struct CommandReceiver {
+    queue: Receiver<LeaseCommand>,
     sent: Arc<AtomicUsize>,
     taken: usize,
 }
 
-/// Makes the channel of one worker's orders.
-pub(crate) fn order_channel() -> (OrderSender, OrderReceiver) {
+/// Makes the channel of one worker's commands.
+pub(crate) fn command_channel() -> (CommandSender, CommandReceiver) {
     let (to, from) = mpsc::channel();
     let sent = Arc::new(AtomicUsize::new(0));
-    let sender = OrderSender {
+    let sender = CommandSender {
         queue: to,
         sent: Arc::clone(&sent),
     };
-    let receiver = OrderReceiver {
+    let receiver = CommandReceiver {
         queue: from,
         sent,
         taken: 0,
@@ -107,31 +107,31 @@ pub(crate) fn order_channel() -> (OrderSender, OrderReceiver) {
     (sender, receiver)
 }
 
-impl OrderSender {
-    /// Sends an order. Without a receiver, which has ended with its worker, it is dropped.
-    pub(crate) fn send(&self, order: LeaseOrder) {
-        if self.queue.send(order).is_ok() {
-            // Release: who sees the count finds the order.
+impl CommandSender {
+    /// Sends a command. Without a receiver, which has ended with its worker, it is dropped.
+    pub(crate) fn send(&self, command: LeaseCommand) {
+        if self.queue.send(command).is_ok() {
+            // Release: who sees the count finds the command.
             self.sent.fetch_add(1, Ordering::Release);
         }
     }
 }
 
-impl OrderReceiver {
-    /// Returns the next order, if there is one.
+impl CommandReceiver {
+    /// Returns the next command, if there is one.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<LeaseOrder> {
+    pub(crate) fn take(&mut self) -> Option<LeaseCommand> {
         if self.sent.load(Ordering::Acquire) == self.taken {
             return None;
         }
-        let order = self.queue.try_recv().ok()?;
+        let command = self.queue.try_recv().ok()?;
         self.taken = self.taken.wrapping_add(1);
-        Some(order)
+        Some(command)
     }
 
-    /// Waits for the next order; `None` when no sender is left.
+    /// Waits for the next command; `None` when no sender is left.
     #[cfg(test)]
-    pub(crate) fn wait(&mut self) -> Option<LeaseOrder> {
+    pub(crate) fn wait(&mut self) -> Option<LeaseCommand> {
         self.taken = self.taken.wrapping_add(1);
         self.queue.recv().ok()
     }
@@ -139,7 +139,7 @@ impl OrderReceiver {
 
 /// One worker's end of the channels.
 pub(crate) struct WorkerEnd {
-    pub(crate) orders: OrderReceiver,
+    pub(crate) commands: CommandReceiver,
     pub(crate) answers: Sender<(usize, LeaseAnswer)>,
     pub(crate) manager: Arc<Waker>,
 }
