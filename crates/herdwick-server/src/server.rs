@@ -54,7 +54,7 @@ use crate::{
         listen_address::Address,
         tuning::Tuning,
     },
-    telemetry::{snapshot::WorkerCounters, stats::PollCounters, watch::Journal},
+    telemetry::{snapshot::WorkerCounters, stats::PollCounters, watch::EventQueue},
     threads::{
         accept::{self, Acceptor, HandshakeQueue},
         event_writer::{Asking, EventWriter},
@@ -359,13 +359,13 @@ impl Server {
         leases: &LeaseBounds,
     ) -> Result<Intakes, StartError> {
         let mut intakes = Intakes::new();
-        let (writer, journals) = self.start_writer(inputs)?;
+        let (writer, event_queues) = self.start_writer(inputs)?;
         let mut ends = ends.into_iter();
         let permits = stores.stores.first().map_or(0, Store::staged_max);
         let permits = Permits::new(permits, self.workers);
         let offload = self.start_offload(stores.offload)?;
         let hot_keys = inputs.config.hot_keys;
-        let partitions = Partitions::new(stores.stores, journals, hot_keys, offload);
+        let partitions = Partitions::new(stores.stores, event_queues, hot_keys, offload);
         let partitions = Arc::new(partitions);
         for (index, (cross_core, poll)) in parts.enumerate() {
             let (intake, taken) = spsc::channel::<Stream>(inputs.config.connections_max);
@@ -426,25 +426,25 @@ impl Server {
         Ok(parts.parts)
     }
 
-    /// Starts the thread that serves watchers. Returns the channel to it, and a journal for each
+    /// Starts the thread that serves watchers. Returns the channel to it, and an event queue for each
     /// worker.
     fn start_writer(
         &mut self,
         inputs: &WorkerInputs<'_>,
-    ) -> Result<(Sender<Asking>, Vec<Journal>), StartError> {
+    ) -> Result<(Sender<Asking>, Vec<EventQueue>), StartError> {
         let shared = &inputs.context.watch;
-        let ends = (0..self.workers).map(|_| Journal::new(Arc::clone(shared)));
-        let (journals, read) = ends.unzip();
+        let ends = (0..self.workers).map(|_| EventQueue::new(Arc::clone(shared)));
+        let (event_queues, read) = ends.unzip();
         let (writer, arrivals) = mpsc::channel();
         let thread = EventWriter {
-            journals: read,
+            event_queues: read,
             arrivals,
             shared: Arc::clone(shared),
             context: Arc::clone(inputs.context),
             timer: inputs.timer,
         };
         self.start("watch".into(), move || thread.run())?;
-        Ok((writer, journals))
+        Ok((writer, event_queues))
     }
 
     fn start(

@@ -100,7 +100,7 @@ mod tests {
     use herdwick_request::{Clock, HashKey, Second};
 
     use super::*;
-    use crate::{runtime::store::Store, telemetry::watch::Journal};
+    use crate::{runtime::store::Store, telemetry::watch::EventQueue};
 
     fn partitions(count: usize) -> Partitions {
         let store = |_| {
@@ -111,9 +111,9 @@ mod tests {
             })
             .unwrap()
         };
-        let journal = |_| Journal::new(Arc::default()).0;
+        let event_queue = |_| EventQueue::new(Arc::default()).0;
         let stores = (0..count).map(store).collect();
-        Partitions::new(stores, (0..count).map(journal).collect(), 0, Vec::new())
+        Partitions::new(stores, (0..count).map(event_queue).collect(), 0, Vec::new())
     }
 
     /// A run of every partition holds each of them only until its own part is executed.

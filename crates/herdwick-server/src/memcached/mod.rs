@@ -209,7 +209,7 @@ impl MemcachedFront {
     ) {
         if !stream.is_datagram() && self.service.context.watch.wants(topic::CONNEVENTS) {
             let (number, from) = stream.origin();
-            pass.own().journal.note(what(number, from), &[]);
+            pass.own().event_queue.note(what(number, from), &[]);
         }
     }
 

@@ -25,7 +25,7 @@ use crate::{
         time::ServerClock,
     },
     settings::{config::Config, tuning::MemoryLimit},
-    telemetry::{snapshot::WorkerCounters, watch::Journal},
+    telemetry::{snapshot::WorkerCounters, watch::EventQueue},
 };
 
 const WORKERS: usize = 2;
@@ -61,7 +61,7 @@ impl Fixture {
             hash_key: HASH_KEY,
         };
         let stores = (0..WORKERS).map(|_| Store::new(&store).unwrap()).collect();
-        let journals = (0..WORKERS).map(|_| Journal::new(Arc::default()).0);
+        let event_queues = (0..WORKERS).map(|_| EventQueue::new(Arc::default()).0);
         let poll = Poll::new().unwrap();
         let wakeup = WakeupFd::new(Waker::new(poll.registry(), Token(usize::MAX)).unwrap());
         let (cross_cores, _) = CrossCore::connect(&[wakeup.clone(), wakeup], None);
@@ -76,7 +76,7 @@ impl Fixture {
         Self {
             front: MemcachedFront::new(context(), hello(), owners, taken, writer, permits),
             intake,
-            partitions: Partitions::new(stores, journals.collect(), 0, Vec::new()),
+            partitions: Partitions::new(stores, event_queues.collect(), 0, Vec::new()),
             cross_cores: cross_cores.try_into().ok().unwrap(),
             counters: WorkerCounters::default(),
             poll,

@@ -17,7 +17,7 @@ use crate::{
     telemetry::{
         hot::HotKeys,
         prefixes::Prefixes,
-        watch::{Journal, LookupOutcome, What, topic},
+        watch::{EventQueue, LookupOutcome, What, topic},
     },
 };
 
@@ -40,7 +40,7 @@ pub(crate) struct Partition {
     /// ... and the counts kept while it is off.
     laid_by: Option<Box<Prefixes>>,
     /// Events for watchers.
-    pub(crate) journal: Journal,
+    pub(crate) event_queue: EventQueue,
     /// The most requested keys.
     pub(crate) hot: HotKeys,
     /// Reservations of values that connections of other workers are uploading.
@@ -71,7 +71,7 @@ pub(crate) const NOBODY: RawFd = -1;
 impl Partition {
     pub(crate) fn new(
         store: Store,
-        journal: Journal,
+        event_queue: EventQueue,
         hot: HotKeys,
         offload: Option<Box<OffloadPart>>,
     ) -> Self {
@@ -80,7 +80,7 @@ impl Partition {
             store,
             prefixes: None,
             laid_by: None,
-            journal,
+            event_queue,
             hot,
             uploads: BTreeMap::new(),
             now: Duration::ZERO,
@@ -115,7 +115,7 @@ impl Partition {
     #[inline]
     fn update(&mut self, start: PassStart) {
         self.set_clock(start.now, start.clock);
-        self.journal.begin(self.now);
+        self.event_queue.begin(self.now);
         // A pass that began earlier may not know the limit yet.
         if start.unused != self.unused && start.now >= self.now {
             self.unused = start.unused;
@@ -160,7 +160,7 @@ impl Partition {
     /// Zeroes the event counters.
     pub(crate) fn reset(&mut self) {
         self.store.reset_counters();
-        (self.journal.written, self.journal.dropped) = (0, 0);
+        (self.event_queue.written, self.event_queue.dropped) = (0, 0);
         self.laid_by = None;
         if let Some(offload) = &mut self.offload {
             offload.reset();
@@ -247,7 +247,11 @@ impl Partition {
         sink: &mut impl Sink,
     ) {
         self.hot.see(clock, batch);
-        if self.prefixes.is_none() && !self.journal.wants(topic::OF_REQUESTS | topic::EVICTIONS) {
+        if self.prefixes.is_none()
+            && !self
+                .event_queue
+                .wants(topic::OF_REQUESTS | topic::EVICTIONS)
+        {
             self.store.execute_hashed(clock, batch, hashes, sink);
         } else {
             self.execute_watched(clock, batch, callers, sink);
@@ -293,8 +297,8 @@ impl Partition {
         sink: &mut impl Sink,
     ) {
         self.store
-            .record_evictions(self.journal.wants(topic::EVICTIONS));
-        let checks = self.journal.wants(topic::FETCHERS | topic::DELETIONS);
+            .record_evictions(self.event_queue.wants(topic::EVICTIONS));
+        let checks = self.event_queue.wants(topic::FETCHERS | topic::DELETIONS);
         // With these topics, one request at a time: each item is looked up before its request is
         // executed.
         let step = if checks { 1 } else { batch.len().max(1) };
@@ -313,7 +317,7 @@ impl Partition {
                     size,
                     caller,
                 };
-                self.journal.note(what, request.key);
+                self.event_queue.note(what, request.key);
             }
             let mut witness = Witness {
                 clock,
@@ -322,7 +326,7 @@ impl Partition {
                 before,
                 callers: &callers,
                 prefixes: self.prefixes.as_deref_mut(),
-                journal: &mut self.journal,
+                event_queue: &mut self.event_queue,
                 sink,
             };
             self.store.execute(clock, requests, &mut witness);
@@ -332,7 +336,7 @@ impl Partition {
 
     /// Takes a step towards the memory limit; returns whether there is more to do.
     pub(crate) fn adjust(&mut self, clock: Clock) -> bool {
-        let watched = self.journal.wants(topic::EVICTIONS);
+        let watched = self.event_queue.wants(topic::EVICTIONS);
         self.store.record_evictions(watched);
         let more = self.store.adjust();
         if watched {
@@ -344,7 +348,7 @@ impl Partition {
     /// Notes the evictions that the store has recorded, for watchers.
     #[cold]
     fn note_evictions(&mut self, clock: Clock) {
-        let journal = &mut self.journal;
+        let event_queue = &mut self.event_queue;
         let missed = self.store.take_evictions(|evicted| {
             let what = What::Evicted {
                 fetched: evicted.fetched,
@@ -352,9 +356,9 @@ impl Partition {
                 idle: clock.second.0.saturating_sub(evicted.last_access.0),
                 size: evicted.value_len,
             };
-            journal.note(what, evicted.key);
+            event_queue.note(what, evicted.key);
         });
-        journal.dropped += missed;
+        event_queue.dropped += missed;
     }
 }
 
@@ -392,7 +396,7 @@ struct Witness<'a, S, C> {
     before: Before,
     callers: &'a C,
     prefixes: Option<&'a mut Prefixes>,
-    journal: &'a mut Journal,
+    event_queue: &'a mut EventQueue,
     sink: &'a mut S,
 }
 
@@ -404,10 +408,10 @@ impl<S: Sink, C: Fn(usize) -> RawFd> Sink for Witness<'_, S, C> {
                 prefixes.count(request, reply.status);
             }
             let (caller, before) = ((self.callers)(number), &self.before);
-            if self.journal.wants(topic::OF_REQUESTS)
+            if self.event_queue.wants(topic::OF_REQUESTS)
                 && let Some(what) = what(&self.clock, &request.op, reply, before, caller)
             {
-                self.journal.note(what, request.key);
+                self.event_queue.note(what, request.key);
             }
         }
         self.sink.reply(number, reply);
@@ -485,8 +489,8 @@ mod tests {
             hash_key: HASH_KEY,
         })
         .unwrap();
-        let (journal, _) = Journal::new(Arc::default());
-        Partition::new(store, journal, HotKeys::new(0), None)
+        let (event_queue, _) = EventQueue::new(Arc::default());
+        Partition::new(store, event_queue, HotKeys::new(0), None)
     }
 
     fn start(milliseconds: u64, second: u32, unused: usize) -> PassStart {

@@ -21,7 +21,7 @@ use crate::{
         partition::{Partition, PassStart},
         store::Store,
     },
-    telemetry::{hot::HotKeys, watch::Journal},
+    telemetry::{hot::HotKeys, watch::EventQueue},
 };
 
 /// Attempts to lock another worker's partition. A worker tries again because the holder may be about
@@ -38,15 +38,15 @@ impl Partitions {
     /// ones if there is a part of `offload` for it.
     pub(crate) fn new(
         stores: Vec<Store>,
-        journals: Vec<Journal>,
+        event_queues: Vec<EventQueue>,
         hot_keys: usize,
         offload: Vec<OffloadPart>,
     ) -> Self {
         let offload = offload.into_iter().map(|part| Some(Box::new(part)));
         let offload = offload.chain(std::iter::repeat_with(|| None));
-        let parts = stores.into_iter().zip(journals).zip(offload);
-        let partition = |((store, journal), offload)| {
-            Partition::new(store, journal, HotKeys::new(hot_keys), offload)
+        let parts = stores.into_iter().zip(event_queues).zip(offload);
+        let partition = |((store, event_queue), offload)| {
+            Partition::new(store, event_queue, HotKeys::new(hot_keys), offload)
         };
         Self {
             locks: parts.map(partition).map(Lock::new).collect(),

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::{
         runtime::store::Store,
-        telemetry::{hot::HotKeys, watch::Journal},
+        telemetry::{hot::HotKeys, watch::EventQueue},
     };
 
     const WHO: Uploader = Uploader {
@@ -176,8 +176,8 @@ mod tests {
             item_bytes_max: 64 << 10,
             hash_key: HashKey([1, 2]),
         });
-        let journal = Journal::new(Arc::default()).0;
-        Partition::new(store.unwrap(), journal, HotKeys::new(0), None)
+        let event_queue = EventQueue::new(Arc::default()).0;
+        Partition::new(store.unwrap(), event_queue, HotKeys::new(0), None)
     }
 
     fn unload(partition: &mut Partition, steps: &[UploadStep<'_>]) {

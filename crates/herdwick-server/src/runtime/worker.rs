@@ -314,8 +314,8 @@ impl Worker {
             hot: Vec::new(),
             worker: self.index,
         };
-        snapshot.counters.log_worker_written = partition.journal.written;
-        snapshot.counters.log_worker_dropped = partition.journal.dropped;
+        snapshot.counters.log_worker_written = partition.event_queue.written;
+        snapshot.counters.log_worker_dropped = partition.event_queue.dropped;
         for front in &mut self.fronts {
             let transport = front.transport();
             if let Some(histograms) = front.latencies() {

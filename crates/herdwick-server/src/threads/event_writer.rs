@@ -1,4 +1,4 @@
-//! The thread that formats the events in the workers' queues (`Journal`) for watchers. Each watcher has a
+//! The thread that formats the events in the workers' event queues for watchers. Each watcher has a
 //! bounded buffer; events that do not fit are skipped and counted.
 
 use std::{
@@ -26,7 +26,7 @@ use crate::{
 const WATCHERS_MAX: usize = 20;
 /// Bytes that may wait for one watcher to read (memcached's `watcher_logbuf_size`).
 const BUFFER_BYTES: usize = 256 << 10;
-/// Interval between reads of the journals while there are watchers: shorter the more events they
+/// Interval between reads of the event queues while there are watchers: shorter the more events they
 /// hold.
 const TICK: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(50);
 /// A watcher that reads nothing for this long is disconnected.
@@ -41,8 +41,8 @@ pub(crate) struct Asking {
 /// The thread that formats the workers' events for watchers. It sleeps while there are no watchers,
 /// and ends when the workers do.
 pub(crate) struct EventWriter {
-    /// The workers' journals.
-    pub(crate) journals: Vec<Consumer<Event>>,
+    /// The workers' event queues.
+    pub(crate) event_queues: Vec<Consumer<Event>>,
     pub(crate) arrivals: Receiver<Asking>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) context: Arc<Context>,
@@ -57,12 +57,12 @@ struct Watcher {
     stalled: Duration,
 }
 
-/// The number of events found in a journal.
+/// The number of events found in an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EventsRead {
     Nothing,
     Some,
-    /// The journal was full, and there may be more: the watchers are served in between.
+    /// The event queue was full, and there may be more: the watchers are served in between.
     Full,
 }
 
@@ -98,7 +98,7 @@ impl EventWriter {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let read = self.format_events(&mut watchers, &mut formatted);
-            // After a full journal there is no sleep, so the elapsed time is measured, not taken to
+            // After a full event queue there is no sleep, so the elapsed time is measured, not taken to
             // be the tick.
             let now = self.timer.now();
             let passed = now.saturating_sub(std::mem::replace(&mut last, now));
@@ -142,13 +142,13 @@ impl EventWriter {
         self.shared.watchers.store(watchers.len() as u32, Relaxed);
     }
 
-    /// Formats the journals' events, at most one journal's capacity of each.
+    /// Formats the event queues' events, at most one event queue's capacity of each.
     fn format_events(&mut self, watchers: &mut [Watcher], formatted: &mut u64) -> EventsRead {
         let mut read = EventsRead::Nothing;
-        for journal in &mut self.journals {
+        for event_queue in &mut self.event_queues {
             let mut count = 0;
             while count < EVENTS
-                && let Some(event) = journal.pop()
+                && let Some(event) = event_queue.pop()
             {
                 count += 1;
                 *formatted += 1;
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_journals_are_polled_often_and_idle_ones_rarely() {
+    fn busy_event_queues_are_polled_often_and_idle_ones_rarely() {
         let [mut tick, end] = [*TICK.end(); 2];
         for _ in 0..10 {
             tick = next_tick(tick, EventsRead::Some);

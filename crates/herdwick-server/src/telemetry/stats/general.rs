@@ -161,10 +161,10 @@ counted! {
     Counter malloc_fails = { ZERO };
     Counter unexpected_napi_ids = { ZERO };
     Counter round_robin_fallback = { ZERO };
-    /// Events of `watch` dropped because a worker's journal was full.
+    /// Events of `watch` dropped because a worker's event queue was full.
     Counter log_worker_dropped = fields.log_worker_dropped
         in DROPS(fabric = "tcp", reason = "log_worker_dropped");
-    /// Events of `watch` written to the workers' journals.
+    /// Events of `watch` written to the workers' event queues.
     Counter log_worker_written = fields.log_worker_written;
     /// Events that a watcher missed because it did not read.
     Counter log_watcher_skipped = { &v.context.watch.skipped };

@@ -145,8 +145,8 @@ impl Shared {
     }
 }
 
-/// Where one worker records events.
-pub(crate) struct Journal {
+/// Where one worker records events: a bounded queue to the event writer. A full queue drops and counts.
+pub(crate) struct EventQueue {
     queue: Producer<Event>,
     shared: Arc<Shared>,
     /// The watched topics at the beginning of this pass.
@@ -156,11 +156,11 @@ pub(crate) struct Journal {
     pub(crate) dropped: u64,
 }
 
-impl Journal {
-    /// Creates a journal, and the end that the event writer reads.
+impl EventQueue {
+    /// Creates an event queue, and the end that the event writer reads.
     pub(crate) fn new(shared: Arc<Shared>) -> (Self, Consumer<Event>) {
         let (queue, read) = spsc::channel(EVENTS);
-        let journal = Self {
+        let event_queue = Self {
             queue,
             shared,
             topics: 0,
@@ -168,7 +168,7 @@ impl Journal {
             written: 0,
             dropped: 0,
         };
-        (journal, read)
+        (event_queue, read)
     }
 
     /// Begins a pass: reads the clock value and the topics once for all its events.
@@ -217,16 +217,19 @@ mod tests {
     }
 
     #[test]
-    fn a_full_journal_drops_and_counts() {
+    fn a_full_event_queue_drops_and_counts() {
         let shared = Arc::new(Shared::default());
-        let (mut journal, mut read) = Journal::new(Arc::clone(&shared));
-        journal.note(What::Deleted { size: 0 }, b"unwatched");
+        let (mut event_queue, mut read) = EventQueue::new(Arc::clone(&shared));
+        event_queue.note(What::Deleted { size: 0 }, b"unwatched");
         shared.topics.store(topic::DELETIONS, Relaxed);
-        journal.begin(Duration::from_secs(1));
+        event_queue.begin(Duration::from_secs(1));
         for _ in 0..EVENTS + 5 {
-            journal.note(What::Deleted { size: 0 }, b"key");
+            event_queue.note(What::Deleted { size: 0 }, b"key");
         }
-        assert_eq!((journal.written, journal.dropped), (EVENTS as u64, 5));
+        assert_eq!(
+            (event_queue.written, event_queue.dropped),
+            (EVENTS as u64, 5)
+        );
         assert_eq!(read.pop().unwrap().key(), b"key");
     }
 }
