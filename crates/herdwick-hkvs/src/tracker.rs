@@ -122,6 +122,8 @@ impl Tracker {
             self.clears,
         ];
         let oldest = oldest.into_iter().flatten().min().unwrap_or(now);
+        // A lease is the promise that what it reads is old by `STALENESS_MAX` at most: not while a change
+        // that a client may miss takes too long.
         self.leased = self.epoch != 0 && now.saturating_sub(oldest) <= LAG_MAX;
     }
 
@@ -139,6 +141,7 @@ impl Tracker {
     }
 
     fn take_back(&mut self, change: Change) {
+        // Changes of an earlier connection come back, too: their slots and numbers are others' by now.
         if change.epoch == self.epoch {
             self.ended(&change);
         }
@@ -146,6 +149,7 @@ impl Tracker {
     }
 
     fn ended(&mut self, change: &Change) {
+        // Their numbers follow each other, and they may end in any order: only the oldest are forgotten.
         let first = self.next - self.under_way.len() as u64;
         let index = change.serial.checked_sub(first).map(|index| index as usize);
         if let Some(change) = index.and_then(|index| self.under_way.get_mut(index)) {

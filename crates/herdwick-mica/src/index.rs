@@ -142,6 +142,7 @@ impl Index {
         let (olds, news) = self.buckets.split_at_mut(to);
         for n in 0..self.block {
             let (old, new) = (&mut olds[from + n], &mut news[n]);
+            // Its entries may be those of either bucket: both halves inherit the mark.
             if old.overflowed() {
                 new.mark_overflowed();
             }
@@ -209,6 +210,8 @@ impl Index {
         if let Some(found) = self.find_in(first, tag, &mut is_it) {
             return Some(found);
         }
+        // The mark spares most misses the second cache line. It is never taken back: no bucket records
+        // which keys of others it holds.
         if !self.buckets[first].overflowed() {
             return None;
         }
@@ -349,6 +352,8 @@ impl Index {
     fn find_chain(&mut self, hash: KeyHash) -> bool {
         let first = self.first(hash);
         let start = first - first % self.block;
+        // A key's two buckets lie in one block, so a chain never leaves it, and a bit for each bucket of
+        // the block tells which were reached.
         let mut links = [Link::default(); BLOCK];
         let (mut reached, mut count, mut seen) = (0, 0, 0u128);
         for bucket in [first, self.other(first, tag(hash))] {
@@ -380,6 +385,8 @@ impl Index {
 
     /// Moves the entry of a link to its other bucket, the entry that leads there to its slot, and so on.
     fn move_chain(&mut self, links: &[Link], last: (usize, usize)) {
+        // From the end of the chain: an entry is copied before its slot is freed, so that it is in both
+        // buckets for a moment and never in neither, for readers in other processes, too.
         let mut moving = Some(last);
         while let Some((n, way)) = moving {
             let bucket = links[n].bucket;
@@ -422,6 +429,8 @@ impl Index {
     fn first(&self, hash: KeyHash) -> usize {
         let whole = self.base << self.level;
         let bits = usize::from(growth(hash));
+        // Linear hashing: the number of a block among those of this level; if it was divided already, one
+        // more bit decides between its halves.
         let mut block = block_among(hash, self.base) + self.base * (bits & ((1 << self.level) - 1));
         if block < self.split {
             block += whole * (bits >> self.level & 1);

@@ -83,6 +83,8 @@ impl Cutting {
     /// does not concern segmentation.
     fn refused(error: &io::Error) -> Option<Self> {
         match error.raw_os_error() {
+            // The kernel's udp_send_skb: EIO where the route's device computes no checksums, or IPsec
+            // encrypts, which does not change with the next datagram; EINVAL for lengths.
             Some(libc::EIO | libc::ENOPROTOOPT) => Some(Self::Absent),
             Some(libc::EINVAL) => Some(Self::Refused(ALONE)),
             _ => None,

@@ -79,6 +79,7 @@ impl Store {
     /// Makes room in a class: looks at its items from the end, and removes the first that has expired,
     /// was flushed, or was not used since the last look. Returns whether it removed one.
     fn evict(&mut self, class: usize) -> bool {
+        // Once more than `TURNS` says: the item that must stay may be the one that its turn has come to.
         for turn in 0..=TURNS + 1 {
             let Some(tail) = self.classes[class].items.tail.some() else {
                 return false;
@@ -114,6 +115,7 @@ impl Store {
             self.classes[class].evicted += 1;
         }
         self.remove(chunk);
+        // A slab's worth of evictions: another class may have to give a slab up.
         let Self { classes, .. } = self;
         if classes[class].evicted >= classes[class].per_slab {
             classes[class].evicted = 0;

@@ -284,6 +284,7 @@ fn partition(port: &PortInfo, wanted: Option<u16>) -> Option<u16> {
     let Some(wanted) = wanted else { return Some(0) };
     let of_it = |key: &u16| key & PARTITION == wanted & PARTITION && *key != 0;
     let found = port.pkeys.iter().enumerate().filter(|(_, key)| of_it(key));
+    // The bit of full members is the highest: of two P_Keys of a partition, the greater has it.
     let (index, _) = found.max_by_key(|(_, key)| **key)?;
     u16::try_from(index).ok()
 }

@@ -79,6 +79,7 @@ impl Header {
     /// [`FrameError`].
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let [m0, m1, m2, version, kind, _, len0, len1] = *bytes;
+        // The magic before the version: what is no frame at all has no version to complain of.
         if [m0, m1, m2] != MAGIC {
             return Err(FrameError::Magic);
         }
@@ -197,6 +198,7 @@ impl Claim {
         out.bytes(&self.token.0);
         out.u32(self.window);
         out.u32(self.reply_bytes_max);
+        // Left out if it is 0: servers of before take a claim of 24 bytes alone.
         if self.reads {
             out.u8(1);
         }
@@ -269,12 +271,14 @@ impl Grant {
     pub fn parse(body: &[u8]) -> Result<Self, FrameError> {
         let mut from = Reader(body);
         let (epoch, window, reply_bytes_max) = (from.u16()?, from.u16()?, from.u32()?);
+        // Epoch 0 is that of lines that were never written: they are zero.
         if epoch == 0 || !window.is_power_of_two() {
             return Err(FrameError::Body);
         }
         let mut workers = (0..from.count()?)
             .map(|_| from.worker_grant())
             .collect::<Result<Vec<_>, _>>()?;
+        // Bytes behind the workers are their stores; an older server sends none.
         if from.end().is_err() {
             for worker in &mut workers {
                 worker.store = Some(from.store_grant()?);

@@ -230,7 +230,7 @@ impl Hello {
                 Some(("engines", list)) => {
                     hello.engines = list.split(',').map(str::to_owned).collect();
                 }
-                // A path that this end does not know counts as no preference.
+                // A path that this end does not know counts as no preference: the server decides anyway.
                 Some(("path", name)) => hello.path = name.parse().ok(),
                 Some(("boot", id)) => {
                     hello.boot = Some(BootId(bytes16(id).ok_or(LineError::Field("boot"))?));

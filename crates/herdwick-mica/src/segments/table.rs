@@ -196,6 +196,7 @@ impl Segments {
     /// Begins recovery: every item of segments opened before `flushed` is flushed, and what is
     /// recovered counts as stored a full store ago.
     pub(crate) fn resume(&mut self, flushed: u64) {
+        // A segment that is opened from now on is not flushed: its number is at least `flushed`.
         (self.flushed, self.sequence) = (flushed, flushed);
         self.stored = self.usable() as u64;
     }
@@ -313,6 +314,7 @@ impl Segments {
 
     /// Flushes all items so far.
     pub(crate) fn flush(&mut self) {
+        // An open segment is sealed: it would hold items of before and after under one number.
         for kind in 0..Kind::ALL {
             self.seal(Kind(kind as u8));
         }
@@ -335,7 +337,7 @@ impl Segments {
     /// near.
     pub(super) fn kind(&self, deadline: Deadline, now: Second, len: usize, durable: Kind) -> Kind {
         let kind = Kind::of(deadline, now, durable);
-        // Few segments are not divided further.
+        // Of few segments, those that are open and not full would be a large part of the store.
         if self.count() < DIVIDED_MIN {
             return Kind(kind.0.min(Kind::MORTAL));
         }

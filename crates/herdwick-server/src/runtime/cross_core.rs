@@ -17,7 +17,7 @@ use crate::{
     telemetry::snapshot::WorkerCounters,
 };
 
-/// Forwarded batches in flight from one worker to another. With the size of a batch
+/// Forwarded batches in flight from one worker to another: one is filled while the other is executed. With the size of a batch
 /// ([`ForwardBatch`]) this bounds the memory between two workers.
 const BATCHES_PER_PAIR: usize = 2;
 /// A batch with less room than this takes no further part of an upload; the upload continues in the

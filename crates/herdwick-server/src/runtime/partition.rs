@@ -212,6 +212,7 @@ impl Partition {
     }
 
     /// As [`Partition::execute_hashed`], while popular keys are replicated.
+    // Not inlined: a server without a secondary store has no instruction of it in its loop.
     #[inline(never)]
     fn execute_marked(
         &mut self,
@@ -221,6 +222,7 @@ impl Partition {
         callers: impl Fn(usize) -> RawFd,
         sink: &mut impl Sink,
     ) {
+        // Taken out for the batch: the sink marks replies by it while the store, beside it, executes.
         let Some(mut part) = self.offload.take() else {
             return;
         };

@@ -81,6 +81,7 @@ impl Partitions {
 /// The lock of a partition.
 pub(crate) struct Lock<T> {
     /// The owner holds the lock across passes, or waits for it.
+    // On a cache line of its own: others read it without taking the line that the mutex's holder writes.
     reserved: CachePadded<AtomicBool>,
     partition: Mutex<CachePadded<T>>,
 }
@@ -115,6 +116,7 @@ impl<T> Lock<T> {
 
     /// Locks it for its owner, who keeps it across passes.
     pub(crate) fn keep(&self) -> KeptPartition<'_, T> {
+        // First: workers that see it do not begin another run, so the wait is for those that had begun.
         self.reserved.store(true, Ordering::Relaxed);
         KeptPartition {
             reserved: &self.reserved,
