@@ -180,7 +180,7 @@ impl RoceDevice {
     }
 
     /// Registers the route of a flow to a peer. Packets of the flow can be sent from then on.
-    fn lay(
+    fn add_flow(
         &self,
         port: &mut RocePort,
         flow: FlowId,
@@ -205,7 +205,8 @@ impl RoceDevice {
         let told = self.0.local.ip().is_unspecified().then_some(path.from);
         let to = socket::Destination::new(place.address, told);
         let route = route(from, place.address);
-        port.outbox.lay(FlowState::new(flow, wanted, route, to));
+        port.outbox
+            .add_flow(FlowState::new(flow, wanted, route, to));
         Ok(())
     }
 }
@@ -404,7 +405,7 @@ impl Device for RoceDevice {
             key: self.key(&endpoint.secret, &place)?,
         };
         let flow = port.engine.connect(qp, &peering)?;
-        self.lay(port, flow, &place, &path)
+        self.add_flow(port, flow, &place, &path)
     }
 
     fn create_address(
@@ -426,7 +427,7 @@ impl Device for RoceDevice {
             key: self.key(&port.engine.endpoint(qp)?.secret, &place)?,
         };
         let (address, flow) = port.engine.create_address(qp, &to)?;
-        self.lay(port, flow, &place, &path)?;
+        self.add_flow(port, flow, &place, &path)?;
         Ok(address)
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct FlowState {
 }
 
 impl FlowState {
-    /// Makes the track of `flow`: along `route` to `to`, the peer's address for the kernel, from
+    /// Makes the state of `flow`: along `route` to `to`, the peer's address for the kernel, from
     /// socket number `socket`.
     pub(crate) fn new(flow: FlowId, socket: usize, route: Route, to: Destination) -> Self {
         Self {
@@ -159,7 +159,7 @@ impl Losses {
 pub(crate) struct SendHalf {
     sockets: Vec<Socket>,
     /// By flow index.
-    tracks: Vec<Option<FlowState>>,
+    flows: Vec<Option<FlowState>>,
     pool: [GsoBatch; BATCHES],
     buffers: BatchBuffers,
     /// A stack: the GSO batch freed last is reused first, because its bytes are in the cache.
@@ -179,7 +179,7 @@ impl SendHalf {
     pub(crate) fn new(socket: Socket, capture: Option<Capture>) -> Self {
         Self {
             sockets: vec![socket],
-            tracks: Vec::new(),
+            flows: Vec::new(),
             pool: [GsoBatch::default(); BATCHES],
             buffers: BatchBuffers::new(),
             free: (0..BATCHES).collect(),
@@ -205,29 +205,28 @@ impl SendHalf {
         self.sockets.push(socket);
     }
 
-    /// Adds the track of a flow, unless it has one.
-    pub(crate) fn lay(&mut self, track: FlowState) {
-        let index = track.flow.index();
-        if self.tracks.len() <= index {
-            self.tracks.resize_with(index + 1, || None);
+    /// Adds the state of a flow, unless it has one.
+    pub(crate) fn add_flow(&mut self, state: FlowState) {
+        let index = state.flow.index();
+        if self.flows.len() <= index {
+            self.flows.resize_with(index + 1, || None);
         }
-        self.tracks[index].get_or_insert(track);
+        self.flows[index].get_or_insert(state);
     }
 
-    /// Removes the tracks of flows for which `stays` returns false, after sending what waits on
-    /// them.
+    /// Removes the flows for which `stays` returns false, after sending what waits on them.
     pub(crate) fn retain(&mut self, stays: impl Fn(FlowId) -> bool) {
         self.flush();
-        for index in 0..self.tracks.len() {
-            let track = self.tracks[index].as_ref();
-            if track.is_some_and(|track| !stays(track.flow)) {
-                self.lift(index);
+        for index in 0..self.flows.len() {
+            let state = self.flows[index].as_ref();
+            if state.is_some_and(|state| !stays(state.flow)) {
+                self.remove_flow(index);
             }
         }
     }
 
-    /// Removes a track, and the packets on it that could not be sent.
-    fn lift(&mut self, flow: usize) {
+    /// Removes a flow, and its packets that could not be sent.
+    fn remove_flow(&mut self, flow: usize) {
         let (pool, free) = (&mut self.pool, &mut self.free);
         self.queue.retain(|batch| {
             let stays = pool[*batch].flow != flow;
@@ -236,7 +235,7 @@ impl SendHalf {
             }
             stays
         });
-        self.tracks[flow] = None;
+        self.flows[flow] = None;
     }
 
     /// Passes all GSO batches to the kernel; returns `false` when the socket accepts no more for
@@ -282,10 +281,10 @@ impl SendHalf {
         };
         for index in self.queue.iter().take(batches) {
             let batch = &self.pool[*index];
-            if let Some(track) = &self.tracks[batch.flow] {
+            if let Some(state) = &self.flows[batch.flow] {
                 let bytes = self.buffers.of(*index, batch.len);
                 for (id, packet) in (0..).zip(bytes.chunks(batch.segment)) {
-                    capture.packet(self.now, &track.route, id, packet);
+                    capture.packet(self.now, &state.route, id, packet);
                 }
             }
         }
@@ -305,8 +304,8 @@ impl SendHalf {
     }
 
     fn socket_of(&self, batch: usize) -> usize {
-        let track = self.tracks[self.pool[batch].flow].as_ref();
-        track.map_or(0, |track| track.socket)
+        let state = self.flows[self.pool[batch].flow].as_ref();
+        state.map_or(0, |state| state.socket)
     }
 
     /// Computes the ICRCs of the oldest GSO batches that one call can send from `socket`; returns
@@ -316,11 +315,11 @@ impl SendHalf {
         let run = self.queue.iter().take(SENDS).take_while(same).count();
         for index in self.queue.iter().take(run) {
             let batch = &self.pool[*index];
-            let Some(track) = &self.tracks[batch.flow] else {
+            let Some(state) = &self.flows[batch.flow] else {
                 continue;
             };
             let bytes = self.buffers.of_mut(*index, batch.len);
-            self.sums.seal_batch(bytes, batch.segment, &track.route);
+            self.sums.seal_batch(bytes, batch.segment, &state.route);
         }
         run
     }
@@ -329,11 +328,11 @@ impl SendHalf {
         let mut batches = ArrayVec::<Outgoing<'_>, SENDS>::new();
         for index in self.queue.iter().take(run) {
             let batch = &self.pool[*index];
-            let Some(track) = &self.tracks[batch.flow] else {
+            let Some(state) = &self.flows[batch.flow] else {
                 continue;
             };
             batches.push(Outgoing {
-                to: &track.to,
+                to: &state.to,
                 bytes: self.buffers.of(*index, batch.len),
                 segment: batch.segment,
             });
@@ -347,17 +346,17 @@ impl SendHalf {
     fn refused(&mut self, socket: usize, error: &io::Error) {
         let index = self.queue[0];
         let batch = &self.pool[index];
-        let Some(track) = self.tracks[batch.flow].as_mut() else {
+        let Some(state) = self.flows[batch.flow].as_mut() else {
             return self.release();
         };
         if let Some(cut) = Cutting::refused(error).filter(|_| batch.count > 1) {
-            track.cut = cut;
+            state.cut = cut;
             let bytes = self.buffers.of_mut(index, batch.len);
             for packet in bytes.chunks_mut(batch.segment) {
                 // A datagram sent by itself has identification 0, not its number in the GSO batch.
-                self.sums.seal(packet, &track.route, 0);
+                self.sums.seal(packet, &state.route, 0);
                 let alone = Outgoing {
-                    to: &track.to,
+                    to: &state.to,
                     segment: packet.len(),
                     bytes: packet,
                 };
@@ -380,8 +379,8 @@ impl SendHalf {
             return;
         };
         let flow = self.pool[index].flow;
-        if let Some(track) = &mut self.tracks[flow] {
-            for open in &mut track.open {
+        if let Some(state) = &mut self.flows[flow] {
+            for open in &mut state.open {
                 *open = open.filter(|batch| *batch != index);
             }
         }
@@ -392,21 +391,21 @@ impl SendHalf {
     /// one more.
     #[inline]
     fn same_batch(&self, flow: usize, slot: usize, len: usize) -> Option<usize> {
-        let track = self.tracks.get(flow)?.as_ref()?;
-        let open = track.open[slot]?;
+        let state = self.flows.get(flow)?.as_ref()?;
+        let open = state.open[slot]?;
         let batch = &self.pool[open];
-        (batch.segment == len && batch.takes(len, track.cut.segments())).then_some(open)
+        (batch.segment == len && batch.takes(len, state.cut.segments())).then_some(open)
     }
 
     /// Returns a GSO batch for a packet that does not fit the flow's first open GSO batch by
     /// length, or `None` when all GSO batches are full and none can be sent.
     fn batch_for(&mut self, flow: usize, len: usize, ordered: bool) -> Option<usize> {
-        let track = self.tracks.get(flow)?.as_ref()?;
-        let first = track.open[0];
+        let state = self.flows.get(flow)?.as_ref()?;
+        let first = state.open[0];
         let found = if ordered {
             first.filter(|batch| {
                 let batch = &self.pool[*batch];
-                batch.segment > len && batch.takes(len, track.cut.segments())
+                batch.segment > len && batch.takes(len, state.cut.segments())
             })
         } else {
             self.same_batch(flow, 1, len)
@@ -428,9 +427,9 @@ impl SendHalf {
             flow,
             ..GsoBatch::default()
         };
-        let track = self.tracks[flow].as_mut()?;
-        track.cut.opened();
-        track.open[slot] = Some(index);
+        let state = self.flows[flow].as_mut()?;
+        state.cut.opened();
+        state.open[slot] = Some(index);
         self.queue.push_back(index);
         Some(index)
     }
