@@ -91,7 +91,7 @@ pub enum Fabric {
 
 /// The name of no known fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no fabric: say {names}, or several such as {best},tcp", names = names(), best = Fabric::BEST)]
+#[error("'{0}' is no fabric: give {names}, or several such as {best},tcp", names = names(), best = Fabric::BEST)]
 pub struct FabricError(String);
 
 /// Returns the names of all fabrics.
@@ -412,7 +412,7 @@ impl FromStr for Fabric {
 
 /// A text that is no count.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no count: say a number such as 1000000, 1M or 16K")]
+#[error("'{0}' is no count: give a number such as 1000000, 1M or 16K")]
 pub struct CountError(String);
 
 /// Parses `1000`, `16K`, `8M`, `1.5M` or `1G`; the suffixes are powers of 1,000.

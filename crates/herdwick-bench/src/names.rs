@@ -2,7 +2,7 @@
 
 /// A text that names no value of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{given}' is no {what}: say {known}")]
+#[error("'{given}' is no {what}: give {known}")]
 pub struct NameError {
     given: String,
     what: &'static str,

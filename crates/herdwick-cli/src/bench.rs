@@ -30,7 +30,7 @@ use self::{
     systems::{HerdMode, Letter, System},
     verbs::VerbArgs,
 };
-use crate::{client::Access, exit::Exit, lists, say};
+use crate::{client::Access, exit::Exit, lists, say, units::count};
 
 /// Measure the store alone, or a whole server over each transport, and report everything that a
 /// figure depends on.
@@ -80,11 +80,11 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     seconds: f64,
     /// Client threads.
-    #[arg(long, default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..", value_parser = count::<usize>)]
     clients: Vec<usize>,
     /// HERD requests in flight, of each client at each worker: a power of two, at most 256; or verbs
     /// outstanding on a queue pair, at most 1024.
-    #[arg(long, default_values_t = [Config::default().window], value_name = "N,..")]
+    #[arg(long, default_values_t = [Config::default().window], value_name = "N,..", value_parser = count::<usize>)]
     window: Vec<usize>,
     /// HERD as it serves (batch), or with the request format and the pipeline of the paper, in this process
     /// (paper); batch,paper measures both.
@@ -94,26 +94,26 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "B,..", value_parser = parse_size)]
     inline_below: Vec<usize>,
     /// Data nodes of Clover, each with a replica of everything [default: 1].
-    #[arg(long, value_name = "N,..")]
+    #[arg(long, value_name = "N,..", value_parser = count::<usize>)]
     replicas: Vec<usize>,
     /// Request path of HERD: uc-write, rc-write or ud-send [default: the one that the server
     /// chooses].
     #[arg(long, value_name = "PATH")]
     request_path: Option<RequestPath>,
     /// TCP connections, of all clients together.
-    #[arg(long, default_value_t = Config::default().connections, value_name = "N")]
+    #[arg(long, default_value_t = Config::default().connections, value_name = "N", value_parser = count::<usize>)]
     connections: usize,
     /// Also measure the server with this many idle TCP connections.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = count::<usize>)]
     idle_connections: usize,
     /// Requests in flight on a TCP connection.
-    #[arg(long, default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..", value_parser = count::<usize>)]
     pipeline: Vec<usize>,
     /// Keys in one TCP get.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count::<usize>)]
     multiget: usize,
     /// Requests in a batch of the bare store.
-    #[arg(long, default_value_t = 16, value_name = "N")]
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = count::<usize>)]
     batch: usize,
     /// Have the bare store in published memory, and measure reads of that memory without the store, too
     /// (one-sided).
@@ -123,13 +123,13 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "OPS,..", value_parser = parse_count)]
     rate: Vec<u64>,
     /// Runs of each kind; the figures are their medians.
-    #[arg(long, default_value_t = Config::default().runs, value_name = "N")]
+    #[arg(long, default_value_t = Config::default().runs, value_name = "N", value_parser = count::<usize>)]
     runs: usize,
     /// Workers of its own server, or server threads of verbs [default: half of the CPUs, at most 4].
-    #[arg(long, value_name = "N,..")]
+    #[arg(long, value_name = "N,..", value_parser = count::<usize>)]
     workers: Vec<usize>,
     /// Memory of its own server or store, MiB [default: ample for the keys].
-    #[arg(long, value_name = "MB")]
+    #[arg(long, value_name = "MB", value_parser = count::<u64>)]
     memory: Option<u64>,
     /// With cache: run these traces through this store, memcached, and models of LRU, S3-FIFO,
     /// SIEVE and Belady's rule: all, names of the built-in ones, or files in libCacheSim's

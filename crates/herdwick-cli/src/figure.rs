@@ -84,7 +84,7 @@ enum Place {
 const SIMULATOR: &str = "sim:";
 
 fn parse_figure(text: &str) -> Result<&'static str, String> {
-    let unknown = || format!("'{text}' is no figure of the paper: say 2 to 14, or table1");
+    let unknown = || format!("'{text}' is no figure of the paper: give 2 to 14, or table1");
     find(text).map(|figure| figure.name).ok_or_else(unknown)
 }
 
@@ -96,9 +96,9 @@ fn parse_place(text: &str) -> Result<Place, String> {
     let names = herdwick_providers::Fabric::list(herdwick_providers::Fabric::name, ", ");
     match text.parse::<Fabric>() {
         Ok(fabric) if fabric.is_herd() => Ok(Place::Here(fabric)),
-        Ok(_) => Err(format!("'{text}' has no verbs: say one of {names}")),
+        Ok(_) => Err(format!("'{text}' has no verbs: give one of {names}")),
         Err(_) => Err(format!(
-            "'{text}' is not one fabric: say one of {names}, or {SIMULATOR}apt"
+            "'{text}' is not one fabric: give one of {names}, or {SIMULATOR}apt"
         )),
     }
 }

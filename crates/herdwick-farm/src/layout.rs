@@ -252,7 +252,7 @@ pub struct Terms {
 
 /// A table cannot have these dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a table with {what} {given}: say {least} to {most}")]
+#[error("a table with {what} {given}: give {least} to {most}")]
 pub struct GeometryError {
     what: &'static str,
     given: usize,

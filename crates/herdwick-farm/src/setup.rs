@@ -37,7 +37,7 @@ pub enum TermsError {
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// A ring cannot have this many cells.
-    #[error("a window of {0} messages: say 1 to {WINDOW_MAX}")]
+    #[error("a window of {0} messages: give 1 to {WINDOW_MAX}")]
     Window(usize),
     /// The fabric lacks what a system of READs needs.
     #[error(transparent)]
@@ -46,7 +46,7 @@ pub enum TermsError {
     #[error("the server has no room for another client")]
     Clients,
     /// A server cannot have this many clients.
-    #[error("at most {0} clients: say 1 to {CLIENTS_MAX}")]
+    #[error("at most {0} clients: give 1 to {CLIENTS_MAX}")]
     ClientsMax(usize),
 }
 

@@ -19,7 +19,7 @@ pub enum RequestPath {
 
 /// A name that is no request path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no request path: say uc-write, rc-write or ud-send")]
+#[error("'{0}' is no request path: give uc-write, rc-write or ud-send")]
 pub struct UnknownPath(String);
 
 impl RequestPath {

@@ -75,7 +75,7 @@ pub enum Dist {
 /// A distribution that is neither `uniform` nor `zipf:THETA`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no distribution: say uniform, or zipf:THETA with 0 < THETA < 1, such as zipf:.99"
+    "'{0}' is no distribution: give uniform, or zipf:THETA with 0 < THETA < 1, such as zipf:.99"
 )]
 pub struct DistError(String);
 

@@ -6,6 +6,8 @@ use herdwick_bench::{
     parse_transport, parse_yes,
 };
 
+use crate::units::count;
+
 /// What `herdwick bench verbs` posts. Every option but --all-to-all and --region takes a list; all
 /// combinations are measured.
 #[derive(Args, Clone, Debug)]
@@ -30,13 +32,13 @@ pub(super) struct VerbArgs {
     #[arg(long, value_name = "YES,..", value_parser = parse_yes)]
     inline: Vec<bool>,
     /// Signal every Nth verb, and the last that fits the window.
-    #[arg(long, default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..", value_parser = count::<usize>)]
     signaled: Vec<usize>,
     /// Work requests in a post.
-    #[arg(long, default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..", value_parser = count::<usize>)]
     postlist: Vec<usize>,
     /// Queue pairs between a client thread and a server thread.
-    #[arg(long, default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..", value_parser = count::<usize>)]
     queue_pairs: Vec<usize>,
     /// Bytes of each thread's memory that one-sided verbs access at random.
     #[arg(long, default_value = "256K", value_name = "B", value_parser = parse_size)]
@@ -54,7 +56,7 @@ pub(super) struct VerbArgs {
     )]
     level: Vec<Level>,
     /// Random memory accesses of --echo's server for a request.
-    #[arg(long, default_value = "0", value_name = "N,..", requires = "echo")]
+    #[arg(long, default_value = "0", value_name = "N,..", requires = "echo", value_parser = count::<usize>)]
     accesses: Vec<usize>,
     /// Whether a pipeline of requests prefetches for --accesses: yes, no.
     #[arg(long, default_value = "yes", value_name = "YES,..", value_parser = parse_yes, requires = "accesses")]

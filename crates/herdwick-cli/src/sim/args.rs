@@ -7,7 +7,7 @@ use herdwick_herd::RequestPath;
 use herdwick_sim_bench::System;
 
 use super::faults;
-use crate::lists;
+use crate::{lists, units::count};
 
 /// Run HERD, FaRM-KV, Pilaf, Clover or the verbs alone on simulated RNICs, in virtual time.
 ///
@@ -25,29 +25,29 @@ pub(crate) struct SimArgs {
     #[arg(long, default_value = "apt", value_name = "PROFILE,..")]
     pub(super) profile: Vec<String>,
     /// Server cores.
-    #[arg(long, default_value = "6", value_name = "N,..")]
+    #[arg(long, default_value = "6", value_name = "N,..", value_parser = count::<usize>)]
     pub(super) workers: Vec<usize>,
     /// Client processes.
-    #[arg(long, default_value = "51", value_name = "N,..")]
+    #[arg(long, default_value = "51", value_name = "N,..", value_parser = count::<usize>)]
     pub(super) clients: Vec<usize>,
     /// Client machines, which share the clients.
-    #[arg(long, default_value_t = 17, value_name = "N")]
+    #[arg(long, default_value_t = 17, value_name = "N", value_parser = count::<usize>)]
     pub(super) machines: usize,
     /// Requests in flight of each client; with verbs, of each thread that posts.
-    #[arg(long, default_value = "4", value_name = "N,..")]
+    #[arg(long, default_value = "4", value_name = "N,..", value_parser = count::<usize>)]
     pub(super) window: Vec<usize>,
     /// Keys, drawn uniformly.
-    #[arg(long, default_value_t = 65_536, value_name = "N")]
+    #[arg(long, default_value_t = 65_536, value_name = "N", value_parser = count::<u32>)]
     pub(super) keys: u32,
     /// Bytes of a value; with verbs, of a payload.
-    #[arg(long, default_value = "32", value_name = "B,..")]
+    #[arg(long, default_value = "32", value_name = "B,..", value_parser = count::<usize>)]
     pub(super) value_size: Vec<usize>,
     /// PUTs, in percent of the requests.
-    #[arg(long, default_value = "5", value_name = "PERCENT,..")]
+    #[arg(long, default_value = "5", value_name = "PERCENT,..", value_parser = count::<u8>)]
     pub(super) put: Vec<u8>,
     /// Maximum number of replies that a worker of HERD posts as one postlist; 1: as in its paper. With verbs:
     /// messages that a thread posts as one.
-    #[arg(long, default_value = "1", value_name = "N,..")]
+    #[arg(long, default_value = "1", value_name = "N,..", value_parser = count::<usize>)]
     pub(super) postlist: Vec<usize>,
     /// Request path of HERD [default: uc; with --faults, drawn from the seed].
     #[arg(long, value_enum)]
@@ -65,10 +65,10 @@ pub(crate) struct SimArgs {
     #[arg(long)]
     pub(super) no_inline: bool,
     /// Seed of the network and the load.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = count::<u64>)]
     pub(super) seed: u64,
     /// Virtual time that is measured, in microseconds, after as much that is not.
-    #[arg(long, default_value_t = 500, value_name = "US")]
+    #[arg(long, default_value_t = 500, value_name = "US", value_parser = count::<u64>)]
     pub(super) microseconds: u64,
     /// Print the hash of all events and nothing else.
     #[arg(long)]

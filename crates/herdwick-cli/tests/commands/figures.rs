@@ -108,7 +108,7 @@ fn wrong_arguments_have_the_codes_of_the_table() {
         (
             &["figure", "3", "--fabric", "shm,roce"],
             2,
-            "one fabric: say one of shm, verbs, roce",
+            "one fabric: give one of shm, verbs, roce",
         ),
         (&["figure", "3", "--seconds", "0"], 2, "--seconds"),
         (&["figure", "3", "--fabric", "sim:nothing"], 2, "nothing"),

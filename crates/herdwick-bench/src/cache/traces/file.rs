@@ -26,7 +26,7 @@ pub enum TraceError {
     },
     /// A CSV line is not a request.
     #[error(
-        "{name}:{line}: '{text}' is no request: say time,key,size, and behind it, if you like, get, \
+        "{name}:{line}: '{text}' is no request: give time,key,size, and behind it, if you like, get, \
          set, append or delete, and the seconds that it lives"
     )]
     Line {
