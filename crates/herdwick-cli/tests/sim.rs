@@ -135,4 +135,14 @@ fn wrong_options_exit_with_2() {
         let output = sim(args);
         assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
     }
+    for args in [
+        "herd --workers 2x",
+        "herd --machines 1,2",
+        "herd --put 5,many",
+    ] {
+        let output = sim(args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
+        assert!(text.contains("not a number"), "{args}: {text}");
+    }
 }
