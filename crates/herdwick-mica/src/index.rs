@@ -241,10 +241,38 @@ impl Index {
         offset: Offset,
         age: impl Fn(Offset) -> usize,
     ) -> Option<Offset> {
-        let tag = tag(hash);
-        let first = self.first(hash);
-        let second = self.other(first, tag);
-        let (place, evicted) = match self.make_way(first, second) {
+        let (first, second) = self.both(hash);
+        let way = self.make_way(first, second);
+        self.enter(hash, offset, way, age)
+    }
+
+    /// As [`Self::insert`], but moves a chain of entries, as [`Self::make_chain`] does, before it replaces one.
+    pub(crate) fn insert_by_chain(
+        &mut self,
+        hash: KeyHash,
+        offset: Offset,
+        age: impl Fn(Offset) -> usize,
+    ) -> Option<Offset> {
+        let (first, second) = self.both(hash);
+        let mut way = self.make_way(first, second);
+        if way.is_none() && self.find_chain(hash) {
+            way = self.make_way(first, second);
+        }
+        self.enter(hash, offset, way, age)
+    }
+
+    /// Makes an entry at a free slot of its buckets, or in place of the one with the greatest `age`, the offset
+    /// of which it returns.
+    #[inline]
+    fn enter(
+        &mut self,
+        hash: KeyHash,
+        offset: Offset,
+        free: Option<Place>,
+        age: impl Fn(Offset) -> usize,
+    ) -> Option<Offset> {
+        let (first, second) = self.both(hash);
+        let (place, evicted) = match free {
             Some(place) => (place, None),
             None => {
                 let (place, oldest) = self.oldest(first, second, age);
@@ -255,7 +283,7 @@ impl Index {
             self.buckets[first].mark_overflowed();
         }
         self.entries += usize::from(evicted.is_none());
-        self.buckets[place.bucket()].set(place.way(), tag, growth(hash), offset);
+        self.buckets[place.bucket()].set(place.way(), tag(hash), growth(hash), offset);
         evicted
     }
 
@@ -274,6 +302,16 @@ impl Index {
             prefetch_read(&self.buckets, self.other(first, tag(hash)));
         }
         overflowed
+    }
+
+    /// Prefetches the other bucket of `hash` if a search for it, or an insertion, does not end in the first.
+    #[inline]
+    pub(crate) fn prefetch_other_to_insert(&self, hash: KeyHash) {
+        let (first, second) = self.both(hash);
+        let bucket = &self.buckets[first];
+        if bucket.overflowed() || bucket.free().is_none() {
+            prefetch_read(&self.buckets, second);
+        }
     }
 
     /// Returns the probable place of the item of `hash`, by the tags of its first bucket alone.
@@ -438,6 +476,13 @@ impl Index {
         block * self.block + within(hash, self.block)
     }
 
+    /// Returns both buckets of `hash`, the first one first.
+    #[inline]
+    fn both(&self, hash: KeyHash) -> (usize, usize) {
+        let first = self.first(hash);
+        (first, self.other(first, tag(hash)))
+    }
+
     #[inline]
     fn other(&self, bucket: usize, tag: u16) -> usize {
         bucket::other(bucket, tag, self.buckets.len())
@@ -527,11 +572,10 @@ mod tests {
             let mut index = Index::new(1024).unwrap();
             let mut refused = Vec::new();
             for &(n, hash) in order {
-                let fits = match spread {
-                    true => index.make_chain(hash),
-                    false => index.has_way(hash),
-                };
-                if fits {
+                if spread {
+                    let evicted = index.insert_by_chain(hash, offset(n), |_| 0);
+                    refused.extend(evicted.map(|at| at.0 / ALIGN));
+                } else if index.has_way(hash) {
                     assert_eq!(index.insert(hash, offset(n), |_| 0), None);
                 } else {
                     refused.push(n);

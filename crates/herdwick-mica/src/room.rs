@@ -344,11 +344,24 @@ impl Store {
     pub(crate) fn insert(&mut self, hash: KeyHash, at: Offset) {
         let segments = &self.segments;
         if let Some(loser) = self.index.insert(hash, at, |at| segments.age(at)) {
-            self.counters.index_evictions += u64::from(!self.gone(loser));
-            let len = self.items.header(loser).footprint();
-            self.count_dropped(loser);
-            self.bury(loser, len);
+            self.drop_loser(loser);
         }
+    }
+
+    /// As [`Self::insert`], but drops one only if no other can move.
+    pub(crate) fn insert_by_chain(&mut self, hash: KeyHash, at: Offset) {
+        let segments = &self.segments;
+        let age = |at| segments.age(at);
+        if let Some(loser) = self.index.insert_by_chain(hash, at, age) {
+            self.drop_loser(loser);
+        }
+    }
+
+    fn drop_loser(&mut self, loser: Offset) {
+        self.counters.index_evictions += u64::from(!self.gone(loser));
+        let len = self.items.header(loser).footprint();
+        self.count_dropped(loser);
+        self.bury(loser, len);
     }
 
     /// Returns the bytes of live items and reservations.

@@ -11,7 +11,7 @@ use super::book::RunLeft;
 use crate::store::Store;
 
 /// Items with buckets that are prefetched together.
-const TOGETHER: usize = 16;
+const TOGETHER: usize = 32;
 
 impl Store {
     /// Recovers the items of all runs. Returns the damaged bytes.
@@ -70,6 +70,9 @@ impl Store {
                     Found::Damaged => at = self.mend(run.number, at, end, &mut damaged),
                 }
             }
+            for &(_, hash) in &items[..count] {
+                self.index.prefetch_other_to_insert(hash);
+            }
             for &(at, hash) in &items[..count] {
                 self.enter_in_segment(at, hash);
             }
@@ -118,8 +121,7 @@ impl Store {
         self.segments.restore(at, len);
         self.segments.note(at, header.deadline, header.bits, 0);
         // No request waits: it evicts only where nothing else helps.
-        self.index.make_chain(hash);
-        self.insert(hash, at);
+        self.insert_by_chain(hash, at);
     }
 }
 
