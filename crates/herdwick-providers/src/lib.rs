@@ -6,7 +6,8 @@
 //! does, or goes on with an [`AnyPort`], one branch a call, as a client does.
 //!
 //! To add a provider: its crate, its folder here (its row, and what `herdwick doctor` examines), and
-//! its line in the list below.
+//! its line in the list below; then its line in the workspace, its floor in `floors.rs` of `herdwick-cli`, and
+//! its rows in ARCHITECTURE.md, each of which a test asks for. No other source file names it.
 #![forbid(unsafe_code)]
 
 mod any;

@@ -20,7 +20,7 @@ pub(super) struct VerbArgs {
     #[arg(long, default_value = "rc", value_name = "TRANSPORT,..", value_parser = parse_transport)]
     transport: Vec<VerbTransport>,
     /// inbound: clients post to the server; outbound: the server posts to clients.
-    #[arg(long, default_value = "inbound", value_name = "WAY,..")]
+    #[arg(long, default_value = "inbound", value_name = "DIRECTION,..")]
     direction: Vec<Direction>,
     /// Each thread posts to every thread of the other side, at random.
     #[arg(long)]
