@@ -145,7 +145,7 @@ impl ShmDevice {
             return Err(control::limit("protection domains", port.pds.capacity()));
         }
         let layout = self.layout(size)?;
-        let made = make(layout).and_then(|pd| hang(port, pd));
+        let made = make(layout).and_then(|pd| add_domain(port, pd));
         made.map_err(control::system("making a protection domain"))
     }
 
@@ -231,10 +231,10 @@ fn make(layout: PdLayout) -> io::Result<Pd> {
 }
 
 /// Adds a domain to a port that has room for it.
-fn hang(port: &mut ShmPort, pd: Pd) -> io::Result<PdId> {
+fn add_domain(port: &mut ShmPort, pd: Pd) -> io::Result<PdId> {
     let full = || io::Error::from(io::ErrorKind::QuotaExceeded);
     let id = port.pds.next_id().ok_or_else(full)?;
-    port.wakeup_set.hang(&pd.wakeup, id)?;
+    port.wakeup_set.add(&pd.wakeup, id)?;
     pd.show(port.arming);
     let id = port.pds.insert(pd).map_err(|_| full())?;
     Ok(PdId(id))
@@ -340,8 +340,8 @@ impl Device for ShmDevice {
             return Err(control::limit("protection domains", port.pds.capacity()).into());
         }
         let pd = ticket::open(ticket)?;
-        let hung = hang(port, pd).map_err(control::system("watching the wakeup descriptor"));
-        Ok(hung?)
+        let added = add_domain(port, pd).map_err(control::system("watching the wakeup descriptor"));
+        Ok(added?)
     }
 
     /// Does not wait for the client: another thread gives a host's memory back to the system. A

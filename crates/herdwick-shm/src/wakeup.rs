@@ -144,7 +144,7 @@ impl WakeupSet {
     }
 
     /// Adds `wakeup` under the number `id`.
-    pub(crate) fn hang(&self, wakeup: &Wakeup, id: u32) -> io::Result<()> {
+    pub(crate) fn add(&self, wakeup: &Wakeup, id: u32) -> io::Result<()> {
         let (fd, flags) = wakeup.heard();
         epoll::add(&self.0, fd, EventData::new_u64(id.into()), flags)?;
         Ok(())

@@ -31,7 +31,7 @@ impl Qp {
             return self.repeat(shared, packet);
         }
         if ahead > 0 {
-            self.tell_of_gap();
+            self.nak_gap();
             return Err(Drop::Sequence);
         }
         let done = match packet.op.operation {
@@ -70,7 +70,7 @@ impl Qp {
     }
 
     /// Queues a NAK for a missing packet, once for each gap.
-    fn tell_of_gap(&mut self) {
+    fn nak_gap(&mut self) {
         if !self.responder.quiet {
             self.responder.quiet = true;
             self.acknowledge(self.inbound.expected, Syndrome::Nak(Nak::Sequence));
@@ -110,7 +110,7 @@ impl Qp {
             0 => self.refuse(shared, Refusal::Invalid(Drop::Opcode)),
             ahead => {
                 if ahead > 0 {
-                    self.tell_of_gap();
+                    self.nak_gap();
                 }
                 Drop::Opcode
             }
