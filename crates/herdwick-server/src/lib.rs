@@ -74,6 +74,7 @@ pub use settings::{
     },
     error::StartError,
     file_error::MemoryFileError,
+    latency::Latency,
     listen_address::{Address, Interface, Listen},
     offload::{Offload, PolicyChoice},
     pin::Pin,

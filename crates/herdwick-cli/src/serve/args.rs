@@ -228,6 +228,9 @@ pub(crate) struct ServeArgs {
     /// Measure how long requests take, for "stats latency", metrics and "herdwick top"
     #[arg(long = "latency")]
     pub(super) latency: bool,
+    /// Count the requests that take this many microseconds or more, and show them by "watch slow"
+    #[arg(long = "slow-log", value_name = "US")]
+    pub(super) slow_log: Option<u64>,
     /// Format of the log on standard error
     #[arg(
         long = "log-format",

@@ -17,8 +17,8 @@ use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use herdwick_providers::{Fabric, Verbs};
 use herdwick_server::{
-    Address, Config, Engine, FabricStatus, Interface, Leases, Listen, ListenOptions, Offers,
-    Protocol, Restart, SaslUsers, Server, ShutdownHook, Tls, Udp,
+    Address, Config, Engine, FabricStatus, Interface, Latency, Leases, Listen, ListenOptions,
+    Offers, Protocol, Restart, SaslUsers, Server, ShutdownHook, Tls, Udp,
 };
 use sd_notify::NotifyState;
 use signal_hook::{
@@ -339,7 +339,10 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
             watch: !args.no_watch,
             debug: args.debug,
         },
-        latency: args.latency,
+        latency: Latency {
+            histograms: args.latency,
+            slow: args.slow_log.map(Duration::from_micros),
+        },
         hot_keys: args.hot_keys,
         metrics: args.metrics,
         metrics_hot_keys: args.metrics_hot_keys,

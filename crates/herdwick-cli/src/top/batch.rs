@@ -10,7 +10,7 @@ use std::{
 use herdwick::{Client, Error, Options};
 use serde_json::{Value, json};
 
-use super::sample::{LEASES, OFFLOAD, STATS, Sample, State};
+use super::sample::{LEASES, MeasuredCommand, OFFLOAD, STATS, Sample, State};
 use crate::{client, exit::Exit, say};
 
 /// Takes two samples, `interval` apart, and prints the object.
@@ -59,6 +59,18 @@ fn rounded(number: Option<f64>) -> Value {
     }
 }
 
+fn latency(of: MeasuredCommand) -> Value {
+    json!({
+        "fabric": of.transport,
+        "command": of.command,
+        "requests": rounded(Some(of.count)),
+        "p50_us": rounded(Some(of.p50)),
+        "p99_us": rounded(Some(of.p99)),
+        "p999_us": rounded(Some(of.p999)),
+        "max_us": rounded(Some(of.max)),
+    })
+}
+
 /// Returns what the screen would show, in base units: rates per second, bytes, microseconds. A
 /// value that the server does not report is null.
 fn object(state: &State) -> Value {
@@ -95,6 +107,7 @@ fn object(state: &State) -> Value {
             "staleness_max_us": number(OFFLOAD.staleness_max),
         })
     });
+    let latencies = state.latencies().into_iter().map(latency);
     let hot = state.hot().into_iter();
     let hot = hot.map(|(key, rate)| json!({ "key": key, "requests_per_s": rounded(Some(rate)) }));
     json!({
@@ -117,6 +130,7 @@ fn object(state: &State) -> Value {
         "round_trip_us": state.round_trip().map(|time| time.as_micros() as u64),
         "fabrics": fabrics.collect::<serde_json::Map<_, _>>(),
         "workers": workers.collect::<Vec<_>>(),
+        "latencies": latencies.collect::<Vec<_>>(),
         "hot_keys": hot.collect::<Vec<_>>(),
     })
 }

@@ -8,7 +8,7 @@ use std::{
 use herdwick::{Client, Error};
 use herdwick_server::{
     GeneralNames, LeaseNames, OffloadNames, WorkerNames,
-    names::{self, HotKeyStatistic},
+    names::{self, HotKeyStatistic, LatencyStatistic},
 };
 
 /// The names in `stats`; a memcached has those that are its own.
@@ -31,6 +31,22 @@ pub(super) struct Sample {
     workers: BTreeMap<u32, HashMap<String, f64>>,
     /// `stats hotkeys`, hottest first: keys and requests per second.
     hot: Vec<(String, f64)>,
+    /// `stats latency`, in its order; empty if the server does not measure it.
+    latencies: Vec<MeasuredCommand>,
+}
+
+/// How long the requests of a command took over a transport, since the server's start or `stats reset`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct MeasuredCommand {
+    pub(super) transport: String,
+    pub(super) command: String,
+    /// Requests.
+    pub(super) count: f64,
+    /// Microseconds, as those after it.
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    pub(super) max: f64,
 }
 
 /// The state of the screen.
@@ -83,15 +99,17 @@ impl Sample {
         client.version()?;
         let at = clock();
         let general = client.stats("")?.into_iter().collect();
-        // A memcached answers both with an error.
+        // A memcached answers these with an error.
         let workers = client.stats("workers").unwrap_or_default();
         let hot = client.stats("hotkeys").unwrap_or_default();
+        let latencies = client.stats("latency").unwrap_or_default();
         Ok(Self {
             at,
             round_trip: at - asked,
             general,
             workers: read_workers(workers),
             hot: read_hot(&hot.into_iter().collect()),
+            latencies: read_latencies(latencies),
         })
     }
 
@@ -119,6 +137,35 @@ fn read_hot(said: &HashMap<String, String>) -> Vec<(String, f64)> {
             Some((key.clone(), rate.parse().ok()?))
         })
         .collect()
+}
+
+fn read_latencies(said: Vec<(String, String)>) -> Vec<MeasuredCommand> {
+    let mut all: Vec<MeasuredCommand> = Vec::new();
+    for (name, value) in said {
+        let parsed = (names::latency_of(&name), value.parse());
+        let (Some((transport, command, statistic)), Ok(value)) = parsed else {
+            continue;
+        };
+        let is_of = |one: &MeasuredCommand| one.transport == transport && one.command == command;
+        if !all.last().is_some_and(is_of) {
+            all.push(MeasuredCommand {
+                transport: transport.to_owned(),
+                command: command.to_owned(),
+                ..MeasuredCommand::default()
+            });
+        }
+        if let Some(last) = all.last_mut() {
+            match statistic {
+                LatencyStatistic::Count => last.count = value,
+                LatencyStatistic::P50 => last.p50 = value,
+                LatencyStatistic::P99 => last.p99 = value,
+                LatencyStatistic::P999 => last.p999 = value,
+                LatencyStatistic::Max => last.max = value,
+                LatencyStatistic::Mean => {}
+            }
+        }
+    }
+    all
 }
 
 impl State {
@@ -222,6 +269,16 @@ impl State {
 
     pub(super) fn round_trip(&self) -> Option<Duration> {
         self.now.as_ref().map(|now| now.round_trip)
+    }
+
+    /// Returns how long requests took, the commands with the most requests first.
+    pub(super) fn latencies(&self) -> Vec<MeasuredCommand> {
+        let now = self.now.as_ref();
+        let mut all = now.map_or_else(Vec::new, |now| now.latencies.clone());
+        if !self.by_name {
+            all.sort_by(|a, b| b.count.total_cmp(&a.count));
+        }
+        all
     }
 
     /// Returns the hot keys, with their requests per second.
@@ -334,6 +391,7 @@ pub(super) mod tests {
             general: pairs().collect(),
             workers: read_workers(pairs().collect()),
             hot: read_hot(&pairs().collect()),
+            latencies: read_latencies(pairs().collect()),
         }
     }
 

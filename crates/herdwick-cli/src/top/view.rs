@@ -16,6 +16,8 @@ use super::sample::{LEASES, OFFLOAD, STATS, State};
 const WIDE: u16 = 80;
 /// Most workers shown, which leaves room for hot keys.
 const WORKERS_MAX: usize = 8;
+/// Most rows of latencies shown, likewise.
+const LATENCIES_MAX: usize = 4;
 
 const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
 const HEAD: Style = Style::new().fg(Color::Cyan);
@@ -34,11 +36,22 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     } else {
         GRAPH
     };
-    let [head, overview, graph, transports, worker_area, keys, foot] = Layout::vertical([
+    let latencies = latencies(state);
+    let [
+        head,
+        overview,
+        graph,
+        transports,
+        latency_area,
+        worker_area,
+        keys,
+        foot,
+    ] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(rows + 1),
         Constraint::Length(graph_height),
         Constraint::Length(height(fabrics.len())),
+        Constraint::Length(height(latencies.len())),
         Constraint::Length(height(workers.len())),
         Constraint::Min(0),
         Constraint::Length(1),
@@ -53,6 +66,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
         &["fabric", "requests/s", "a batch"],
         fabrics,
     );
+    let units = &[
+        "latency", "requests", "p50 us", "p99 us", "p999 us", "max us",
+    ];
+    table(frame, latency_area, units, latencies);
     table(frame, worker_area, worker_head(frame.area().width), workers);
     table(frame, keys, &["hot key", "requests/s"], hot(state, keys));
     frame.render_widget(Paragraph::new(footer(state)), foot);
@@ -185,6 +202,17 @@ fn fabrics(state: &State) -> Vec<Vec<String>> {
         .collect()
 }
 
+fn latencies(state: &State) -> Vec<Vec<String>> {
+    let all = state.latencies().into_iter().take(LATENCIES_MAX);
+    all.map(|one| {
+        let name = format!("{} {}", one.transport, one.command);
+        let mut row = vec![name, shown(Some(one.count))];
+        row.extend([one.p50, one.p99, one.p999, one.max].map(micros));
+        row
+    })
+    .collect()
+}
+
 fn worker_head(width: u16) -> &'static [&'static str] {
     let all = &[
         "worker",
@@ -264,6 +292,15 @@ fn shown(number: Option<f64>) -> String {
     match units.into_iter().find(|(unit, _)| number >= *unit) {
         Some((unit, letter)) => format!("{:.1}{letter}", number / unit),
         None => format!("{number:.0}"),
+    }
+}
+
+/// Formats microseconds, with decimals where they are few.
+fn micros(micros: f64) -> String {
+    if micros < 10.0 {
+        format!("{micros:.2}")
+    } else {
+        shown(Some(micros))
     }
 }
 
@@ -362,6 +399,35 @@ mod tests {
             fabric.contains("2.0k") && fabric.contains("4.0"),
             "{fabric}"
         );
+    }
+
+    #[test]
+    fn latencies_are_shown_where_they_are_measured() {
+        assert!(!screen(&herdwick(), 80, 24).contains("p999"));
+        let said = [
+            ("latency:shm:get:count", "9"),
+            ("latency:shm:get:p50", "0.640"),
+            ("latency:tcp:set:count", "1200"),
+            ("latency:tcp:set:mean", "77.000"),
+            ("latency:tcp:set:p50", "10.240"),
+            ("latency:tcp:set:p99", "20.480"),
+            ("latency:tcp:set:p999", "123.456"),
+            ("latency:tcp:set:max", "4100.250"),
+            ("latency_status", "disabled"),
+        ];
+        let said = screen(&state(&said, &said), 80, 24);
+        let lines: Vec<String> = said
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        let at = lines.iter().position(|line| line.starts_with("latency"));
+        let shown = &lines[at.unwrap()..at.unwrap() + 3];
+        let head = "latency requests p50 us p99 us p999 us max us";
+        let (set, get) = (
+            "tcp set 1.2k 10 20 123 4.1k",
+            "shm get 9 0.64 0.00 0.00 0.00",
+        );
+        assert_eq!(shown, [head, set, get], "{said}");
     }
 
     #[test]

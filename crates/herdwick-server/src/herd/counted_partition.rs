@@ -4,8 +4,12 @@
 use herdwick_request::{Clock, Execute, Op, ReadReport, Reply, Request, Sink, Status};
 
 use crate::{
-    runtime::{partition::PassStart, partition_lock::Own},
-    telemetry::{latency::CommandCounts, snapshot::WorkerCounters},
+    runtime::{
+        partition::PassStart,
+        partition_lock::Own,
+        request_timer::{RequestTimer, RequestTimes},
+    },
+    telemetry::snapshot::WorkerCounters,
 };
 
 herdwick_fabric::counters! {
@@ -24,15 +28,15 @@ pub(super) struct Counted<'a, 'p> {
     pub(super) own: &'a mut Own<'p>,
     pub(super) start: PassStart,
     pub(super) counters: &'a mut WorkerCounters,
-    /// Counts the requests whose time is measured; `None`: it is not.
-    pub(super) timed: Option<CommandCounts>,
+    /// Measures the requests' times; `None`: nothing does.
+    pub(super) times: Option<(&'a RequestTimes, &'a mut RequestTimer)>,
 }
 
 impl Execute for Counted<'_, '_> {
     #[inline]
     fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
-        if let Some(timed) = &mut self.timed {
-            timed.add(batch);
+        if let Some((times, timer)) = &mut self.times {
+            times.start(timer, batch, self.start.now);
         }
         let counters = &mut *self.counters;
         // Plain hits are the common case: summed in locals and added once per batch.

@@ -27,8 +27,13 @@ use mio::{Interest, Registry, event::Event, unix::SourceFd};
 
 use crate::{
     herd::lease::{LeaseAnswer, LeaseCommand, LeaseId, Terms, WorkerEnd},
-    runtime::front::{Activity, Front, Pass, Tokens},
-    telemetry::latency::{CommandCounts, LatencyHistograms},
+    runtime::{
+        front::{Activity, Front, Pass, Tokens},
+        partition::NOBODY,
+        request_timer::{RequestTimer, RequestTimes},
+    },
+    settings::latency::Latency,
+    telemetry::latency::LatencyHistograms,
 };
 use counted_partition::{Counted, FrontCounters};
 use worker_leases::HeldLeases;
@@ -47,8 +52,8 @@ pub(crate) struct HerdConfig {
     pub(crate) reply_bytes_max: usize,
     /// The memory of the worker's store, for clients that may read it.
     pub(crate) store: Option<SharedMemory>,
-    /// Whether to measure how long requests take.
-    pub(crate) latency: bool,
+    /// What to measure of how long requests take.
+    pub(crate) latency: Latency,
     /// The worker's end of the lease manager's channels.
     pub(crate) end: WorkerEnd,
 }
@@ -72,7 +77,9 @@ pub(crate) struct HerdFront<D: Device> {
     /// Leases that the device did not release completely.
     unrevoked: Arc<AtomicU64>,
     /// How long requests take, if that is measured.
-    latencies: Option<Box<LatencyHistograms>>,
+    times: Option<RequestTimes>,
+    /// The requests of the pass that is under way.
+    timer: RequestTimer,
     config: HerdConfig,
 }
 
@@ -104,7 +111,8 @@ impl<D: Device> HerdFront<D> {
             sources: None,
             losses: LostDevices::default(),
             unrevoked: Arc::default(),
-            latencies: config.latency.then(Box::default),
+            times: RequestTimes::new(transport, &config.latency),
+            timer: RequestTimer::default(),
             config,
         }
     }
@@ -341,15 +349,12 @@ impl<D: Device> Front for HerdFront<D> {
             own: &mut pass.own,
             start,
             counters: pass.counters,
-            timed: self.latencies.is_some().then(CommandCounts::default),
+            times: self.times.as_ref().map(|times| (times, &mut self.timer)),
         };
         let now = (start.now, start.clock);
         let served = server.side.round(&mut server.port, now, &mut counted);
-        if let (Some(histograms), Some(timed)) = (&mut self.latencies, counted.timed)
-            && served > 0
-        {
-            let time = pass.timer.now().saturating_sub(start.now);
-            histograms.record(&timed, time);
+        if let Some(times) = &mut self.times {
+            times.stop(&mut self.timer, NOBODY, pass);
         }
         if commanded || served > 0 {
             Activity::Busy
@@ -365,7 +370,7 @@ impl<D: Device> Front for HerdFront<D> {
 
     fn keeps_time(&self) -> bool {
         // What a request's time is measured from is the beginning of the pass that finds it.
-        let needs = self.latencies.is_some() || !self.device.capabilities().lossless;
+        let needs = self.times.is_some() || !self.device.capabilities().lossless;
         needs && self.polls_memory()
     }
 
@@ -400,7 +405,7 @@ impl<D: Device> Front for HerdFront<D> {
     }
 
     fn latencies(&mut self) -> Option<&mut LatencyHistograms> {
-        self.latencies.as_deref_mut()
+        self.times.as_mut()?.histograms()
     }
 
     fn transport(&self) -> &'static str {

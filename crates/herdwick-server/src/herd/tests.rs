@@ -7,7 +7,7 @@ use herdwick_shm::{PdSize, ShmDevice};
 use mio::{Poll, Token, Waker};
 
 use super::*;
-use crate::herd::lease::command_channel;
+use crate::{herd::lease::command_channel, settings::latency::Latency};
 
 /// Only a failing test reaches this bound.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ fn pass_executes_one_command_and_the_worker_stays_awake_for_the_rest() {
         spin: Duration::ZERO,
         reply_bytes_max: 4096,
         store: None,
-        latency: false,
+        latency: Latency::default(),
         end: WorkerEnd {
             commands,
             answers,

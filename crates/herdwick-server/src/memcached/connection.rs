@@ -9,7 +9,6 @@ use herdwick_memcache::{Decoder, GET_LINE_BYTES_MAX};
 use super::{
     buffer::{INPUT_BYTES_MAX, Input, Output, Pool},
     gather::{Gather, OrderedReplies, Purpose},
-    request_timer::RequestTimer,
     run::{Cursor, Progress},
     timeouts::ActivityTimer,
     upload_state::Upload,
@@ -19,6 +18,7 @@ use crate::{
     runtime::{
         dump::Dump,
         forward::{ReplyTo, WorkerCommand},
+        request_timer::RequestTimer,
         upload_permits::Permit,
     },
     settings::config::Protocol,

@@ -9,7 +9,6 @@ mod gather;
 mod locked_partitions;
 mod operator_lines;
 mod owners;
-mod request_timer;
 mod round;
 mod run;
 mod sasl;
@@ -48,7 +47,7 @@ use crate::{
         buffer::UPLOAD_BYTES_MIN,
         connection::{Connection, Flow, Room},
         gather::{Gather, Purpose},
-        service::Service,
+        service::{Service, TRANSPORT},
         timeouts::ActivityTimer,
         turn::Turn,
     },
@@ -466,7 +465,7 @@ impl Front for MemcachedFront {
     }
 
     fn transport(&self) -> &'static str {
-        "tcp"
+        TRANSPORT
     }
 
     fn connections(&self, now: Second, from: usize, out: &mut Vec<u8>) -> Option<usize> {
@@ -474,7 +473,7 @@ impl Front for MemcachedFront {
     }
 
     fn latencies(&mut self) -> Option<&mut LatencyHistograms> {
-        self.service.latencies.as_deref_mut()
+        self.service.times.as_mut()?.histograms()
     }
 
     fn drain(&mut self) {

@@ -144,8 +144,8 @@ impl Service {
         }
         run.large = self.budget.allows(connection);
         run.plenty = self.budget.is_plentiful();
-        if self.latencies.is_some() {
-            connection.timer.start(&run.requests, pass.start.now);
+        if let Some(times) = &self.times {
+            times.start(&mut connection.timer, &run.requests, pass.start.now);
         }
         let out = &mut connection.output;
         (self.execute_run(&run, out, ticket, pass), after)

@@ -18,11 +18,13 @@ use crate::{
     runtime::{
         partition::Uploader,
         reply_encoding::RUN_REQUESTS,
+        request_timer::RequestTimes,
         upload_permits::{Permit, Permits, WorkerPermits},
     },
-    telemetry::latency::LatencyHistograms,
 };
 
+/// The name of this transport, whatever its sockets are.
+pub(super) const TRANSPORT: &str = "tcp";
 /// Interval at which unused buffers are given back.
 const EASE: Duration = Duration::from_secs(1);
 
@@ -44,7 +46,7 @@ pub(crate) struct Service {
     /// The permits by which uploads are admitted to stores.
     pub(super) permits: WorkerPermits,
     /// How long requests take, if that is measured.
-    pub(super) latencies: Option<Box<LatencyHistograms>>,
+    pub(super) times: Option<RequestTimes>,
     /// Uploads that are still to be aborted at their owners.
     pub(super) left: Vec<AbortedUpload>,
 }
@@ -96,7 +98,7 @@ impl Service {
         Self {
             budget: Budget::new(memory, workers, settings.item_bytes_max),
             permits: WorkerPermits::new(permits),
-            latencies: settings.latency.then(Box::default),
+            times: RequestTimes::new(TRANSPORT, &settings.latency),
             left: Vec::new(),
             pool: Pool::new(pool_bytes(workers)),
             context,

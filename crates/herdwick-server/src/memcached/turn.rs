@@ -99,11 +99,11 @@ pub(super) fn serve(
 #[inline]
 fn write(service: &mut Service, connection: &mut Connection, pass: &mut Pass<'_>) -> Flow {
     let flow = connection.write(&mut service.pool, pass.counters);
-    if let Some(histograms) = &mut service.latencies
+    if let Some(times) = &mut service.times
         && connection.gather.is_none()
         && !connection.has_put_off()
     {
-        connection.timer.stop(histograms, pass);
+        times.stop(&mut connection.timer, connection.stream.number(), pass);
     }
     flow
 }

@@ -319,9 +319,9 @@ fn execute(
 /// Measures the time of the command, if that is wanted, from when its value is complete: what the client took
 /// to send it is not the server's.
 fn time(service: &Service, connection: &mut Connection, upload: &Upload, now: Duration) {
-    if service.latencies.is_some() {
+    if let Some(times) = &service.times {
         let (request, _) = upload.request(Staged::unknown(upload.value_len));
-        connection.timer.start(&[request], now);
+        times.start(&mut connection.timer, &[request], now);
     }
 }
 

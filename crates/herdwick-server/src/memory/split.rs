@@ -21,6 +21,7 @@ use crate::{
     settings::{
         config::{Config, Engine, OneSidedReads},
         error::{StartError, refused},
+        latency::Latency,
     },
 };
 
@@ -33,7 +34,7 @@ pub(crate) struct LeaseBounds {
     reply_bytes: usize,
     /// Shortest time that a worker polls before it sleeps.
     spin: Duration,
-    latency: bool,
+    latency: Latency,
     engine: Engine,
     /// Of a secondary store.
     secondary: Option<Secret>,

@@ -15,6 +15,7 @@ pub(crate) mod partition_lock;
 pub(crate) mod pin;
 pub(crate) mod readiness;
 pub(crate) mod reply_encoding;
+pub(crate) mod request_timer;
 pub(crate) mod shutdown;
 pub(crate) mod spin;
 pub(crate) mod store;

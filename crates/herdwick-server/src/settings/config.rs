@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    WORKERS_MAX, error::StartError, listen_address::Listen, offload::Offload, pin::Pin, tls::Tls,
-    udp::Udp,
+    WORKERS_MAX, error::StartError, latency::Latency, listen_address::Listen, offload::Offload,
+    pin::Pin, tls::Tls, udp::Udp,
 };
 use herdwick_clover::Secret;
 use herdwick_herd::{RequestPath, hello::WORKERS_MAX as LEASE_WORKERS_MAX};
@@ -84,8 +84,8 @@ pub struct Config {
     /// memcached over UDP (memcached's `-U`), unencrypted even with `tls`. Excludes `auth` and
     /// `sasl`; ignored for a unix socket.
     pub udp: Option<Udp>,
-    /// Whether to measure how long requests take, for `stats latency` and metrics.
-    pub latency: bool,
+    /// What is measured of how long requests take.
+    pub latency: Latency,
     /// How many of the most requested keys to report, at most 64; 0: hot keys are not tracked.
     pub hot_keys: usize,
     /// The HTTP address for metrics; `None`: not served.
@@ -347,7 +347,7 @@ impl Default for Config {
             sasl: None,
             tls: None,
             udp: None,
-            latency: false,
+            latency: Latency::default(),
             hot_keys: 16,
             metrics: None,
             metrics_hot_keys: false,

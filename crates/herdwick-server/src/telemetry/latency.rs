@@ -28,7 +28,7 @@ impl TimedCommand {
     pub(crate) const ALL: [Self; 5] = [Self::Get, Self::Touch, Self::Set, Self::Incr, Self::Delete];
 
     #[inline]
-    fn of(op: &Op<'_>) -> Self {
+    pub(crate) fn of(op: &Op<'_>) -> Self {
         match op {
             Op::Get(get) if get.touch.is_some() => Self::Touch,
             Op::Get(_) => Self::Get,
@@ -61,6 +61,13 @@ impl CommandCounts {
         for request in requests {
             self.0[TimedCommand::of(&request.op) as usize] += 1;
         }
+    }
+}
+
+impl CommandCounts {
+    /// Returns how many they are.
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.iter().map(|&count| u64::from(count)).sum()
     }
 }
 

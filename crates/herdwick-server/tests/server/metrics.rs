@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::common::{Memcached, Peer, client, ours, stat, with};
-use herdwick_server::{Config, Server};
+use herdwick_server::{Config, Latency, Server};
 
 /// Families and series that memcached_exporter 0.16.0 produced from this server.
 const EXPORTED: &str = include_str!("../data/memcached_exporter-0.16.0.txt");
@@ -232,7 +232,10 @@ fn time_of_every_request_is_recorded_once() {
     let server = with(Config {
         workers: Some(3),
         metrics: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
-        latency: true,
+        latency: Latency {
+            histograms: true,
+            slow: None,
+        },
         ..Config::local()
     });
     let large = vec![b'v'; 200_000];

@@ -6,12 +6,13 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpStream},
     path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
 };
 
 use crate::common::{Peer, TIMEOUT, with};
 use herdwick_server::{
-    ClientCertificates, Config, Engine, Interface, KeyFormat, Listen, ListenOptions, Offload,
-    Secret, Server, StatisticDescription, Tls, Udp, Unit, statistics,
+    ClientCertificates, Config, Engine, Interface, KeyFormat, Latency, Listen, ListenOptions,
+    Offload, Secret, Server, StatisticDescription, Tls, Udp, Unit, statistics,
 };
 
 /// A server that reports everything but an RDMA device.
@@ -60,7 +61,10 @@ impl Reporter {
             },
             metrics: Some(loopback),
             metrics_hot_keys: true,
-            latency: true,
+            latency: Latency {
+                histograms: true,
+                slow: Some(Duration::ZERO),
+            },
             ..Config::local()
         });
         // `stats items` is empty without items, and hot keys are shown once they are read.

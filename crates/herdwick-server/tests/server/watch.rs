@@ -5,8 +5,10 @@ use std::{
     net::TcpStream,
 };
 
-use crate::common::{Peer, connect, line, shown, stat, with};
-use herdwick_server::{Config, Offers, Server};
+use crate::common::{Peer, client, connect, line, shown, stat, with};
+use std::time::Duration;
+
+use herdwick_server::{Config, Latency, Offers, Server};
 
 fn server(workers: usize) -> Server {
     with(Config {
@@ -32,6 +34,69 @@ fn seen(watcher: &mut BufReader<TcpStream>, count: usize) -> Vec<String> {
         .iter()
         .map(|line| without_descriptor(line))
         .collect()
+}
+
+fn with_slow_log(slow: Duration) -> Server {
+    with(Config {
+        workers: Some(2),
+        latency: Latency {
+            histograms: false,
+            slow: Some(slow),
+        },
+        ..Config::local()
+    })
+}
+
+/// Returns the words of a line of the slow log, without its time.
+fn slow(line: &str) -> Vec<&str> {
+    let words = line.split(' ');
+    let is_time = |word: &str| {
+        word.strip_prefix("us=")
+            .is_some_and(|us| us.parse::<u64>().is_ok())
+    };
+    assert_eq!(
+        line.split(' ').filter(|word| is_time(word)).count(),
+        1,
+        "{line}"
+    );
+    words.filter(|word| !is_time(word)).collect()
+}
+
+/// Each request is made when the event of the one before it has been seen: another worker may serve it.
+#[test]
+fn slow_log_shows_requests_of_every_transport() {
+    let server = with_slow_log(Duration::ZERO);
+    let mut watcher = watch(&server, "slow");
+    let line = |line: &'static str| line.split(' ').collect::<Vec<_>>();
+    let value = vec![b'v'; 100_000];
+    server.say(&[b"set large 0 0 100000\r\n", &value, b"\r\n"]);
+    let expected = line("type=slow_request key=large cmd=set requests=1 transport=tcp cfd=-1");
+    assert_eq!(slow(&seen(&mut watcher, 1)[0]), expected);
+    server.say(&[b"get %61 a b c\r\n"]);
+    let expected = line("type=slow_request key=%2561 cmd=get requests=4 transport=tcp cfd=-1");
+    assert_eq!(slow(&seen(&mut watcher, 1)[0]), expected);
+    assert_eq!(stat(&server, "slow_requests"), 5);
+    let mut client = client(&server);
+    client.delete("gone").unwrap();
+    let expected = line("type=slow_request key=gone cmd=delete requests=1 transport=shm cfd=-1");
+    assert_eq!(slow(&heard(&mut watcher, 1)[0]), expected);
+    assert_eq!(stat(&server, "slow_requests"), 6);
+}
+
+#[test]
+fn what_is_not_slow_is_not_in_the_slow_log() {
+    let server = with_slow_log(Duration::from_secs(3600));
+    let mut watcher = watch(&server, "slow connevents");
+    server.say(&[b"set a 0 0 1\r\n1\r\nget a\r\n"]);
+    let said = seen(&mut watcher, 2);
+    let kinds = said.iter().map(|line| line.split(' ').next().unwrap());
+    assert_eq!(
+        kinds.collect::<Vec<_>>(),
+        ["type=conn_new", "type=conn_close"]
+    );
+    assert_eq!(stat(&server, "slow_requests"), 0);
+    // A server without a slow log has the topic, too.
+    watch(&self::server(1), "slow");
 }
 
 /// Replaces the descriptor of a connection by `cfd=-1`.

@@ -219,6 +219,9 @@ counted! {
     Stored items_kept = store.kept => "herdwick_items_kept_total";
     Stored bad_keys = store.bad_keys;
     Stored memory_limit_failures = store.returns_failed;
+    /// Requests that took as long as --slow-log says, or were served with one that did.
+    Counter slow_requests = fields.slow_requests if { v.context.settings.latency.slow.is_some() }
+        => "herdwick_slow_requests_total";
     /// Lines and packets answered with an error message.
     Counter refused_lines = fields.refused_lines in DROPS(fabric = "tcp", reason = "refused_lines");
     /// Data blocks discarded unread because they exceed the largest item.

@@ -13,7 +13,7 @@ use crate::{
 
 /// `stats latency`: a block for each transport and each command that came over it.
 pub(crate) fn latency(settings: &Settings, sum: &Snapshot, out: &mut Stats<'_>) {
-    if !settings.latency {
+    if !settings.latency.histograms {
         // As `stats sizes` reports that it is off.
         out.add("latency_status", "disabled");
     }

@@ -63,6 +63,19 @@ impl fmt::Display for Line<'_> {
                     "type=eviction key={key} fetch={fetched} ttl={ttl} la={idle} clsid=1 size={size}"
                 )
             }
+            What::Slow {
+                command,
+                requests,
+                time,
+                transport,
+                caller,
+            } => {
+                let micros = time.as_micros();
+                writeln!(
+                    f,
+                    "type=slow_request key={key} cmd={command} requests={requests} us={micros} transport={transport} cfd={caller}"
+                )
+            }
             What::Opened(number, from) => {
                 writeln!(f, "type=conn_new {} cfd={number}", From(from))
             }

@@ -29,6 +29,8 @@ pub(crate) mod topic {
     pub(crate) const EVICTIONS: u32 = 4;
     pub(crate) const CONNEVENTS: u32 = 8;
     pub(crate) const DELETIONS: u32 = 16;
+    /// Ours; memcached has no such topic.
+    pub(crate) const SLOW: u32 = 32;
     /// The topics of requests, which a partition records.
     pub(crate) const OF_REQUESTS: u32 = FETCHERS | MUTATIONS | DELETIONS;
 }
@@ -36,12 +38,13 @@ pub(crate) mod topic {
 /// Parses the arguments of `watch` into topics; `None`: one is unknown. As in memcached, any prefix
 /// of a name matches, and no argument means `fetchers`.
 pub(crate) fn topics<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<u32> {
-    const NAMES: [(&[u8], u32); 5] = [
+    const NAMES: [(&[u8], u32); 6] = [
         (b"evictions", topic::EVICTIONS),
         (b"fetchers", topic::FETCHERS),
         (b"mutations", topic::MUTATIONS),
         (b"connevents", topic::CONNEVENTS),
         (b"deletions", topic::DELETIONS),
+        (b"slow", topic::SLOW),
     ];
     let mut all = 0;
     for word in words {
@@ -80,6 +83,15 @@ pub(crate) enum What {
         idle: u32,
         size: usize,
     },
+    /// Requests that were served together, and took as long as the slow log wants: the first one's command, how
+    /// many they were, their time, their transport's name, and the connection's descriptor.
+    Slow {
+        command: &'static str,
+        requests: u64,
+        time: Duration,
+        transport: &'static str,
+        caller: RawFd,
+    },
     /// A new connection: descriptor and peer address; `None`: a unix socket.
     Opened(i32, Option<SocketAddr>),
     /// The end of a connection, and its reason.
@@ -102,6 +114,7 @@ impl What {
             Self::Store { .. } => topic::MUTATIONS,
             Self::Deleted { .. } => topic::DELETIONS,
             Self::Evicted { .. } => topic::EVICTIONS,
+            Self::Slow { .. } => topic::SLOW,
             Self::Opened(..) | Self::Closed(..) => topic::CONNEVENTS,
         }
     }
