@@ -1,6 +1,7 @@
 //! Histories of a key-value store, and whether they are linearizable (Herlihy and Wing, 1990); and what
 //! tests and loads need besides: random numbers from a seed ([`Rng`]), random operations compared with a map
-//! ([`MapLoad`]), and how long a test runs ([`length()`]).
+//! ([`MapLoad`]), another process ([`start_ignored`]), real time ([`Stopwatch`]), and how long a test runs
+//! ([`length()`]).
 //!
 //! A test records each call on one key as an [`Operation`]: who called, when, when the answer came,
 //! and what it was. [`check`] searches an order of these operations in which each takes effect at
@@ -29,16 +30,20 @@
 mod length;
 mod model;
 mod operation;
+mod process;
 mod register;
 mod rng;
 mod search;
+mod stopwatch;
 mod violation;
 
 pub use length::{count, length};
 pub use model::{Map, MapAnswer, MapCall, MapClients, MapLoad};
 pub use operation::Operation;
+pub use process::{other_end, start_ignored};
 pub use register::{Action, Register};
 pub use rng::{Rng, mix};
+pub use stopwatch::Stopwatch;
 pub use violation::Violation;
 
 /// Checks that the operations of one key are linearizable.

@@ -5,7 +5,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -397,28 +397,13 @@ impl Steady {
 /// Starts the ignored test `name` of this binary in its own process, with a socket as standard
 /// input.
 pub(crate) fn start(name: &str) -> (Child, UnixStream) {
-    let (here, there) = UnixStream::pair().unwrap();
+    let (child, here) = herdwick_check::start_ignored(name).unwrap();
     here.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let binary = std::env::current_exe().unwrap();
-    let child = Command::new(binary)
-        .args([
-            "--exact",
-            name,
-            "--ignored",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .stdin(Stdio::from(OwnedFd::from(there)))
-        .stdout(Stdio::null())
-        .spawn();
-    (child.unwrap(), here)
+    (child, here)
 }
 
 /// Returns, in such a process, the other end of the socket; `None` if the ignored test is run by
 /// hand.
 pub(crate) fn other_end() -> Option<UnixStream> {
-    use std::os::fd::AsFd;
-    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let stream = UnixStream::from(stdin);
-    stream.peer_addr().is_ok().then_some(stream)
+    herdwick_check::other_end().unwrap()
 }

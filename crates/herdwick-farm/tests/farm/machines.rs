@@ -4,10 +4,10 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use herdwick_check::{Rng, count, length};
+use herdwick_check::{Rng, Stopwatch, count, length};
 use herdwick_conformance::seeded::{Faults, SeededDevice, SeededNetwork, SeededPort};
 use herdwick_fabric::{
     Completion, CqSpec, Device, Payload, Port, PortLimits, QpSpec, SendOp, SendWr, Status,
@@ -291,24 +291,6 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// The time of a thread's passes.
-#[derive(Clone, Copy)]
-struct Time(Instant);
-
-impl Time {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the threads of a test are shells"
-    )]
-    fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    fn now(self) -> Duration {
-        self.0.elapsed()
-    }
-}
-
 /// A server, two writers and a reader on threads of their own, until the reader has had so many answers and the
 /// writers half as many.
 struct BesideWriters {
@@ -318,7 +300,7 @@ struct BesideWriters {
 
 /// What the threads share.
 struct Shared {
-    time: Time,
+    time: Stopwatch,
     /// How long each thread has run, in nanoseconds.
     ran: [AtomicU64; 4],
     stop: AtomicBool,
@@ -369,7 +351,7 @@ impl VisitAll for BesideWriters {
         let ends = ends.map(|client| connect((&host, &mut server), client, &options).0);
         let mut ends: Vec<_> = ends.collect();
         let shared = Shared {
-            time: Time::start(),
+            time: Stopwatch::start(),
             ran: Default::default(),
             stop: AtomicBool::new(false),
             writes: AtomicU64::new(0),

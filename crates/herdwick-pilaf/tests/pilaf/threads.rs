@@ -3,10 +3,9 @@
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
 };
 
-use herdwick_check::{Rng, count, length};
+use herdwick_check::{Rng, Stopwatch, count, length};
 use herdwick_fabric::{Device, Port};
 use herdwick_pilaf::{ClientEnd, ClientOptions, ServerEnd};
 use herdwick_providers::{AnyPort, End, Fabric, VisitAll};
@@ -15,24 +14,6 @@ use crate::{
     fixture::{Kept, join, key},
     flips::{ALL, STEADY, check, flip, tight},
 };
-
-/// The time of a thread's passes.
-#[derive(Clone, Copy)]
-struct Time(Instant);
-
-impl Time {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the threads of a test are shells"
-    )]
-    fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    fn now(self) -> Duration {
-        self.0.elapsed()
-    }
-}
 
 fn server<D: Device>(device: D) -> ServerEnd<D> {
     let mut server = ServerEnd::open(device, tight()).unwrap();
@@ -43,7 +24,11 @@ fn server<D: Device>(device: D) -> ServerEnd<D> {
 }
 
 /// Writes until `stop`; returns how often.
-fn write<D: Device>(mut end: ClientEnd<D>, (seed, time): (u64, Time), stop: &AtomicBool) -> u64 {
+fn write<D: Device>(
+    mut end: ClientEnd<D>,
+    (seed, time): (u64, Stopwatch),
+    stop: &AtomicBool,
+) -> u64 {
     let (mut draw, mut writes) = (Rng::new(seed), 0);
     while !stop.load(Ordering::Relaxed) || end.client.in_flight() > 0 {
         let n = draw.below(ALL);
@@ -65,7 +50,7 @@ fn write<D: Device>(mut end: ClientEnd<D>, (seed, time): (u64, Time), stop: &Ato
     writes
 }
 
-fn read<D: Device>(mut end: ClientEnd<D>, time: Time, gets: u64) -> ClientEnd<D> {
+fn read<D: Device>(mut end: ClientEnd<D>, time: Stopwatch, gets: u64) -> ClientEnd<D> {
     let (mut draw, mut answers) = (Rng::new(1000), 0);
     while answers < gets {
         while {
@@ -95,7 +80,7 @@ impl VisitAll for Readers {
     where
         D: Device<Port: Into<AnyPort> + 'static> + Send + 'static,
     {
-        let (mut server, time) = (server(host), Time::start());
+        let (mut server, time) = (server(host), Stopwatch::start());
         let options = ClientOptions::default();
         let ends = clients.into_iter();
         let mut ends: Vec<_> = ends

@@ -20,27 +20,12 @@ use rustix::net::{
 
 /// Starts the ignored test called `name` in a process of its own.
 pub(crate) fn start(name: &str) -> (Child, UnixStream) {
-    let (here, there) = UnixStream::pair().unwrap();
-    let binary = std::env::current_exe().unwrap();
-    let child = Command::new(binary)
-        .args([
-            "--exact",
-            name,
-            "--ignored",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .stdin(Stdio::from(OwnedFd::from(there)))
-        .stdout(Stdio::null())
-        .spawn();
-    (child.unwrap(), here)
+    herdwick_check::start_ignored(name).unwrap()
 }
 
 /// In such a process: the other end of the socket. `None` if the ignored tests are run by hand.
 pub(crate) fn other_end() -> Option<UnixStream> {
-    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let stream = UnixStream::from(stdin);
-    stream.peer_addr().is_ok().then_some(stream)
+    herdwick_check::other_end().unwrap()
 }
 
 const SPACE: usize = rustix::cmsg_space!(ScmRights(TICKET_FDS));
