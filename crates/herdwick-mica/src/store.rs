@@ -40,6 +40,8 @@ pub struct Store {
     /// Bytes of memory that the index may have, and ceded segments that are among them.
     pub(crate) index_room: usize,
     pub(crate) ceded: usize,
+    /// The bucket that was walked over last, and when.
+    pub(crate) walked: Option<(usize, Second)>,
     /// What cleaning may copy.
     pub(crate) copies: Copies,
     /// An item that the current request reads after it has made room: it is copied, not evicted.
@@ -197,6 +199,7 @@ impl Store {
             futile: 0,
             index_room: shape.index_room(),
             ceded: 0,
+            walked: None,
             copies: Copies::default(),
             protected: None,
             counters: Counters::default(),
@@ -315,6 +318,8 @@ impl Store {
         // Nothing that it may move is looked at yet.
         if self.index.is_crowded() {
             self.grow_index();
+        } else if self.index.is_sparse() {
+            self.shrink_index();
         }
         if self.lossless
             && let Some(refusal) = self.prepare(request)

@@ -98,7 +98,8 @@ impl Dump {
             });
             self.bucket += 1;
         }
-        self.done = self.bucket == store.buckets();
+        // The index may have shrunk.
+        self.done = self.bucket >= store.buckets();
     }
 
     /// Returns the index of the next connection, if the dump lists connections.
