@@ -3,6 +3,7 @@
 mod args;
 mod capacity;
 mod faults;
+mod fit;
 mod measure;
 mod point;
 mod scenario;
@@ -55,6 +56,9 @@ fn run_all(args: &SimArgs) -> ExitCode {
         Ok(profiles) => profiles,
         Err(error) => return usage(error),
     };
+    if args.what.contains(&SimSubject::Fit) {
+        return tell(fit::table(args, &profiles));
+    }
     let points = points(args, &profiles);
     if !args.faults.is_empty() {
         let mut codes = points.iter().map(|point| under_faults(args, point));
@@ -67,6 +71,10 @@ fn run_all(args: &SimArgs) -> ExitCode {
         (None, [point]) => report(args, point),
         (None, points) => sweep::table(args, points),
     };
+    tell(lines)
+}
+
+fn tell(lines: Result<String, String>) -> ExitCode {
     match lines.map(say::report) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(error)) => {

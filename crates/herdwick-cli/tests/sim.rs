@@ -146,3 +146,21 @@ fn wrong_options_exit_with_2() {
         assert!(text.contains("not a number"), "{args}: {text}");
     }
 }
+
+/// What a fit has no use for, or no points for, is refused with what to give instead.
+#[test]
+fn fit_refuses_what_it_does_not_use() {
+    for (arguments, cause) in [
+        ("fit --clients 3", "fit has --profile and --seed"),
+        ("fit,herd", "fit has --profile and --seed"),
+        (
+            "fit --profile susitna",
+            "there are those of apt and connect-ib",
+        ),
+    ] {
+        let refused = sim(arguments);
+        let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(complaint.contains(cause), "{arguments}: {complaint}");
+        assert_eq!(refused.status.code(), Some(2), "{arguments}: {complaint}");
+    }
+}

@@ -20,7 +20,7 @@ const KEYS: u64 = 100_000;
 /// Keys and draws of the load of partitions: the standard error of a sixth is below 0.2 % of it.
 const PARTITION_KEYS: u64 = 8_000_000;
 const DRAWS: usize = 2_000_000;
-/// What a point without an answer is told by.
+/// The text about a point without an answer.
 const UNANSWERED: &str = "no request was answered in the time of a point";
 /// Why an RNIC finds something else than the paper.
 const HARDWARE: &str = "The RNIC, its link and the CPUs are others than the paper's.";

@@ -6,7 +6,10 @@ use std::{fs, path::Path, time::Duration};
 use herdwick_fabric::Transport::{self, Rc, Uc, Ud};
 use herdwick_sim::{
     Profile,
-    verbs::{Direction, Echo, Flood, FloodVerb, Span, Way},
+    verbs::{
+        CALIBRATED, CalibrationPoint, Direction, Echo, Flood, FloodVerb, Span, Way,
+        calibration_points, fit_profile,
+    },
 };
 
 /// Largest error of a point that a profile is fitted to.
@@ -14,20 +17,6 @@ const TOLERANCE: f64 = 0.05;
 /// Largest change of a rate from one window to a later one.
 const STEADY: f64 = 0.02;
 const SEED: u64 = 1;
-
-/// A point of a paper: its row in `docs/sim.md`, and the rate or latency in that row.
-struct Point {
-    row: &'static str,
-    paper: f64,
-    run: Run,
-}
-
-enum Run {
-    Rate(Flood),
-    EchoRate(Echo),
-    /// Half of an ECHO, in microseconds.
-    HalfEcho(Echo),
-}
 
 fn flood(direction: Direction, verb: FloodVerb, transport: Transport, payload: usize) -> Flood {
     Flood {
@@ -45,13 +34,6 @@ fn flood(direction: Direction, verb: FloodVerb, transport: Transport, payload: u
     }
 }
 
-fn all_to_all(flood: Flood) -> Run {
-    Run::Rate(Flood {
-        all_to_all: true,
-        ..flood
-    })
-}
-
 fn echo(request: Way, reply: Way, payload: usize) -> Echo {
     Echo {
         request,
@@ -64,217 +46,9 @@ fn echo(request: Way, reply: Way, payload: usize) -> Echo {
     }
 }
 
-fn floods() -> Vec<Point> {
-    use Direction::{Inbound, Outbound};
-    use FloodVerb::{FetchAdd, Read, Send, Write};
-    let point = |row, paper, flood| Point {
-        row,
-        paper,
-        run: Run::Rate(flood),
-    };
-    vec![
-        point(
-            "inbound WRITE, UC, 32 B",
-            35.0,
-            flood(Inbound, Write, Uc, 32),
-        ),
-        point(
-            "inbound WRITE, RC, 32 B",
-            35.0,
-            flood(Inbound, Write, Rc, 32),
-        ),
-        point(
-            "inbound WRITE, UC, 128 B",
-            35.0,
-            flood(Inbound, Write, Uc, 128),
-        ),
-        point("inbound READ, 32 B", 26.0, flood(Inbound, Read, Rc, 32)),
-        point(
-            "outbound WRITE, UC, 28 B",
-            35.0,
-            flood(Outbound, Write, Uc, 28),
-        ),
-        point(
-            "outbound WRITE, UC, 32 B",
-            26.0,
-            flood(Outbound, Write, Uc, 32),
-        ),
-        point(
-            "outbound SEND, UD, 32 B",
-            26.0,
-            flood(Outbound, Send, Ud, 32),
-        ),
-        point("outbound READ, 32 B", 22.0, flood(Outbound, Read, Rc, 32)),
-        point("inbound FETCH_ADD", 2.7, flood(Inbound, FetchAdd, Rc, 8)),
-    ]
-}
-
-fn fan_out() -> Vec<Point> {
-    use Direction::{Inbound, Outbound};
-    let write = |direction| flood(direction, FloodVerb::Write, Uc, 32);
-    let many = Flood {
-        servers: 1,
-        clients: 1600,
-        window: 1,
-        ..write(Inbound)
-    };
-    vec![
-        Point {
-            row: "outbound WRITE, 16 x 16 queue pairs",
-            paper: 7.35,
-            run: all_to_all(write(Outbound)),
-        },
-        Point {
-            row: "inbound WRITE, 16 x 16 queue pairs",
-            paper: 35.0,
-            run: all_to_all(write(Inbound)),
-        },
-        Point {
-            row: "inbound WRITE, 1,600 queue pairs",
-            paper: 30.0,
-            run: Run::Rate(many),
-        },
-    ]
-}
-
-fn echos() -> Vec<Point> {
-    let rate = |row, paper, echo| Point {
-        row,
-        paper,
-        run: Run::EchoRate(echo),
-    };
-    let alone = Echo {
-        servers: 1,
-        clients: 1,
-        machines: 1,
-        window: 1,
-        ..echo(Way::Write, Way::Write, 32)
-    };
-    vec![
-        rate(
-            "ECHO, WRITE and WRITE, 32 B",
-            26.0,
-            echo(Way::Write, Way::Write, 32),
-        ),
-        rate(
-            "ECHO, WRITE and WRITE, 16 B",
-            30.0,
-            echo(Way::Write, Way::Write, 16),
-        ),
-        rate(
-            "ECHO, WRITE and UD SEND, 32 B",
-            26.0,
-            echo(Way::Write, Way::Datagram, 32),
-        ),
-        rate(
-            "ECHO, SEND and SEND, 32 B",
-            21.0,
-            echo(Way::Send, Way::Send, 32),
-        ),
-        Point {
-            row: "half of an ECHO, one at a time, us",
-            paper: 1.0,
-            run: Run::HalfEcho(alone),
-        },
-    ]
-}
-
-impl Run {
-    fn value(&self, profile: &Profile, span: Span) -> f64 {
-        match self {
-            Self::Rate(flood) => flood.run(profile, SEED, span).unwrap().mops,
-            Self::EchoRate(echo) => echo.run(profile, SEED, span).unwrap().mops,
-            Self::HalfEcho(echo) => {
-                let outcome = echo.run(profile, SEED, span).unwrap();
-                f64::from(u32::try_from(outcome.mean_ns()).unwrap()) / 2000.0
-            }
-        }
-    }
-}
-
-/// Of the points in the text of "Design Guidelines for High Performance RDMA Systems"; the rate of inbound
-/// READs is that of which HERD's is 1.63 times the half.
-fn connect_ib() -> Vec<Point> {
-    use Direction::{Inbound, Outbound};
-    use FloodVerb::{FetchAdd, Read, Send, Write};
-    let point = |row, paper, flood| Point {
-        row,
-        paper,
-        run: Run::Rate(flood),
-    };
-    let sends = flood(Outbound, Send, Ud, 32);
-    let batches = Flood {
-        postlist: 16,
-        window: 64,
-        ..sends
-    };
-    let reads = Flood {
-        clients: 48,
-        ..flood(Inbound, Read, Rc, 32)
-    };
-    let one = |flood| Flood {
-        servers: 1,
-        clients: 1,
-        ..flood
-    };
-    let sequencer = Echo {
-        servers: 1,
-        clients: 16,
-        ..echo(Way::Datagram, Way::Datagram, 8)
-    };
-    vec![
-        point(
-            "Connect-IB: inbound WRITE, UC, 32 B",
-            122.0,
-            flood(Inbound, Write, Uc, 32),
-        ),
-        point("Connect-IB: inbound READ, 32 B", 120.6, reads),
-        point(
-            "Connect-IB: inbound SEND, UD, 32 B",
-            82.0,
-            flood(Inbound, Send, Ud, 32),
-        ),
-        point(
-            "Connect-IB: inbound FETCH_ADD, one address",
-            2.24,
-            flood(Inbound, FetchAdd, Rc, 8),
-        ),
-        point(
-            "Connect-IB: outbound WRITE, UC, 32 B",
-            80.0,
-            flood(Outbound, Write, Uc, 32),
-        ),
-        point("Connect-IB: outbound SEND, UD, 32 B", 80.0, sends),
-        point(
-            "Connect-IB: outbound SEND, UD, 16 of a post",
-            101.6,
-            batches,
-        ),
-        point(
-            "Connect-IB: the same over one queue pair",
-            16.6,
-            one(batches),
-        ),
-        point(
-            "Connect-IB: outbound READ, 32 B",
-            88.0,
-            flood(Outbound, Read, Rc, 32),
-        ),
-        Point {
-            row: "Connect-IB: ECHO, SEND and SEND over UD, one core",
-            paper: 7.0,
-            run: Run::EchoRate(sequencer),
-        },
-    ]
-}
-
 /// The profiles that are fitted to rates of verbs, with their points.
-fn fitted() -> Vec<(Profile, Vec<Point>)> {
-    let apt = floods().into_iter().chain(fan_out()).chain(echos());
-    vec![
-        (Profile::named("apt").unwrap(), apt.collect()),
-        (Profile::named("connect-ib").unwrap(), connect_ib()),
-    ]
+fn fitted() -> [(Profile, Vec<CalibrationPoint>); CALIBRATED.len()] {
+    CALIBRATED.map(|name| (Profile::named(name).unwrap(), calibration_points(name)))
 }
 
 #[test]
@@ -283,8 +57,9 @@ fn profiles_reproduce_the_points_they_are_fitted_to() {
     let docs = fs::read_to_string(docs).unwrap();
     let (mut wrong, mut missing) = (Vec::new(), Vec::new());
     for (profile, points) in fitted() {
-        for Point { row, paper, run } in points {
-            let value = run.value(&profile, Span::default());
+        for point in points {
+            let CalibrationPoint { row, paper, .. } = point;
+            let value = point.value(&profile, SEED, Span::default()).unwrap();
             let error = value / paper - 1.0;
             if error.abs() > TOLERANCE {
                 wrong.push(row);
@@ -305,6 +80,46 @@ fn profiles_reproduce_the_points_they_are_fitted_to() {
     );
 }
 
+/// A profile whose parameters are wrong is fitted: it has the points' values again. What does not bound its
+/// point is left alone.
+#[test]
+fn fit_finds_the_parameters_again() {
+    let apt = Profile::named("apt").unwrap();
+    let named = |row: &str| {
+        calibration_points("apt")
+            .into_iter()
+            .find(|point| point.row == row)
+    };
+    let rows = [
+        "inbound WRITE, UC, 32 B",
+        "inbound READ, 32 B",
+        "inbound FETCH_ADD",
+    ];
+    let points = rows.map(|row| named(row).unwrap());
+    let mut wrong = apt.clone();
+    wrong.rnic.write_in_ns = 50.0;
+    wrong.rnic.read_in_ns = 15.0;
+    wrong.rnic.atomic_ns = 0.0;
+    let mut found = Vec::new();
+    let run = (SEED, Span::default());
+    let fitted = fit_profile(&wrong, &points, run, &mut |parameter| {
+        found.push(*parameter)
+    })
+    .unwrap();
+    assert_eq!(
+        found.iter().filter(|found| found.after.is_some()).count(),
+        2
+    );
+    assert!((fitted.rnic.write_in_ns / apt.rnic.write_in_ns - 1.0).abs() < 0.005);
+    assert!((fitted.rnic.read_in_ns / apt.rnic.read_in_ns - 1.0).abs() < 0.005);
+    assert!(fitted.rnic.atomic_ns == 0.0, "a part that is off stays off");
+    for point in &points[..2] {
+        let value = point.value(&fitted, SEED, Span::default()).unwrap();
+        assert!((value / point.paper - 1.0).abs() < 0.005, "{value}");
+    }
+    assert_eq!(fitted.rnic.send_ns, apt.rnic.send_ns);
+}
+
 /// No row is a transient: a window that begins later has the same rate.
 #[test]
 fn each_row_is_a_steady_state() {
@@ -314,7 +129,8 @@ fn each_row_is_a_steady_state() {
     };
     for (profile, points) in fitted() {
         for point in points {
-            let values = [Span::default(), later].map(|span| point.run.value(&profile, span));
+            let value = |span| point.value(&profile, SEED, span).unwrap();
+            let values = [Span::default(), later].map(value);
             let change = values[1] / values[0] - 1.0;
             assert!(change.abs() < STEADY, "{}: {values:?}", point.row);
         }

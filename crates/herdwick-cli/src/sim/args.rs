@@ -18,7 +18,9 @@ use crate::{lists, units::count};
 #[command(mut_args(lists::separated))]
 pub(crate) struct SimArgs {
     /// System to run: verbs, herd, herd-paper (without --faults alone), farm, farm-var, pilaf or clover (with
-    /// --faults alone). Or a scenario: a file that ends in .toml and has these options (docs/sim.md).
+    /// --faults alone). Or fit, which searches for the parameters of a profile with which the verbs have the
+    /// rates of papers, and compares them. Or a scenario: a file that ends in .toml and has these options
+    /// (docs/sim.md).
     #[arg(required = true, num_args = 1, value_name = "SYSTEM,..", value_parser = subject)]
     pub(super) what: Vec<SimSubject>,
     /// The RNIC and its host: a name, or a file that ends in .toml.
@@ -100,6 +102,8 @@ pub(crate) struct SimArgs {
 pub(super) enum SimSubject {
     Verbs,
     System(System),
+    /// The fit of the profiles.
+    Fit,
     /// What a file says.
     Scenario(PathBuf),
 }
@@ -109,6 +113,7 @@ impl SimSubject {
         match self {
             Self::Verbs => "verbs".to_owned(),
             Self::System(system) => system.name().to_owned(),
+            Self::Fit => "fit".to_owned(),
             Self::Scenario(path) => path.display().to_string(),
         }
     }
@@ -122,9 +127,10 @@ pub(super) fn subject(word: &str) -> Result<SimSubject, String> {
     match systems.find(|system| system.name() == word) {
         Some(system) => Ok(SimSubject::System(system)),
         None if word == "verbs" => Ok(SimSubject::Verbs),
+        None if word == "fit" => Ok(SimSubject::Fit),
         None => {
             let names = System::ALL.map(System::name).join(", ");
-            Err(format!("there are verbs, {names}, and files (*.toml)"))
+            Err(format!("there are verbs, {names}, fit, and files (*.toml)"))
         }
     }
 }

@@ -2,13 +2,17 @@
 //! what a model is calibrated by.
 //!
 //! [`Flood`] has one side issue a verb as fast as it can; [`Echo`] has clients send requests that
-//! servers return.
+//! servers return. [`calibration_points`] returns the points of papers that a profile is fitted to; [`fit_profile`] fits it.
 
+mod calibration;
 mod echo;
 mod ends;
+mod fit;
 mod flood;
 
+pub use calibration::{CALIBRATED, CalibrationPoint, Parameter, calibration_points};
 pub use echo::{Echo, Way};
+pub use fit::{Fitted, fit_profile};
 pub use flood::{Direction, Flood, FloodVerb};
 
 use std::time::Duration;
