@@ -33,11 +33,16 @@ impl StoreHead {
     /// Reads it; `None` from fewer bytes.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        let word = u64::from_le_bytes(*bytes.first_chunk()?);
-        Some(Self {
+        Some(Self::of(u64::from_le_bytes(*bytes.first_chunk()?)))
+    }
+
+    /// Returns what a word of [`Self::word`] tells.
+    #[must_use]
+    pub fn of(word: u64) -> Self {
+        Self {
             flushes: word as u32,
             flush_at: (word >> 32) as u32,
-        })
+        }
     }
 }
 

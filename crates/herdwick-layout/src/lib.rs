@@ -11,7 +11,7 @@
 //! | [`wire::ReplyHead`] | its constructors | its accessors: an unknown code is `None` |
 //! | [`item::Header`], key, value; gaps | [`item::put_header`], [`item::seal`], [`item::put_gap`] | [`item::examine`] |
 //! | [`bucket::Bucket`] | [`bucket::Bucket::set`] | its tag: a match is a guess, and the item decides |
-//! | [`chunk::ChunkHeader`], key, value; [`chunk::StoreHead`] | [`chunk::ChunkHeader::seal`], [`chunk::bury`] | [`chunk::judge`] |
+//! | [`chunk::ChunkHeader`], key, value; [`chunk::StoreHead`] | [`chunk::ChunkHeader::seal`], [`chunk::bury`] | [`chunk::judge`], [`chunk_view::ChunkView`] |
 //! | [`published::Word`] | [`published::Geometry::describe`], the store | [`published::View`] |
 //!
 //! A request through a line, from the client to the worker:
@@ -37,6 +37,7 @@ compile_error!("lines and replies are little-endian words, and are used as such 
 
 pub mod bucket;
 pub mod chunk;
+pub mod chunk_view;
 pub mod item;
 pub mod published;
 pub mod wire;

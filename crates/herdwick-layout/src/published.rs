@@ -270,25 +270,10 @@ impl<W: Words> View<W> {
         if pointer.at.0 + len > end {
             return Look::Other(Unsure::Torn);
         }
-        copy.clear();
-        self.copy_words(first, len.div_ceil(WORD), copy);
-        copy.truncate(len);
+        copy_bytes(&self.words, first, len, copy);
         // The entry is loaded again after the item.
         fence(Ordering::Acquire);
         self.judge(pointer, key, run, now, copy)
-    }
-
-    #[inline]
-    fn copy_words(&self, first: usize, count: usize, copy: &mut Vec<u8>) {
-        const LINE: usize = item::LINE / WORD;
-        let lines = count / LINE;
-        for line in 0..lines {
-            let words: [u64; LINE] = self.words.copy_out(first + line * LINE);
-            copy.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
-        }
-        for word in lines * LINE..count {
-            copy.extend_from_slice(&self.words.load(first + word).to_le_bytes());
-        }
     }
 
     /// Judges a copy of an item, which was made after the word of its segment was loaded.
@@ -340,6 +325,23 @@ impl<W: Words> View<W> {
             self.words.copy_out(self.index + bucket * (BUCKET / WORD));
         zerocopy::transmute!(words)
     }
+}
+
+/// Copies `len` bytes from word `first` on to `copy`, and nothing else.
+#[inline]
+pub(crate) fn copy_bytes(words: &impl Words, first: usize, len: usize, copy: &mut Vec<u8>) {
+    const LINE: usize = item::LINE / WORD;
+    copy.clear();
+    let count = len.div_ceil(WORD);
+    let lines = count / LINE;
+    for line in 0..lines {
+        let words: [u64; LINE] = words.copy_out(first + line * LINE);
+        copy.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
+    }
+    for word in lines * LINE..count {
+        copy.extend_from_slice(&words.load(first + word).to_le_bytes());
+    }
+    copy.truncate(len);
 }
 
 const _: () = assert!(HEADER_MIN.is_multiple_of(WORD) && item::ALIGN == WORD);

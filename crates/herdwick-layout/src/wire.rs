@@ -6,6 +6,7 @@
 mod control;
 mod encode;
 mod fields;
+mod locate;
 mod reply;
 mod report;
 mod request;
@@ -13,6 +14,7 @@ mod request;
 pub use control::{ATTEMPTS, Control, Epoch, OpCode, SEQUENCES, Sequence, Stamp};
 pub use encode::{Unencodable, encode};
 pub use fields::*;
+pub use locate::{decode_locate, encode_locate};
 pub use reply::{ReplyHead, ReplyStatus, imm, split_imm};
 pub use report::{REPORT_HASHES_MAX, decode_report, encode_report};
 pub use request::{BadRequest, Body, Line, decode};

@@ -314,6 +314,14 @@ pub trait Execute {
     fn note_reads(&mut self, clock: Clock, report: &ReadReport<'_>) {
         let _ = (clock, report);
     }
+
+    /// Returns the stag under which a client READs the item of a key; `None`: there is no item, or the memory is
+    /// not read by stags.
+    #[inline]
+    fn stag(&mut self, clock: Clock, hash: KeyHash, key: &[u8]) -> Option<u32> {
+        let _ = (clock, hash, key);
+        None
+    }
 }
 
 /// An executor whose two memory accesses for a request, bucket and item, can be prefetched by a caller that

@@ -4,10 +4,11 @@ use std::sync::atomic::{Ordering, fence};
 
 use herdwick_layout::chunk::{ChunkHeader, Seal, StoreHead, bury};
 use herdwick_mem::crc32c;
-use herdwick_request::Request;
+use herdwick_request::{KeyHash, Request};
 
 use crate::{
     Publication, SlabConfig, SlabError, Tagged,
+    index::tag,
     metas::{Chunk, bit},
     shape::Shape,
     stags::Stags,
@@ -36,6 +37,27 @@ impl Store {
             stag: self.metas.get(chunk).stag,
             len: self.header(chunk).end(),
         })
+    }
+
+    /// Has readers count seconds by the host's clock, from so many nanoseconds on; 0: not.
+    pub fn set_readers_clock(&mut self, clock: u64) {
+        if let Some(stags) = &self.stags {
+            stags.show_clock(clock);
+        }
+    }
+
+    /// Notes a read that was made without the store: of an item whose key has this hash.
+    pub(crate) fn note_read(&mut self, hash: KeyHash) {
+        let list = self.index.list(hash);
+        let chunk = {
+            let mut items = self.index.items(&self.metas, list);
+            items.find(|chunk| self.metas.get(*chunk).tag == tag(hash))
+        };
+        if let Some(chunk) = chunk.filter(|chunk| !self.gone(*chunk)) {
+            self.count_use(chunk);
+            let meta = self.metas.get_mut(chunk);
+            (meta.accessed, meta.bits) = (self.now.0, meta.bits | bit::FETCHED);
+        }
     }
 
     /// Has the stag of a chunk show it.

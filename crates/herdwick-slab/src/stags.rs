@@ -2,7 +2,7 @@
 //! stag that is its key's for as long as the key is stored.
 //!
 //! The memory begins with a word for each stag, the place of its chunk; then comes the head, which stag 0
-//! shows, and then the slabs. An item is complete, with its checksum, before its stag is bound to it; and one
+//! shows, with the clock of its readers, and then the slabs. An item is complete, with its checksum, before its stag is bound to it; and one
 //! that is replaced, removed or moved away is buried before its chunk has another use.
 
 use std::io;
@@ -79,6 +79,11 @@ impl Stags {
     /// Shows the flushes.
     pub(crate) fn show(&self, head: StoreHead) {
         self.words.store_release(self.head / WORD, head.word());
+    }
+
+    /// Shows the host's clock at second 0.
+    pub(crate) fn show_clock(&self, clock: u64) {
+        self.words.store_release(self.head / WORD + 1, clock);
     }
 
     /// Takes a stag for a chunk of a slab that is being cut.

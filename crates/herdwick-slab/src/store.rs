@@ -3,7 +3,8 @@
 use herdwick_layout::chunk::{ChunkHeader, HEADER, StoreHead};
 use herdwick_mem::Arena;
 use herdwick_request::{
-    Clock, Execute, HashKey, Item, KEY_BYTES_MAX, Op, Reply, Request, Second, Sink, Status,
+    Clock, Execute, Get, HashKey, Item, KEY_BYTES_MAX, KeyHash, Op, ReadReport, Reply, Request,
+    Second, Sink, Status,
 };
 
 use crate::{
@@ -95,6 +96,18 @@ impl Execute for Store {
     fn execute(&mut self, clock: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {
         self.execute_hashed(clock, batch, Hashes::Claimed, sink);
     }
+
+    fn note_reads(&mut self, clock: Clock, report: &ReadReport<'_>) {
+        self.tick(clock.second);
+        report.hashes().for_each(|hash| self.note_read(hash));
+    }
+
+    fn stag(&mut self, clock: Clock, hash: KeyHash, key: &[u8]) -> Option<u32> {
+        self.tick(clock.second);
+        let op = Op::Get(Get::default());
+        let tagged = self.tagged(&Request { hash, key, op });
+        tagged.map(|tagged| tagged.stag)
+    }
 }
 
 impl Store {
@@ -162,6 +175,14 @@ impl Store {
     /// [`SlabError::TooSmall`].
     pub fn check(config: &SlabConfig) -> Result<(), SlabError> {
         Shape::of(config).map(drop)
+    }
+
+    /// As [`Self::check`], of a store whose memory others READ.
+    ///
+    /// # Errors
+    /// [`SlabError::TooSmall`].
+    pub fn check_published(config: &SlabConfig) -> Result<(), SlabError> {
+        Shape::of_published(config).map(drop)
     }
 
     /// As [`Execute::execute`], which takes hashes for [`Hashes::Claimed`].

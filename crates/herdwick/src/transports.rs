@@ -358,7 +358,7 @@ fn take(
         token: lease.token,
         path: lease.path.unwrap_or(offer.path),
         slots: slots as u32,
-        reads: offer.one_sided && options.one_sided != OneSidedReads::Never,
+        reads: (offer.one_sided).filter(|_| options.one_sided != OneSidedReads::Never),
         value_bytes_max: options.value_bytes_max,
     };
     let taken = socket.map_err(LeaseError::from).and_then(|socket| {

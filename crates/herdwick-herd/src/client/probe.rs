@@ -1,5 +1,5 @@
-//! What is no request: probes, cancellations of nothing that show whether requests and replies travel, and
-//! reports of reads that were made without the server.
+//! What is no request: probes, cancellations of nothing that show whether requests and replies travel; and what a
+//! client sends that reads the store's memory: reports of its reads, and questions for the stags of keys.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{
     channel::{Channel, SlotState},
     nanos,
 };
-use crate::wire::{LINE_BYTES, Line, REQUEST_BYTES_MAX, Stamp, encode_report};
+use crate::wire::{LINE_BYTES, Line, REQUEST_BYTES_MAX, Stamp, encode_locate, encode_report};
 
 impl ClientSide {
     /// Sends every worker a cancellation of nothing. It changes nothing, and is answered and
@@ -34,18 +34,46 @@ impl ClientSide {
         let channel = self.channels.get_mut(worker);
         channel.is_some_and(|channel| channel.report(hits, hashes, token))
     }
+
+    /// Asks the key's worker for its stag. Returns whether the question was accepted: it leaves room for a request.
+    /// Its outcome carries `token`, and the stag as number.
+    pub fn locate(&mut self, hash: KeyHash, key: &[u8], token: u64) -> bool {
+        let worker = hash.partition(self.channels.len());
+        self.channels[worker].locate(hash, key, token)
+    }
 }
 
 impl Channel {
     fn report(&mut self, hits: u32, hashes: &[KeyHash], token: u64) -> bool {
-        if hashes.is_empty() || self.in_flight + 1 >= self.slots.len() || !self.has_room() {
+        !hashes.is_empty()
+            && self.aside(token, |stamp, line, body| {
+                Some(encode_report(hits, hashes, stamp, line, body))
+            })
+    }
+
+    fn locate(&mut self, hash: KeyHash, key: &[u8], token: u64) -> bool {
+        self.aside(token, |stamp, line, body| {
+            encode_locate(hash, key, stamp, line, body).ok()
+        })
+    }
+
+    /// Takes a slot, beside which one is free, for a line that `encode` writes; it returns the bytes of its
+    /// overflowing body.
+    fn aside(
+        &mut self,
+        token: u64,
+        encode: impl FnOnce(Stamp, &mut Line, &mut [u8]) -> Option<usize>,
+    ) -> bool {
+        if self.in_flight + 1 >= self.slots.len() || !self.has_room() {
             return false;
         }
         let index = self.next_free();
         let slot = &mut self.slots[index];
         let stamp = Stamp::new(self.spec.epoch, slot.sequence);
         let body = &mut self.overflow[..];
-        let len = encode_report(hits, hashes, stamp, &mut self.lines[index], body);
+        let Some(len) = encode(stamp, &mut self.lines[index], body) else {
+            return false;
+        };
         if len > 0 {
             let at = index * REQUEST_BYTES_MAX + LINE_BYTES;
             self.stage.write_bytes(at, &body[..len]);

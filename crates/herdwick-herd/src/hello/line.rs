@@ -84,12 +84,32 @@ pub struct Offer {
     pub path: RequestPath,
     /// The engine that a lease reaches; `None`: HERD. A client that does not know it takes no lease.
     pub engine: Option<String>,
-    /// Whether a claim may ask to read the stores.
-    pub one_sided: bool,
+    /// How a claim may ask to read the stores, if it may.
+    pub one_sided: Option<OneSidedOffer>,
     /// The store that clients may read besides the server.
     pub secondary: Option<SecondaryOffer>,
     /// The fabrics that both ends can use.
     pub fabrics: Vec<FabricOffer>,
+}
+
+/// How clients find items in the stores' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OneSidedOffer {
+    /// By an index of buckets (docs/store.md).
+    Reads,
+    /// By stags, which they ask the workers for (docs/memrdma.md).
+    Stags,
+}
+
+impl OneSidedOffer {
+    const ALL: [Self; 2] = [Self::Reads, Self::Stags];
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Reads => "reads",
+            Self::Stags => "stags",
+        }
+    }
 }
 
 /// A store that clients read by themselves, while the server's replies allow it (docs/hkvs.md).
@@ -280,8 +300,8 @@ impl Offer {
         if let Some(engine) = &self.engine {
             let _ = write!(line, " engine={engine}");
         }
-        if self.one_sided {
-            line.push_str(" one-sided=reads");
+        if let Some(one_sided) = self.one_sided {
+            let _ = write!(line, " one-sided={}", one_sided.word());
         }
         if let Some(secondary) = &self.secondary {
             secondary.append_to(&mut line);
@@ -328,7 +348,10 @@ impl Offer {
             item_bytes_max: number("item-max")?,
             path: path(field("path"), "path")?,
             engine: field("engine").map(str::to_owned),
-            one_sided: field("one-sided") == Some("reads"),
+            one_sided: field("one-sided").and_then(|word| {
+                let mut known = OneSidedOffer::ALL.into_iter();
+                known.find(|offer| offer.word() == word)
+            }),
             secondary: SecondaryOffer::parse(field),
             fabrics: known
                 .iter()
@@ -516,7 +539,7 @@ mod tests {
             item_bytes_max: 1 << 20,
             path: RequestPath::UdSend,
             engine: None,
-            one_sided: false,
+            one_sided: None,
             secondary: None,
             fabrics: KNOWN
                 .iter()
@@ -543,12 +566,14 @@ mod tests {
         let line = offer().to_line();
         assert!(line.len() <= HELLO_BYTES_MAX && line.ends_with("\r\n"));
         assert_eq!(parse(&line), Ok(offer()));
-        let other = Offer {
-            engine: Some("rows".to_owned()),
-            one_sided: true,
-            ..offer()
-        };
-        assert_eq!(parse(&other.to_line()), Ok(other));
+        for one_sided in OneSidedOffer::ALL {
+            let other = Offer {
+                engine: Some("rows".to_owned()),
+                one_sided: Some(one_sided),
+                ..offer()
+            };
+            assert_eq!(parse(&other.to_line()), Ok(other));
+        }
         let lease = Duration::from_millis(250);
         let address = "[::1]:11212".to_owned();
         let secondary = SecondaryOffer {

@@ -22,8 +22,8 @@ pub use frame::{
     STORE_FDS_MAX, StoreGrant, TICKET_BYTES_MAX, TICKET_FDS_MAX, WorkerAccept, WorkerGrant,
 };
 pub use line::{
-    BootId, FabricOffer, FabricWords, HELLO_BYTES_MAX, Hello, LineError, Offer, SecondaryOffer,
-    StoreId, StoreName, Token, VERSION, path_word,
+    BootId, FabricOffer, FabricWords, HELLO_BYTES_MAX, Hello, LineError, Offer, OneSidedOffer,
+    SecondaryOffer, StoreId, StoreName, Token, VERSION, path_word,
 };
 
 pub(crate) use part::PARTS_BODY_MAX;

@@ -13,7 +13,8 @@ use super::{
 use crate::{
     ServerCounters,
     wire::{
-        Body, Line, OVERFLOW_BYTES, OpCode, REPORT_HASHES_MAX, ReplyStatus, decode, decode_report,
+        Body, Line, OVERFLOW_BYTES, OpCode, REPORT_HASHES_MAX, ReplyStatus, decode, decode_locate,
+        decode_report,
     },
 };
 
@@ -103,11 +104,12 @@ impl Batch {
                 });
                 continue;
             }
-            if let (Work::Run { overflow_len }, true) =
-                (job.work, line.control().is(OpCode::Report))
-            {
+            if let (Work::Run { overflow_len }, true) = (job.work, line.control().is_of_reader()) {
                 let body = &overflow[i * OVERFLOW_BYTES..][..overflow_len.into()];
-                let instead = report(line, body, (clock, place), exec, counters);
+                let instead = match line.control().is(OpCode::Report) {
+                    true => report(line, body, (clock, place), exec, counters),
+                    false => locate(line, body, clock, exec),
+                };
                 replies.instead(i, job, line, instead, clients, counters);
                 continue;
             }
@@ -183,6 +185,21 @@ fn report<E: Execute>(
             exec.note_reads(clock, &report);
             Instead::Refuse(ReplyStatus::Done)
         }
+        Err(bad) => Instead::Bad(bad),
+    }
+}
+
+/// Asks `exec` for the stag of a key.
+#[cold]
+fn locate<E: Execute>(line: &Line, overflow: &[u8], clock: Clock, exec: &mut E) -> Instead {
+    let key = match line.body() {
+        Ok(Body::Here(body)) => decode_locate(line, body),
+        Ok(Body::Overflow { .. }) => decode_locate(line, overflow),
+        Err(bad) => Err(bad),
+    };
+    match key.map(|key| exec.stag(clock, line.hash(), key)) {
+        Ok(Some(stag)) => Instead::Stag(stag),
+        Ok(None) => Instead::Refuse(ReplyStatus::NotFound),
         Err(bad) => Instead::Bad(bad),
     }
 }

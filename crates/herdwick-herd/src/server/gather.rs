@@ -198,8 +198,8 @@ impl Intake<'_> {
         } else if hash.partition(self.workers) != usize::from(self.worker) {
             self.counters.wrong_partition += 1;
             work = Work::Refuse(ReplyStatus::WrongPartition);
-        } else if control.is(OpCode::Report) && !client.chunk.reads {
-            // Hashes alone would do, to keep items that the client may not even read.
+        } else if control.is_of_reader() && !client.chunk.reads {
+            // Hashes alone would do, to keep items that the client may not even read; and a stag is of no use.
             self.counters.count_bad(BadRequest::Opcode);
             work = Work::Refuse(ReplyStatus::BadRequest);
         } else if control.overflows() {
@@ -288,8 +288,8 @@ impl Intake<'_> {
     /// Appends the job of the staged line.
     #[inline]
     fn push(&mut self, client: &Attached, index: u32, slot: usize, control: Control, work: Work) {
-        // Who tries whether the fabric carries anything asks for nothing, nor does who reports.
-        let asks = !control.is(OpCode::Cancel) && !control.is(OpCode::Report);
+        // A client that tries whether the fabric carries anything asks for no item, nor does a reader.
+        let asks = !control.is(OpCode::Cancel) && !control.is_of_reader();
         self.counters.requests += u64::from(asks);
         self.batch.push(Job {
             client: index,

@@ -40,4 +40,6 @@ pub(super) enum Instead {
     Refuse(ReplyStatus),
     Repeat(u8),
     Bad(BadRequest),
+    /// The stag of a key.
+    Stag(u32),
 }

@@ -105,8 +105,13 @@ impl Replies {
         clients: &mut ClientTable,
         counters: &mut ServerCounters,
     ) {
+        let mut words = 1;
         let status = match instead {
             Instead::Refuse(status) => status,
+            Instead::Stag(stag) => {
+                (self.small[i][1], words) = (stag.into(), 2);
+                ReplyStatus::Done
+            }
             Instead::Repeat(words) => {
                 self.small[i][..2].copy_from_slice(&clients.slot(job).reply);
                 self.lens[i] = u32::from(words) * 8;
@@ -118,7 +123,7 @@ impl Replies {
             }
         };
         self.small[i][0] = ReplyHead::bare(status, job.epoch).0;
-        self.lens[i] = 8;
+        self.lens[i] = words * 8;
         // Remembered although it was not executed: a delayed line of the same request must not be
         // executed later, for instance after a CANCEL.
         if !line.control().is_read() && !matches!(job.work, Work::Reread { .. }) {

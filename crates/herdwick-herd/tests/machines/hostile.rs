@@ -17,7 +17,7 @@ use herdwick_herd::{
     wire::{
         CONTROL_WORD, Control, Epoch, HAS_ATTR, HAS_COMPARE, LINE_WORDS, Line, OVERFLOW,
         OVERFLOW_BYTES, OpCode, RESERVED, ReplyHead, ReplyStatus, Sequence, Stamp, encode,
-        encode_report, split_imm,
+        encode_locate, encode_report, split_imm,
     },
 };
 use herdwick_mem::{Span, Words};
@@ -27,7 +27,7 @@ use herdwick_request::{
 
 use crate::{
     fixture::{Fixture, HASH_KEY, Worker, request},
-    model::Model,
+    model::{Model, STAGS, Stored},
 };
 
 const WINDOW: usize = 8;
@@ -737,6 +737,77 @@ fn report(siege: &Siege<Model>, sequence: u32, hits: u32, hashes: &[KeyHash]) {
     siege.write(slot, line.words());
 }
 
+/// Writes a question for the stag of `key`, which fits the line.
+fn locate(siege: &Siege<Model>, sequence: u32, key: &[u8]) {
+    let mut line = Line::default();
+    let (hash, stamp) = (HASH_KEY.hash(key), stamp(EPOCH, sequence));
+    encode_locate(hash, key, stamp, &mut line, &mut []).unwrap();
+    siege.write(sequence as usize % WINDOW, line.words());
+}
+
+/// Keys in the line and in the overflow area, over a network that loses lines and replies.
+#[test]
+fn stags_of_keys_are_told_to_clients_that_read_the_store() {
+    let mut fixture = Fixture::new(1, WINDOW, vec![Model::default(); 2]);
+    fixture.faults(Faults {
+        drop_per_mille: 200,
+        ..Faults::default()
+    });
+    fixture.join(1);
+    let keys = [1, 20, 48, 49, 250].map(|len| vec![b'k'; len]);
+    for (key, version) in keys.iter().zip(1..) {
+        let stored = Stored {
+            value: Vec::new(),
+            flags: 0,
+            version,
+        };
+        let worker = HASH_KEY.hash(key).partition(2);
+        let items = &mut fixture.workers[worker].exec.items;
+        items.insert(key.clone(), stored);
+    }
+    for (n, key) in keys
+        .iter()
+        .map(Vec::as_slice)
+        .chain([&b"none"[..]])
+        .enumerate()
+    {
+        let side = &mut fixture.clients[0].side;
+        assert!(side.locate(HASH_KEY.hash(key), key, n as u64));
+        let mut told = None;
+        while told.is_none() {
+            fixture.step(&mut |_, token, outcome| {
+                assert_eq!(token, n as u64);
+                match outcome {
+                    Outcome::Answered(answer) => told = Some((answer.status, answer.number)),
+                    other => panic!("{other:?}"),
+                }
+            });
+        }
+        let expected = match n < keys.len() {
+            true => (ReplyStatus::Done, Some(u64::from(STAGS) + n as u64 + 1)),
+            false => (ReplyStatus::NotFound, None),
+        };
+        assert_eq!(told, Some(expected));
+    }
+    let executed = fixture.workers.iter().map(|worker| worker.exec.executed);
+    assert_eq!(executed.sum::<u64>(), 0, "it is no read of the item");
+}
+
+#[test]
+fn malformed_questions_for_stags_are_refused() {
+    let mut siege = siege();
+    for (sequence, bits, key_len) in [(0, 0x10, 3), (1, 0, 0), (2, 0, 4), (3, 0, 2)] {
+        let mut line = Line::default();
+        let stamp = stamp(EPOCH, sequence);
+        encode_locate(HASH_KEY.hash(b"key"), b"key", stamp, &mut line, &mut []).unwrap();
+        let mut words = *line.words();
+        words[7] = Control::new(OpCode::Locate, bits, key_len, 3, stamp).0;
+        siege.write(sequence as usize % WINDOW, &words);
+        assert_eq!(siege.replies(), [(sequence, ReplyStatus::BadRequest)]);
+    }
+    siege.survives();
+}
+
 #[test]
 fn report_of_a_client_that_reads_no_store_is_refused() {
     let mut siege = siege();
@@ -753,8 +824,10 @@ fn report_of_a_client_that_reads_no_store_is_refused() {
     report(&siege, 0, 9, &[KeyHash(1); 127]);
     assert_eq!(siege.replies(), [(0, ReplyStatus::BadRequest)]);
     assert_eq!(siege.fixture.workers[0].exec.reported, (0, Vec::new()));
+    locate(&siege, 1, b"key");
+    assert_eq!(siege.replies(), [(1, ReplyStatus::BadRequest)]);
     let counters = siege.counters();
-    assert_eq!((counters.read_reports, counters.bad_opcode), (0, 1));
+    assert_eq!((counters.read_reports, counters.bad_opcode), (0, 2));
     siege.survives();
 }
 

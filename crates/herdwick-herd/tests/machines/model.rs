@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 
 use herdwick_request::{
-    Arith, Clock, Delete, EXPTIME_PAST, Execute, Item, Mode, Op, Put, ReadReport, Reply, Request,
-    Sink, Status,
+    Arith, Clock, Delete, EXPTIME_PAST, Execute, Item, KeyHash, Mode, Op, Put, ReadReport, Reply,
+    Request, Sink, Status,
 };
 
 use crate::fixture::HASH_KEY;
+
+/// The stag of an item is its version, and so much.
+pub(crate) const STAGS: u32 = 1000;
 
 /// The simplest possible store, against which the machines' answers are checked.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +34,11 @@ impl Execute for Model {
     fn note_reads(&mut self, _: Clock, report: &ReadReport<'_>) {
         self.reported.0 += u64::from(report.hits);
         self.reported.1.extend(report.hashes().map(|hash| hash.0));
+    }
+
+    fn stag(&mut self, _: Clock, _: KeyHash, key: &[u8]) -> Option<u32> {
+        let stored = self.items.get(key)?;
+        Some(stored.version as u32 + STAGS)
     }
 
     fn execute(&mut self, _: Clock, batch: &[Request<'_>], sink: &mut impl Sink) {

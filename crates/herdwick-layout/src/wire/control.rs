@@ -142,11 +142,13 @@ pub enum OpCode {
     Cancel = 11,
     /// Report reads that the client made in the store's memory.
     Report = 12,
+    /// Return the stag under which the client READs the item of a key.
+    Locate = 13,
 }
 
 impl OpCode {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Get,
         Self::Gat,
         Self::Set,
@@ -159,6 +161,7 @@ impl OpCode {
         Self::Decr,
         Self::Cancel,
         Self::Report,
+        Self::Locate,
     ];
 
     /// Returns the operation of `code`.
@@ -209,6 +212,13 @@ impl Control {
     #[must_use]
     pub const fn is_read(self) -> bool {
         self.is(OpCode::Get)
+    }
+
+    /// Whether it is of a client that reads the store's memory, and no request for an item.
+    #[inline]
+    #[must_use]
+    pub const fn is_of_reader(self) -> bool {
+        self.is(OpCode::Report) || self.is(OpCode::Locate)
     }
 
     /// Whether the reply carries a number rather than a version.
@@ -276,6 +286,12 @@ impl Control {
         Self(self.0 & !0xff | OpCode::Cancel as u64)
     }
 
+    /// Returns the same control word of another operation.
+    #[must_use]
+    pub(super) const fn of(self, op: OpCode) -> Self {
+        Self(self.0 & !0xf | op as u64)
+    }
+
     /// Epoch and sequence of the request.
     #[inline]
     #[must_use]
@@ -333,6 +349,6 @@ mod tests {
             assert_eq!(OpCode::new(op as u8), Some(op));
         }
         assert_eq!(OpCode::new(0), None);
-        assert_eq!(OpCode::new(13), None);
+        assert_eq!(OpCode::new(14), None);
     }
 }

@@ -203,8 +203,8 @@ pub fn decode<'a>(line: &Line, body: &'a [u8]) -> Result<Request<'a>, BadRequest
         OpCode::Replace => put(Mode::Replace, attr, compare, parts),
         OpCode::Append => put(Mode::Append, attr, compare, parts),
         OpCode::Prepend => put(Mode::Prepend, attr, compare, parts),
-        // The worker handles these two before it decodes a line.
-        OpCode::Cancel | OpCode::Report => return Err(BadRequest::Opcode),
+        // The worker handles these before it decodes a line.
+        OpCode::Cancel | OpCode::Report | OpCode::Locate => return Err(BadRequest::Opcode),
     };
     Ok(Request {
         hash: line.hash(),

@@ -1,7 +1,7 @@
 //! Counts fabric requests as memcached counts them, while a worker's partition executes them; and the
 //! counters of lost devices and unreleased leases.
 
-use herdwick_request::{Clock, Execute, Op, ReadReport, Reply, Request, Sink, Status};
+use herdwick_request::{Clock, Execute, KeyHash, Op, ReadReport, Reply, Request, Sink, Status};
 
 use crate::{
     runtime::{
@@ -78,6 +78,12 @@ impl Execute for Counted<'_, '_> {
         let mut partition = self.own.lock(self.start);
         let clock = partition.clock();
         partition.note_reads(clock, report);
+    }
+
+    fn stag(&mut self, _: Clock, hash: KeyHash, key: &[u8]) -> Option<u32> {
+        let mut partition = self.own.lock(self.start);
+        let clock = partition.clock();
+        partition.stag(clock, hash, key)
     }
 }
 

@@ -204,7 +204,7 @@ fn hello() -> Arc<HelloResponder> {
         item_bytes_max: 64 << 10,
         path: RequestPath::default(),
         engine: None,
-        one_sided: false,
+        one_sided: None,
         secondary: None,
         fabrics: Vec::new(),
     };

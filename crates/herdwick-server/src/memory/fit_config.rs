@@ -199,9 +199,10 @@ fn counted(config: &Config) -> Config {
 /// Returns the bytes that a partition of `workers` needs, if it has less.
 fn lacks(config: &Config, workers: usize) -> Option<usize> {
     let bytes = partition_bytes(config, workers, config.memory_bytes);
-    let for_readers = match config.one_sided_reads {
-        OneSidedReads::Off => 0,
-        OneSidedReads::Owner | OneSidedReads::All => herdwick_mica::Store::readers_bytes(bytes),
+    let is_read = config.one_sided_reads != OneSidedReads::Off;
+    let for_readers = match config.engine {
+        Engine::Herd if is_read => herdwick_mica::Store::readers_bytes(bytes),
+        Engine::Herd | Engine::Clover | Engine::Slab => 0,
     };
     let shape = StoreConfig {
         memory_bytes: bytes.saturating_sub(for_readers),
@@ -210,7 +211,7 @@ fn lacks(config: &Config, workers: usize) -> Option<usize> {
     };
     let checked = match config.engine {
         Engine::Herd | Engine::Clover => herdwick_mica::Store::file_bytes(&shape).map(drop),
-        Engine::Slab => Store::check_slabs(&shape, config.growth),
+        Engine::Slab => Store::check_slabs(&shape, config.growth, is_read),
     };
     match checked {
         Err(StoreError::TooSmall { needed, .. }) => Some(needed),

@@ -5,7 +5,10 @@ use std::{io, sync::Arc, time::Duration};
 
 use herdwick_clover::{CLIENTS_MAX, Secret};
 use herdwick_fabric::SharedMemory;
-use herdwick_herd::{RequestPath, ServerOptions, hello::Offer};
+use herdwick_herd::{
+    RequestPath, ServerOptions,
+    hello::{Offer, OneSidedOffer},
+};
 use herdwick_providers::Fabric;
 use herdwick_request::HashKey;
 
@@ -204,12 +207,21 @@ pub(crate) fn hello(
         item_bytes_max: config.item_bytes_max,
         path: RequestPath::default(),
         engine: (config.engine.word(config.secondary.is_some())).map(str::to_owned),
-        one_sided: config.one_sided_reads != OneSidedReads::Off,
+        one_sided: one_sided_offer(config),
         secondary: secondary_offer(config),
         fabrics: Vec::new(),
     };
     let hello = HelloResponder::new(offer, config.request_path, service, timer);
     Arc::new(hello.beside(secondary))
+}
+
+/// Returns how clients find items in the memory of the stores.
+fn one_sided_offer(config: &Config) -> Option<OneSidedOffer> {
+    let is_on = config.one_sided_reads != OneSidedReads::Off;
+    is_on.then_some(match config.engine {
+        Engine::Slab => OneSidedOffer::Stags,
+        Engine::Herd | Engine::Clover => OneSidedOffer::Reads,
+    })
 }
 
 /// Returns the largest reply over `fabric`; a datagram of the fabric may hold less than

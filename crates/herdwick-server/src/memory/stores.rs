@@ -69,7 +69,7 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
         return lasting_stores(workers, store, path);
     }
     if config.one_sided_reads != OneSidedReads::Off {
-        return published_stores(workers, &store);
+        return published_stores(config, workers, &store);
     }
     let make = || match config.engine {
         Engine::Herd | Engine::Clover => Store::new(&store),
@@ -90,11 +90,19 @@ fn evicting_stores(config: &Config, workers: usize) -> Result<Stores, StartError
 }
 
 /// As [`evicting_stores`], in memory that clients map to read.
-fn published_stores(workers: usize, config: &StoreConfig) -> Result<Stores, StartError> {
+fn published_stores(
+    of: &Config,
+    workers: usize,
+    config: &StoreConfig,
+) -> Result<Stores, StartError> {
     let timer = ServerClock::start();
     let (mut stores, mut memories) = (Vec::new(), Vec::new());
     for _ in 0..workers {
-        let (mut store, published) = Store::published(config).map_err(StartError::Store)?;
+        let published = match of.engine {
+            Engine::Herd | Engine::Clover => Store::published(config),
+            Engine::Slab => Store::published_in_slabs(config, of.growth),
+        };
+        let (mut store, published) = published.map_err(StartError::Store)?;
         store.set_readers_clock(timer.second_zero());
         let (words, file) = (published.words, Some(published.fd));
         memories.push(SharedMemory::new(words, file, Sharing::ReadOnly));

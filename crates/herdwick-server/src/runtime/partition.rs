@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, os::fd::RawFd, time::Duration};
 use herdwick_hkvs::TrackerCounters;
 use herdwick_mica::Hashes;
 use herdwick_request::{
-    Clock, Execute, Get, Op, ReadReport, Reply, Request, Second, Sink, Staged, Status,
+    Clock, Execute, Get, KeyHash, Op, ReadReport, Reply, Request, Second, Sink, Staged, Status,
 };
 
 use crate::{
@@ -179,6 +179,10 @@ impl Execute for Partition {
 
     fn note_reads(&mut self, clock: Clock, report: &ReadReport<'_>) {
         self.store.note_reads(clock, report);
+    }
+
+    fn stag(&mut self, clock: Clock, hash: KeyHash, key: &[u8]) -> Option<u32> {
+        self.store.stag(clock, hash, key)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use herdwick_mem::Published;
 use herdwick_mica::{Counters, Hashes, StoreConfig, StoreError};
-use herdwick_request::{Clock, Deadline, Execute, Item, ReadReport, Request, Second, Sink, Staged};
+use herdwick_request::{
+    Clock, Deadline, Execute, Item, KeyHash, ReadReport, Request, Second, Sink, Staged,
+};
 use herdwick_slab::{Growth, SlabConfig, SlabError};
 
 /// The store of a partition.
@@ -94,6 +96,10 @@ impl Execute for Store {
     fn note_reads(&mut self, clock: Clock, report: &ReadReport<'_>) {
         either!(self, note_reads(clock, report));
     }
+
+    fn stag(&mut self, clock: Clock, hash: KeyHash, key: &[u8]) -> Option<u32> {
+        either!(self, stag(clock, hash, key))
+    }
 }
 
 impl Store {
@@ -118,9 +124,18 @@ impl Store {
 
     /// Has readers of published memory count seconds by the host's clock, from so many nanoseconds on; 0: not.
     pub(crate) fn set_readers_clock(&mut self, clock: u64) {
-        if let Self::Segments(store) = self {
-            store.set_readers_clock(clock);
-        }
+        either!(self, set_readers_clock(clock));
+    }
+
+    /// As [`Self::published`], with items in slabs.
+    pub(crate) fn published_in_slabs(
+        config: &StoreConfig,
+        growth: Growth,
+    ) -> Result<(Self, Published), StoreError> {
+        let config = slab_config(config, growth);
+        let (store, publication) =
+            herdwick_slab::Store::published(&config).map_err(of_slab_error)?;
+        Ok((Self::Slabs(store), publication.memory))
     }
 
     /// Creates a store with items in slabs.
@@ -131,8 +146,17 @@ impl Store {
     }
 
     /// Returns whether a store of this configuration, with items in slabs, has enough memory.
-    pub(crate) fn check_slabs(config: &StoreConfig, growth: Growth) -> Result<(), StoreError> {
-        herdwick_slab::Store::check(&slab_config(config, growth)).map_err(of_slab_error)
+    pub(crate) fn check_slabs(
+        config: &StoreConfig,
+        growth: Growth,
+        is_read: bool,
+    ) -> Result<(), StoreError> {
+        let config = slab_config(config, growth);
+        let checked = match is_read {
+            true => herdwick_slab::Store::check_published(&config),
+            false => herdwick_slab::Store::check(&config),
+        };
+        checked.map_err(of_slab_error)
     }
 
     /// As [`Execute::execute`], which takes hashes for [`Hashes::Claimed`].

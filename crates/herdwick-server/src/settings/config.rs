@@ -414,11 +414,13 @@ impl Config {
         let is_off = self.one_sided_reads == OneSidedReads::Off;
         let other = match self.engine {
             _ if is_off => return Ok(()),
-            Engine::Clover | Engine::Slab => Some("another engine than herd (--engine)"),
-            Engine::Herd if self.memory_file.is_some() => Some("a memory file (-e)"),
+            Engine::Clover => Some("the engine clover (--engine)"),
+            Engine::Herd | Engine::Slab if self.memory_file.is_some() => Some("a memory file (-e)"),
             // Those whose clients map memory are on where there are leases.
-            Engine::Herd if self.leases.is_none() => Fabric::local().map(Fabric::off).next(),
-            Engine::Herd => None,
+            Engine::Herd | Engine::Slab if self.leases.is_none() => {
+                Fabric::local().map(Fabric::off).next()
+            }
+            Engine::Herd | Engine::Slab => None,
         };
         other.map_or(Ok(()), |other| Err(StartError::OneSided { other }))
     }

@@ -75,8 +75,8 @@ impl<P: Port> Direct<'_, P> {
         }
     }
 
-    /// Takes outcomes and returns their number: 0 in a child process after a fork. Those of reports of reads, which
-    /// [`Direct::read`] submits with the token `u64::MAX`, are not among them.
+    /// Takes outcomes and returns their number: 0 in a child process after a fork. Those of what
+    /// [`Direct::read`] submits by itself, with tokens from `u64::MAX - 32` on, are not among them.
     #[inline]
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
         if !self.port.is_here() {
@@ -84,14 +84,19 @@ impl<P: Port> Direct<'_, P> {
         }
         let now = now.saturating_add(self.elapsed);
         self.port.progress(now);
-        let mut reports = 0;
+        let (mut others, one_sided) = (0, &mut self.one_sided);
         let taken = self
             .side
-            .poll(&mut **self.port, now, &mut |token, outcome| match token {
-                REPORT => reports += 1,
-                _ => sink(token, outcome),
+            .poll(&mut **self.port, now, &mut |token, outcome| {
+                let learns = one_sided
+                    .as_mut()
+                    .is_some_and(|reads| reads.learn(token, &outcome));
+                match learns || token == REPORT {
+                    true => others += 1,
+                    false => sink(token, outcome),
+                }
             });
-        taken.saturating_sub(reports)
+        taken.saturating_sub(others)
     }
 
     /// Reads `count` keys in the server's memory; `key_of` returns each with its hash, by its place. Passes each to

@@ -22,7 +22,8 @@ use herdwick_herd::{
     ClientEnd, ClientSetup, ClientTerms, RequestPath, SetupError,
     handshake::{ClientEvent, ClientHandshake, HandshakeError},
     hello::{
-        Claim, FrameError, Grant, HEARTBEAT, STORE_FDS_MAX, TICKET_FDS_MAX, Token, WORKERS_MAX,
+        Claim, FrameError, Grant, HEARTBEAT, OneSidedOffer, STORE_FDS_MAX, TICKET_FDS_MAX, Token,
+        WORKERS_MAX,
     },
     wire::{Epoch, Window},
 };
@@ -287,8 +288,8 @@ pub(crate) struct Asked {
     pub(crate) path: RequestPath,
     /// Slots at each worker.
     pub(crate) slots: u32,
-    /// Whether the server offers its stores to readers, and this client is to be one.
-    pub(crate) reads: bool,
+    /// How the server offers its stores to readers, if this client is to be one.
+    pub(crate) reads: Option<OneSidedOffer>,
     /// Largest value in bytes that is read from them.
     pub(crate) value_bytes_max: usize,
 }
@@ -303,7 +304,7 @@ pub(crate) fn take<D: Device>(
         token: asked.token,
         window: asked.slots,
         reply_bytes_max: REPLY_BYTES_MAX.min(device.capabilities().datagram_bytes_max) as u32,
-        reads: asked.reads,
+        reads: asked.reads.is_some(),
     });
     let since = monotonic();
     socket.write_all(&claim)?;
@@ -324,9 +325,9 @@ pub(crate) fn take<D: Device>(
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
     let memories = setup.take_stores();
     // Beside a request there has to be room for a report of reads.
-    let stores = (window.slots() > 1)
-        .then(|| Stores::open(memories, &grant, between, asked.value_bytes_max));
-    let stores = stores.flatten();
+    let reads = asked.reads.filter(|_| window.slots() > 1);
+    let open = |offer| Stores::open((offer, memories), &grant, between, asked.value_bytes_max);
+    let stores = reads.and_then(open);
     let mut end = setup.finish()?;
     let elapsed = try_out(&mut end, due.quarter(TRIAL, TRIAL_MAX))?;
     Ok(Taken {

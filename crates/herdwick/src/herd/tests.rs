@@ -12,6 +12,7 @@ use herdwick_request::{Clock, Second};
 
 use super::{one_sided::Stores, *};
 use crate::{Address, Lost, Mode, OneSidedReads, Options, Put, Ttl, map::Map, stream::Stream};
+use herdwick_herd::hello::OneSidedOffer;
 
 const HASH_KEY: HashKey = HashKey([7, 9]);
 const CLOCK: Clock = Clock {
@@ -125,7 +126,8 @@ impl Fixture {
             reply_bytes_max: REPLY_BYTES_MAX as u32,
             workers: Vec::new(),
         };
-        let stores = Stores::open(vec![memory], &grant, Default::default(), 1 << 20).unwrap();
+        let memories = (OneSidedOffer::Reads, vec![memory]);
+        let stores = Stores::open(memories, &grant, Default::default(), 1 << 20).unwrap();
         self.herd.one_sided = Some(OneSided::new(stores, OneSidedReads::Always));
         self.herd.pending = Pending::new(2 * WINDOW as u32);
     }

@@ -90,7 +90,7 @@ fn offers(socket: PathBuf) -> String {
         item_bytes_max: 1 << 20,
         path: herdwick::RequestPath::UcWrite,
         engine: None,
-        one_sided: false,
+        one_sided: None,
         secondary: None,
         fabrics: vec![FabricOffer {
             name: "shm",

@@ -11,4 +11,5 @@ mod login;
 mod one_sided;
 mod peers;
 mod servers;
+mod stags;
 mod transports;

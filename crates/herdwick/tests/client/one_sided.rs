@@ -19,15 +19,19 @@ use herdwick::{
 use herdwick_check::{Action, Operation, Register, Rng, check, count};
 use herdwick_herd::{
     handshake::{ClientEvent, ClientHandshake},
-    hello::{Claim, Hello, Offer},
+    hello::{Claim, Hello, Offer, OneSidedOffer},
 };
 use herdwick_mem::{Access, Mapping};
 use herdwick_providers::Fabric;
-use herdwick_server::{Config, Listen, Offers, OneSidedReads as Readers, Server, spawn};
+use herdwick_server::{Config, Engine, Listen, Offers, OneSidedReads as Readers, Server, spawn};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-fn config(readers: Readers) -> Config {
+/// The engines whose memory clients read.
+const ENGINES: [Engine; 2] = [Engine::Herd, Engine::Slab];
+
+pub(crate) fn config_of(engine: Engine, readers: Readers) -> Config {
     Config {
+        engine,
         one_sided_reads: readers,
         workers: Some(2),
         offers: Offers {
@@ -38,11 +42,15 @@ fn config(readers: Readers) -> Config {
     }
 }
 
+fn config(readers: Readers) -> Config {
+    config_of(Engine::Herd, readers)
+}
+
 fn server() -> Server {
     spawn(config(Readers::Owner)).unwrap()
 }
 
-fn patient(one_sided: OneSidedReads) -> Options {
+pub(crate) fn patient(one_sided: OneSidedReads) -> Options {
     Options {
         // A loaded machine may keep a worker off its CPU for long.
         deadline: Duration::from_secs(60),
@@ -51,23 +59,23 @@ fn patient(one_sided: OneSidedReads) -> Options {
     }
 }
 
-fn client(server: &Server, one_sided: OneSidedReads) -> Client {
+pub(crate) fn client(server: &Server, one_sided: OneSidedReads) -> Client {
     let address = server.address().to_string();
     Client::connect_with(&address, patient(one_sided)).unwrap()
 }
 
-fn counters(client: &Client) -> OneSidedCounters {
+pub(crate) fn counters(client: &Client) -> OneSidedCounters {
     let session = client.session().expect("a session");
     session.one_sided().expect("it may read the stores")
 }
 
 /// Sends lines of memcached's protocol, each of which is answered by a line.
-fn say(server: &Server, lines: &[&str]) -> Vec<String> {
+pub(crate) fn say(server: &Server, lines: &[&str]) -> Vec<String> {
     let mut stream = TcpStream::connect(server.address().to_string()).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let answers = lines.iter().map(|line| {
-        stream.write_all(line.as_bytes()).unwrap();
-        stream.write_all(b"\r\n").unwrap();
+        // At once: the end of a line that is sent apart waits for an acknowledgement.
+        stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
         reader.read_line(&mut answer).unwrap();
         answer.trim_end().to_owned()
@@ -199,7 +207,11 @@ fn who_may_not_read_the_stores_uses_requests() {
 /// was submitted before it.
 #[test]
 fn requests_of_one_key_take_effect_in_the_order_of_submission() {
-    let server = server();
+    ENGINES.into_iter().for_each(requests_take_effect_in_order);
+}
+
+fn requests_take_effect_in_order(engine: Engine) {
+    let server = spawn(config_of(engine, Readers::Owner)).unwrap();
     let address = server.address().to_string().parse().unwrap();
     let mut session = Session::dial(&address, &patient(OneSidedReads::Always)).unwrap();
     let (start, mut rng) = (clock(), Rng::new(3));
@@ -263,11 +275,15 @@ fn take(session: &mut Session, start: Instant, due: &mut Due) -> u64 {
 /// flushes, so that memory is used again. Each key's history is linearizable.
 #[test]
 fn mixed_histories_are_linearizable() {
+    ENGINES.into_iter().for_each(mixed_histories_of);
+}
+
+fn mixed_histories_of(engine: Engine) {
     const KEYS: usize = 6;
     let server = spawn(Config {
         memory_bytes: 16 << 20,
         workers: Some(1),
-        ..config(Readers::Owner)
+        ..config_of(engine, Readers::Owner)
     })
     .unwrap();
     let calls = count("HERDWICK_ONE_SIDED_CALLS", 1_500);
@@ -416,6 +432,10 @@ fn stat(client: &mut Client, name: &str) -> u64 {
 /// Items that are read in the memory alone are kept, while others are evicted; and their reads are counted.
 #[test]
 fn reads_are_reported_to_the_server() {
+    ENGINES.into_iter().for_each(reads_of_are_reported);
+}
+
+fn reads_of_are_reported(engine: Engine) {
     let server = spawn(Config {
         memory_bytes: 8 << 20,
         workers: Some(1),
@@ -423,7 +443,7 @@ fn reads_are_reported_to_the_server() {
             clients_max: 4,
             ..herdwick_server::Leases::default()
         }),
-        ..config(Readers::Owner)
+        ..config_of(engine, Readers::Owner)
     })
     .unwrap();
     let mut reader = client(&server, OneSidedReads::Always);
@@ -500,7 +520,7 @@ fn granted(server: &Server) -> Vec<OwnedFd> {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     let offer = Offer::parse(line.trim_end().as_bytes(), &Fabric::all_words()).unwrap();
-    assert!(offer.one_sided);
+    assert_eq!(offer.one_sided, Some(OneSidedOffer::Reads));
     let lease = offer.fabric("shm").unwrap();
     let mut socket = UnixStream::connect(lease.socket.as_ref().unwrap()).unwrap();
     let (mut shake, claim) = ClientHandshake::new(&Claim {

@@ -2,18 +2,19 @@
 //! What cannot be judged there is requested from the server, as any read.
 
 mod choice;
+mod stags;
 mod stores;
 mod uses;
 
 use std::time::Duration;
 
-use herdwick_herd::{ClientSide, Refused};
-use herdwick_layout::published::Pointer;
-use herdwick_request::{self as request, Get, KeyHash, Request};
+use herdwick_herd::{ClientSide, Outcome, Refused};
+use herdwick_request::{self as request, Get, HashKey, KeyHash, Request};
 
 pub use self::stores::OneSidedCounters;
 use self::{
     choice::{Choice, Way},
+    stores::Place,
     uses::Uses,
 };
 pub(crate) use self::{
@@ -32,8 +33,8 @@ struct Lookup {
     /// Of the session's request.
     token: u64,
     hash: KeyHash,
-    /// Where its item may be, once the index was looked at.
-    pointer: Option<Pointer>,
+    /// Where its item may be, once that was looked up.
+    place: Option<Place>,
 }
 
 /// The stores, and the reads that are being looked up in them. Each goes three steps, so that the cache misses
@@ -87,11 +88,26 @@ impl OneSided {
         }
     }
 
-    /// Ends a poll, after which nothing may be in flight: submits the report of reads that is due, and sees
-    /// which way was faster.
+    /// Notes an item that a request has read: the next reads of its key are to find it in the memory.
+    #[inline]
+    pub(crate) fn note_requested(&mut self, key: Option<&[u8]>, hash_key: HashKey) {
+        if let Some(key) = key.filter(|_| self.stores.learns()) {
+            self.stores.want(hash_key.hash(key), key);
+        }
+    }
+
+    /// Takes the outcome of what was sent to learn where items lie. Returns whether `token` is of that.
+    #[inline]
+    pub(crate) fn learn(&mut self, token: u64, outcome: &Outcome<'_>) -> bool {
+        self.stores.answer(token, outcome)
+    }
+
+    /// Ends a poll, after which nothing may be in flight: submits the report of reads that is due and questions
+    /// where items lie, and sees which way was faster.
     #[inline]
     pub(crate) fn end_poll(&mut self, now: Duration, is_idle: bool, side: &mut ClientSide) {
         self.uses.report(now, side);
+        self.stores.ask(side);
         self.choice.settle(is_idle);
     }
 
@@ -104,22 +120,25 @@ impl OneSided {
         key_of: impl Fn(usize) -> (KeyHash, &'k [u8]),
         sink: &mut impl FnMut(usize, Option<Hit<'_>>),
     ) {
-        let mut pointers = [None; TOGETHER];
+        let mut located = [None; TOGETHER];
         for first in (0..count).step_by(TOGETHER) {
             let places = first..count.min(first + TOGETHER);
             for n in places.clone() {
                 self.stores.prefetch(key_of(n).0);
             }
-            for (n, pointer) in places.clone().zip(&mut pointers) {
-                *pointer = self.stores.locate(key_of(n).0);
+            for (n, place) in places.clone().zip(&mut located) {
+                *place = self.stores.locate(key_of(n).0);
             }
-            for (n, pointer) in places.zip(pointers) {
+            for (n, place) in places.zip(located) {
                 let (hash, key) = key_of(n);
-                let hit = self.stores.read(hash, key, pointer);
-                if hit.is_some() {
-                    self.uses.note(hash);
-                }
+                let hit = self.stores.read(hash, key, place);
+                let is_hit = hit.is_some();
                 sink(n, hit);
+                match is_hit {
+                    true => self.uses.note(hash),
+                    // The caller requests it; whether there is such an item is not seen here.
+                    false => self.stores.want(hash, key),
+                }
             }
         }
     }
@@ -131,7 +150,7 @@ impl OneSided {
         self.window.push(Lookup {
             token,
             hash,
-            pointer: None,
+            place: None,
         });
     }
 
@@ -139,7 +158,7 @@ impl OneSided {
     #[inline]
     pub(crate) fn locate(&mut self) {
         for lookup in &mut self.window[self.located..] {
-            lookup.pointer = self.stores.locate(lookup.hash);
+            lookup.place = self.stores.locate(lookup.hash);
         }
         self.located = self.window.len();
     }
@@ -160,7 +179,7 @@ impl OneSided {
                 continue;
             };
             let ticket = entry.ticket;
-            match self.stores.read(lookup.hash, key, lookup.pointer) {
+            match self.stores.read(lookup.hash, key, lookup.place) {
                 Some(hit) => {
                     self.uses.note(lookup.hash);
                     self.choice.note_value(hit.value.len());

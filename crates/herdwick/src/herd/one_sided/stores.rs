@@ -3,8 +3,13 @@
 
 use std::time::Duration;
 
-use herdwick_herd::hello::{Grant, StoreGrant};
+use herdwick_herd::{
+    ClientSide, Outcome,
+    hello::{Grant, OneSidedOffer, StoreGrant},
+};
 use herdwick_layout::{
+    chunk::Mistrust,
+    chunk_view::ChunkView,
     item::HEADER_MAX,
     published::{Look, Pointer, Unsure, View},
 };
@@ -12,6 +17,7 @@ use herdwick_mem::Span;
 use herdwick_request::{KEY_BYTES_MAX, KeyHash, Second};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::stags::Stags;
 use crate::Hit;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -40,6 +46,17 @@ herdwick_fabric::counters! {
 }
 
 impl OneSidedCounters {
+    /// Counts a chunk that is no item of the key.
+    fn count_mistrust(&mut self, mistrust: Mistrust) {
+        *match mistrust {
+            Mistrust::Torn => &mut self.torn,
+            Mistrust::OtherKey => &mut self.moved,
+            Mistrust::Longer(_) => &mut self.large,
+            Mistrust::Expired => &mut self.expired,
+            Mistrust::Stale => &mut self.stale,
+        } += 1;
+    }
+
     fn count(&mut self, unsure: Unsure) {
         *match unsure {
             Unsure::Absent => &mut self.absent,
@@ -53,9 +70,26 @@ impl OneSidedCounters {
     }
 }
 
+/// The memory of the stores of all workers, by how items are found in it.
+enum Memory {
+    /// By an index of buckets.
+    Buckets(Vec<View<Span>>),
+    /// By the stags that this process knows.
+    Stags(Vec<ChunkView<Span>>, Stags),
+}
+
+/// Where the item of a key may lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// Where an entry of the index points.
+    Entry(Pointer),
+    /// In the chunk that a stag shows.
+    Stag(u32),
+}
+
 /// The stores of all workers. The server writes them all the time.
 pub(crate) struct Stores {
-    views: Vec<View<Span>>,
+    memory: Memory,
     /// Whether this process has the clock that the server's seconds are counted by.
     shares_clock: bool,
     /// Most bytes of an item that is read.
@@ -66,7 +100,7 @@ pub(crate) struct Stores {
 
 impl std::fmt::Debug for Stores {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (workers, counters) = (self.views.len(), &self.counters);
+        let (workers, counters) = (self.workers(), &self.counters);
         write!(f, "Stores({workers}, {counters:?})")
     }
 }
@@ -75,7 +109,7 @@ impl Stores {
     /// Opens the stores that were granted between the times `since` and `until` of this process's monotonic
     /// clock; `None`: none were, or they are of another layout.
     pub(crate) fn open(
-        memories: Vec<Span>,
+        (offer, memories): (OneSidedOffer, Vec<Span>),
         grant: &Grant,
         (since, until): (Duration, Duration),
         value_bytes_max: usize,
@@ -83,8 +117,16 @@ impl Stores {
         if memories.is_empty() {
             return None;
         }
-        let views = memories.into_iter().map(View::open);
-        let views = views.collect::<Option<Vec<_>>>()?;
+        let memories = memories.into_iter();
+        let memory = match offer {
+            OneSidedOffer::Reads => {
+                Memory::Buckets(memories.map(View::open).collect::<Option<_>>()?)
+            }
+            OneSidedOffer::Stags => {
+                let views = memories.map(ChunkView::open).collect::<Option<_>>()?;
+                Memory::Stags(views, Stags::default())
+            }
+        };
         // In another time namespace this clock shows another time: the server's is then not between.
         let is_within = |store: &StoreGrant| {
             let now = Duration::from_nanos(store.now);
@@ -93,7 +135,7 @@ impl Stores {
         let mut granted = grant.workers.iter();
         let shares_clock = granted.all(|worker| worker.store.as_ref().is_some_and(is_within));
         Some(Self {
-            views,
+            memory,
             shares_clock,
             most: value_bytes_max.saturating_add(HEADER_MAX + KEY_BYTES_MAX),
             copy: Vec::new(),
@@ -102,43 +144,71 @@ impl Stores {
     }
 
     pub(crate) fn workers(&self) -> usize {
-        self.views.len()
+        match &self.memory {
+            Memory::Buckets(views) => views.len(),
+            Memory::Stags(views, _) => views.len(),
+        }
     }
 
-    fn of(&self, hash: KeyHash) -> &View<Span> {
-        &self.views[hash.partition(self.views.len())]
-    }
-
-    /// Prefetches the bucket of a key.
+    /// Prefetches what leads to the item of a key.
     #[inline]
     pub(crate) fn prefetch(&self, hash: KeyHash) {
-        self.of(hash).prefetch(hash);
+        match &self.memory {
+            Memory::Buckets(views) => of(views, hash).prefetch(hash),
+            Memory::Stags(views, stags) => {
+                if let Some(stag) = stags.get(hash) {
+                    of(views, hash).prefetch_place(stag);
+                }
+            }
+        }
     }
 
-    /// Returns the first entry that may be the key's, and prefetches its item.
+    /// Returns the first place that may be the key's, and prefetches its item.
     #[inline]
-    pub(crate) fn locate(&self, hash: KeyHash) -> Option<Pointer> {
-        self.of(hash).locate(hash, 0)
+    pub(crate) fn locate(&self, hash: KeyHash) -> Option<Place> {
+        match &self.memory {
+            Memory::Buckets(views) => of(views, hash).locate(hash, 0).map(Place::Entry),
+            Memory::Stags(views, stags) => {
+                let stag = stags.get(hash)?;
+                of(views, hash).prefetch(stag);
+                Some(Place::Stag(stag))
+            }
+        }
     }
 
-    /// Reads the item of a key, of which [`Self::locate`] has returned `pointer`; `None`: ask the server.
+    /// Reads the item of a key, of which [`Self::locate`] has returned `place`; `None`: ask the server.
     #[inline]
     pub(crate) fn read(
         &mut self,
         hash: KeyHash,
         key: &[u8],
-        pointer: Option<Pointer>,
+        place: Option<Place>,
     ) -> Option<Hit<'_>> {
-        let view = &self.views[hash.partition(self.views.len())];
-        let now = || now(view).filter(|_| self.shares_clock);
-        let (mut found, mut pointer, mut skip) = (Err(Unsure::Absent), pointer, 0);
-        while let Some(at) = pointer {
+        match (&self.memory, place) {
+            (Memory::Buckets(_), Some(Place::Entry(entry))) => self.read_entry(hash, key, entry),
+            (Memory::Stags(..), Some(Place::Stag(stag))) => self.read_stag(hash, key, stag),
+            _ => {
+                self.counters.count(Unsure::Absent);
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn read_entry(&mut self, hash: KeyHash, key: &[u8], entry: Pointer) -> Option<Hit<'_>> {
+        let Memory::Buckets(views) = &self.memory else {
+            return None;
+        };
+        let view = of(views, hash);
+        let now = || now(view.clock()).filter(|_| self.shares_clock);
+        let (mut found, mut entry, mut skip) = (Err(Unsure::Absent), Some(entry), 0);
+        while let Some(at) = entry {
             match view.look(&at, key, self.most, now, &mut self.copy) {
                 Look::Hit(hit) => found = Ok(hit),
                 Look::Unsure(unsure) => found = Err(unsure),
                 Look::Other(_) => {
                     skip += 1;
-                    pointer = view.locate(hash, skip);
+                    entry = view.locate(hash, skip);
                     continue;
                 }
             }
@@ -159,11 +229,78 @@ impl Stores {
             }
         }
     }
+
+    #[inline]
+    fn read_stag(&mut self, hash: KeyHash, key: &[u8], stag: u32) -> Option<Hit<'_>> {
+        let Memory::Stags(views, stags) = &mut self.memory else {
+            return None;
+        };
+        let view = of(views, hash);
+        let now = || now(view.clock()).filter(|_| self.shares_clock);
+        match view.read(stag, key, self.most, now, &mut self.copy) {
+            Ok(header) => {
+                self.counters.hits += 1;
+                Some(Hit {
+                    value: &self.copy[header.front()..],
+                    flags: header.flags,
+                    version: header.version,
+                })
+            }
+            Err(mistrust) => {
+                // An item that is too large, stale, or may have expired is the key's nevertheless.
+                if matches!(mistrust, Mistrust::Torn | Mistrust::OtherKey) {
+                    stags.purge(hash);
+                }
+                self.counters.count_mistrust(mistrust);
+                None
+            }
+        }
+    }
 }
 
-/// Returns the second of a store, if it is counted by the host's clock.
-fn now(view: &View<Span>) -> Option<Second> {
-    let zero = view.clock()?;
+/// Where to read is learnt from the workers.
+impl Stores {
+    /// Notes a key that was read by a request.
+    #[inline]
+    pub(crate) fn want(&mut self, hash: KeyHash, key: &[u8]) {
+        if let Memory::Stags(_, stags) = &mut self.memory {
+            stags.want(hash, key);
+        }
+    }
+
+    /// Whether [`Self::want`] is of use.
+    #[inline]
+    pub(crate) fn learns(&self) -> bool {
+        matches!(self.memory, Memory::Stags(..))
+    }
+
+    /// Submits the questions to the workers for which there is room.
+    #[inline]
+    pub(crate) fn ask(&mut self, side: &mut ClientSide) {
+        if let Memory::Stags(_, stags) = &mut self.memory {
+            stags.ask(side);
+        }
+    }
+
+    /// Takes the answer to a question. Returns whether `token` is of one.
+    #[inline]
+    pub(crate) fn answer(&mut self, token: u64, outcome: &Outcome<'_>) -> bool {
+        match &mut self.memory {
+            Memory::Buckets(_) => false,
+            Memory::Stags(_, stags) => stags.answer(token, outcome),
+        }
+    }
+}
+
+/// Returns the store of a key's worker.
+#[inline]
+fn of<V>(stores: &[V], hash: KeyHash) -> &V {
+    &stores[hash.partition(stores.len())]
+}
+
+/// Returns the second of a store whose second 0 was at `zero` of the host's clock, if it is counted by that.
+fn now(zero: Option<u64>) -> Option<Second> {
+    let zero = zero?;
     let now = u64::try_from(monotonic().as_nanos()).ok()?;
     let seconds = now.checked_sub(zero)? / NANOS_PER_SECOND;
     u32::try_from(seconds).ok().map(Second)
