@@ -134,7 +134,7 @@ pub const NUMBER: Field = Field::new(
     "number",
     8,
     8,
-    "the item's version; after INCR and DECR the new number; absent when there is neither",
+    "the item's version; after INCR and DECR the new number; after LOCATE the stag; absent when there is neither",
 );
 /// Where a value starts.
 pub const VALUE: Field = Field::new(
