@@ -415,11 +415,9 @@ impl Config {
         let other = match self.engine {
             _ if is_off => return Ok(()),
             Engine::Clover => Some("the engine clover (--engine)"),
-            Engine::Herd | Engine::Slab if self.memory_file.is_some() => Some("a memory file (-e)"),
+            _ if self.memory_file.is_some() => Some("a memory file (-e)"),
             // Those whose clients map memory are on where there are leases.
-            Engine::Herd | Engine::Slab if self.leases.is_none() => {
-                Fabric::local().map(Fabric::off).next()
-            }
+            _ if self.leases.is_none() => Fabric::local().map(Fabric::off).next(),
             Engine::Herd | Engine::Slab => None,
         };
         other.map_or(Ok(()), |other| Err(StartError::OneSided { other }))

@@ -342,19 +342,14 @@ impl<P: Port> Herd<P> {
         } = self;
         side.poll(&mut **port, inside, &mut |token, outcome| {
             let Some(entry) = pending.entry(token) else {
-                // Of reports nothing has to be known.
-                if let Some(one_sided) = one_sided {
-                    one_sided.learn(token, &outcome);
-                }
+                // Of a question where an item lies, or of a report.
+                let _ = one_sided.as_mut().map(|reads| reads.learn(token, &outcome));
                 return;
             };
             let (ticket, kind) = (entry.ticket, entry.kind);
-            if let (Some(one_sided), Outcome::Answered(reply)) = (&mut *one_sided, &outcome)
-                && kind.wants_value()
-                && matches!(reply.status, ReplyStatus::Done | ReplyStatus::ReplyTooLarge)
-            {
-                one_sided.note_requested(pending.key(token), *hash_key);
-            }
+            let key = pending.key(token);
+            (one_sided.iter_mut())
+                .for_each(|reads| reads.note_outcome((kind, &outcome), key, *hash_key));
             if let Outcome::Answered(reply) = &outcome
                 && reply.status == ReplyStatus::ReplyTooLarge
                 && kind.wants_value()

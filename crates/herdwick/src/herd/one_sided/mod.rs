@@ -8,7 +8,7 @@ mod uses;
 
 use std::time::Duration;
 
-use herdwick_herd::{ClientSide, Outcome, Refused};
+use herdwick_herd::{ClientSide, Outcome, Refused, wire::ReplyStatus};
 use herdwick_request::{self as request, Get, HashKey, KeyHash, Request};
 
 pub use self::stores::OneSidedCounters;
@@ -21,7 +21,7 @@ pub(crate) use self::{
     stores::{Stores, monotonic},
     uses::REPORT,
 };
-use super::Pending;
+use super::{Pending, translate::OpKind};
 use crate::{Answer, Hit, OneSidedReads, Ticket};
 
 /// Keys that are looked up together, where there is no window: their cache misses overlap.
@@ -88,10 +88,19 @@ impl OneSided {
         }
     }
 
-    /// Notes an item that a request has read: the next reads of its key are to find it in the memory.
+    /// Notes the outcome of a request: where it has read an item, the next reads of its key are to find that in the
+    /// memory.
     #[inline]
-    pub(crate) fn note_requested(&mut self, key: Option<&[u8]>, hash_key: HashKey) {
-        if let Some(key) = key.filter(|_| self.stores.learns()) {
+    pub(crate) fn note_outcome(
+        &mut self,
+        (kind, outcome): (OpKind, &Outcome<'_>),
+        key: Option<&[u8]>,
+        hash_key: HashKey,
+    ) {
+        let is_read = kind.wants_value() && self.stores.learns();
+        if let (true, Some(key), Outcome::Answered(reply)) = (is_read, key, outcome)
+            && matches!(reply.status, ReplyStatus::Done | ReplyStatus::ReplyTooLarge)
+        {
             self.stores.want(hash_key.hash(key), key);
         }
     }

@@ -75,7 +75,7 @@ enum Memory {
     /// By an index of buckets.
     Buckets(Vec<View<Span>>),
     /// By the stags that this process knows.
-    Stags(Vec<ChunkView<Span>>, Stags),
+    Stags(Vec<ChunkView<Span>>, Box<Stags>),
 }
 
 /// Where the item of a key may lie.
@@ -124,7 +124,7 @@ impl Stores {
             }
             OneSidedOffer::Stags => {
                 let views = memories.map(ChunkView::open).collect::<Option<_>>()?;
-                Memory::Stags(views, Stags::default())
+                Memory::Stags(views, Box::default())
             }
         };
         // In another time namespace this clock shows another time: the server's is then not between.
