@@ -331,15 +331,9 @@ impl<P: Port> Herd<P> {
         note: &mut impl FnMut(MarkedReply),
         sink: &mut impl FnMut(Ticket, Answer<'_>),
     ) -> usize {
-        let Self {
-            side,
-            port,
-            pending,
-            too_large,
-            one_sided,
-            hash_key,
-            ..
-        } = self;
+        let (side, port, pending) = (&mut self.side, &mut self.port, &mut self.pending);
+        let (too_large, one_sided) = (&mut self.too_large, &mut self.one_sided);
+        let hash_key = self.hash_key;
         side.poll(&mut **port, inside, &mut |token, outcome| {
             let Some(entry) = pending.entry(token) else {
                 // Of a question where an item lies, or of a report.
@@ -349,7 +343,7 @@ impl<P: Port> Herd<P> {
             let (ticket, kind) = (entry.ticket, entry.kind);
             let key = pending.key(token);
             (one_sided.iter_mut())
-                .for_each(|reads| reads.note_outcome((kind, &outcome), key, *hash_key));
+                .for_each(|reads| reads.note_outcome((kind, &outcome), key, hash_key));
             if let Outcome::Answered(reply) = &outcome
                 && reply.status == ReplyStatus::ReplyTooLarge
                 && kind.wants_value()
