@@ -4,11 +4,8 @@
 use std::{
     io::{IoSlice, IoSliceMut},
     mem::MaybeUninit,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixStream,
-    },
-    process::{Child, Command, Stdio},
+    os::{fd::AsFd, unix::net::UnixStream},
+    process::Child,
 };
 
 use herdwick_fabric::PdTicket;
