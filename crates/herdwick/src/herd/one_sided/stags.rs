@@ -15,7 +15,7 @@ const FIRST: u64 = super::REPORT - ASKED_MAX as u64;
 
 /// A stag, and the key that it is of. Stag 0 is no key's.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct KnownStag {
     hash: KeyHash,
     stag: u32,
 }
@@ -31,7 +31,7 @@ struct Question {
 /// The stags that are known, and the questions for others.
 #[derive(Debug, Default)]
 pub(super) struct Stags {
-    sets: Vec<[Entry; WAYS]>,
+    sets: Vec<[KnownStag; WAYS]>,
     questions: [Option<Question>; ASKED_MAX],
     unsent: usize,
 }
@@ -54,7 +54,7 @@ impl Stags {
     pub(super) fn purge(&mut self, hash: KeyHash) {
         for entry in self.sets.get_mut(Self::set(hash)).into_iter().flatten() {
             if entry.hash == hash {
-                *entry = Entry::default();
+                *entry = KnownStag::default();
             }
         }
     }
@@ -63,12 +63,12 @@ impl Stags {
     fn learn(&mut self, hash: KeyHash, stag: u32) {
         self.purge(hash);
         if self.sets.is_empty() {
-            self.sets = vec![[Entry::default(); WAYS]; SETS];
+            self.sets = vec![[KnownStag::default(); WAYS]; SETS];
         }
         let set = &mut self.sets[Self::set(hash)];
         let free = set.iter().position(|entry| entry.stag == 0);
         set[..=free.unwrap_or(WAYS - 1)].rotate_right(1);
-        set[0] = Entry { hash, stag };
+        set[0] = KnownStag { hash, stag };
     }
 
     /// Notes a key that was read by a request: its stag is to be asked for.
