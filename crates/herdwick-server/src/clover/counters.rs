@@ -27,6 +27,8 @@ herdwick_fabric::counters! {
         clover_clients_lapsed,
         /// Clients whose sessions the device would not end: the memory that they held is not used again.
         clover_clients_unreleased,
+        /// Attempts to empty the memory of a secondary store that failed; each is repeated after a second.
+        clover_reopens_failed,
         /// Calls of clients refused: malformed, or for what is not theirs.
         clover_calls_refused,
         /// Replies that found the way to their client full; they were sent later.
@@ -51,6 +53,7 @@ impl CloverCounters {
             clover_entries_reclaimed: server.reclaimed,
             clover_clients_lapsed: server.lapsed,
             clover_clients_unreleased: self.clover_clients_unreleased,
+            clover_reopens_failed: self.clover_reopens_failed,
             clover_calls_refused: server.bad_length
                 + server.bad_unknown
                 + server.bad_claim

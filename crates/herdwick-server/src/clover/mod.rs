@@ -191,7 +191,7 @@ impl CloverFront {
         let hosts = self.hosts.as_mut();
         let Some((joined, invitation)) = hosts.and_then(|hosts| hosts.admit(right).ok()) else {
             if let Some(secondary) = &mut self.secondary {
-                secondary.not_admitted(id);
+                secondary.ended(id);
             }
             return LeaseAnswer::Granted(id, None);
         };
@@ -262,7 +262,13 @@ impl CloverFront {
         }
         let tokens = self.tokens;
         let registered = tokens.is_none_or(|tokens| self.register(registry, tokens).is_ok());
-        self.hosts.is_some() && registered
+        let is_open = self.hosts.is_some() && registered;
+        if !is_open {
+            let mut counts = self.past.iter_mut();
+            let failed = counts.find(|(name, _)| *name == "clover_reopens_failed");
+            failed.into_iter().for_each(|(_, count)| *count += 1);
+        }
+        is_open
     }
 
     fn connect(&mut self, id: LeaseId, parts: &Parts) -> Result<(), Refusal> {
@@ -272,6 +278,9 @@ impl CloverFront {
         let hosts = self.hosts.as_mut().ok_or(Refusal::Memory)?;
         if !hosts.is_at(&client.joined, &accepts, client.host) {
             return Err(Refusal::Malformed);
+        }
+        if let Some(secondary) = &mut self.secondary {
+            secondary.connecting(id);
         }
         let connected = hosts.connect(&client.joined, &accepts);
         connected.map_err(|error| match error {

@@ -21,6 +21,8 @@ pub(super) struct Secondary {
 enum SecondaryState {
     /// Nothing was stored. No client reads.
     Empty,
+    /// A primary was admitted, and is not connected: nothing is stored. No client reads.
+    Claimed(LeaseId, StoreId),
     /// The primary has this lease, and clients read by that id.
     Written(LeaseId, StoreId),
     /// The primary's session has ended, or is to end, all others with it, and the memory is to be emptied.
@@ -63,30 +65,39 @@ impl Secondary {
             (false, _) => Admission::Refuse,
             (true, SecondaryState::Empty) => {
                 let store = StoreId(self.secret.store_id(&token.0));
-                self.state = SecondaryState::Written(id, store);
+                self.state = SecondaryState::Claimed(id, store);
                 Admission::Admit(Right::Write)
             }
-            (true, SecondaryState::Abandoned | SecondaryState::Written(..)) => {
+            (true, _) => {
                 self.state = SecondaryState::Abandoned;
                 Admission::Later
             }
         }
     }
 
-    /// Notes that there was no room for a client after all. If it was the primary, nothing was stored.
-    pub(super) fn not_admitted(&mut self, id: LeaseId) {
-        if self.ended(id) {
-            self.state = SecondaryState::Empty;
+    /// Notes that a client is being connected: if it is the primary, it may write from now on.
+    pub(super) fn connecting(&mut self, id: LeaseId) {
+        if let SecondaryState::Claimed(writer, store) = self.state
+            && writer == id
+        {
+            self.state = SecondaryState::Written(writer, store);
         }
     }
 
-    /// Notes that a session has ended. Returns whether all others have to end.
+    /// Notes that a session has ended. Returns whether all others have to end. A primary that was never connected
+    /// has stored nothing.
     pub(super) fn ended(&mut self, id: LeaseId) -> bool {
-        let is_primary = matches!(self.state, SecondaryState::Written(writer, _) if writer == id);
-        if is_primary {
-            self.state = SecondaryState::Abandoned;
+        match self.state {
+            SecondaryState::Claimed(writer, _) if writer == id => {
+                self.state = SecondaryState::Empty;
+                false
+            }
+            SecondaryState::Written(writer, _) if writer == id => {
+                self.state = SecondaryState::Abandoned;
+                true
+            }
+            _ => false,
         }
-        is_primary
     }
 
     /// Returns whether the memory is to be emptied, once no session is left.
@@ -139,6 +150,11 @@ mod tests {
         }
         let turn = secondary.admit(LeaseId(2), &primary(3));
         assert_eq!(turn, Admission::Admit(Right::Write));
+        // It writes when it is connected.
+        let turn = secondary.admit(LeaseId(9), &reader(3));
+        assert_eq!(turn, Admission::Refuse);
+        secondary.connecting(LeaseId(9));
+        secondary.connecting(LeaseId(2));
         let turn = secondary.admit(LeaseId(9), &reader(3));
         assert_eq!(turn, Admission::Admit(Right::Read));
         for wrong in [claim(3, [32, 4096]), claim(4, other), reader(5)] {
@@ -159,6 +175,7 @@ mod tests {
         assert!(!secondary.is_abandoned());
         let turn = secondary.admit(LeaseId(5), &primary(6));
         assert_eq!(turn, Admission::Admit(Right::Write));
+        secondary.connecting(LeaseId(5));
         // Readers of what was there before are refused.
         let turn = secondary.admit(LeaseId(6), &reader(3));
         assert_eq!(turn, Admission::Refuse);
@@ -168,18 +185,25 @@ mod tests {
         secondary.emptied();
         let turn = secondary.admit(LeaseId(7), &primary(7));
         assert_eq!(turn, Admission::Admit(Right::Write));
+        secondary.connecting(LeaseId(7));
         let turn = secondary.admit(LeaseId(8), &reader(7));
         assert_eq!(turn, Admission::Admit(Right::Read));
-        // A reader without room ends nothing; a primary without room has stored nothing.
-        secondary.not_admitted(LeaseId(8));
-        assert!(!secondary.is_abandoned());
+        // A reader without room ends nothing.
+        assert!(!secondary.ended(LeaseId(8)) && !secondary.is_abandoned());
         assert!(secondary.ended(LeaseId(7)));
         secondary.emptied();
-        let turn = secondary.admit(LeaseId(10), &primary(8));
+        // A primary without room, or that was never connected, has stored nothing.
+        for (id, token) in [(10, 8), (11, 9)] {
+            let turn = secondary.admit(LeaseId(id), &primary(token));
+            assert_eq!(turn, Admission::Admit(Right::Write));
+            assert!(!secondary.ended(LeaseId(id)) && !secondary.is_abandoned());
+        }
+        // Two at a time: neither is known to be the one.
+        let turn = secondary.admit(LeaseId(12), &primary(10));
         assert_eq!(turn, Admission::Admit(Right::Write));
-        secondary.not_admitted(LeaseId(10));
-        assert!(!secondary.is_abandoned());
-        let turn = secondary.admit(LeaseId(11), &primary(9));
-        assert_eq!(turn, Admission::Admit(Right::Write));
+        let turn = secondary.admit(LeaseId(13), &primary(11));
+        assert_eq!(turn, Admission::Later);
+        secondary.connecting(LeaseId(12));
+        assert!(secondary.is_abandoned());
     }
 }
