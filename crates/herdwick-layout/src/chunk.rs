@@ -7,7 +7,7 @@ use herdwick_request::{Deadline, KEY_BYTES_MAX, Second};
 /// Bytes of the header.
 pub const HEADER: usize = 32;
 /// Bytes of the checksum of header and key, the first of the header.
-const SUM: usize = 4;
+pub(crate) const SUM: usize = 4;
 /// The stag whose window shows the [`StoreHead`].
 pub const HEAD_STAG: u32 = 0;
 

@@ -240,8 +240,9 @@ impl Stores {
         match view.read(stag, key, self.most, now, &mut self.copy) {
             Ok(header) => {
                 self.counters.hits += 1;
+                stags.note_hit();
                 Some(Hit {
-                    value: &self.copy[header.front()..],
+                    value: &self.copy[header.front()..header.end()],
                     flags: header.flags,
                     version: header.version,
                 })
