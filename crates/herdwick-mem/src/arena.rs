@@ -83,14 +83,24 @@ impl<T: FromBytes + IntoBytes> Arena<T> {
     /// # Errors
     /// The errors of [`Mapping::file`] and [`Mapping::populate`].
     pub fn in_file(file: &File, offset: u64, len: usize) -> io::Result<Self> {
+        let arena = Self::in_file_on_demand(file, offset, len)?;
+        // Populated at once: one page fault per page would take longer than all work on the pages.
+        arena.mapping.populate(0..len * size_of::<T>())?;
+        Ok(arena)
+    }
+
+    /// As [`Self::in_file`], without memory for what is not used yet. Only of a file that can have all of it, as one
+    /// in memory: a page that a file system has no room for ends the process.
+    ///
+    /// # Errors
+    /// The errors of [`Mapping::file`].
+    pub fn in_file_on_demand(file: &File, offset: u64, len: usize) -> io::Result<Self> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
         let bytes = len
             .checked_mul(size_of::<T>())
             .ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::file(file, offset, bytes)?;
         mapping.advise_huge();
-        // Populated at once: one page fault per page would take longer than all work on the pages.
-        mapping.populate(0..bytes)?;
         Ok(Self {
             mapping,
             len,

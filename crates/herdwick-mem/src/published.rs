@@ -67,6 +67,18 @@ impl PublishedFile {
         Arena::in_file(&self.file, offset as u64, len)
     }
 
+    /// As [`Self::arena`], without memory for what is not used yet.
+    ///
+    /// # Errors
+    /// Those of [`Arena::in_file_on_demand`].
+    pub fn arena_on_demand<T: FromBytes + IntoBytes>(
+        &self,
+        offset: usize,
+        len: usize,
+    ) -> io::Result<Arena<T>> {
+        Arena::in_file_on_demand(&self.file, offset as u64, len)
+    }
+
     /// Seals the file: what is mapped stays writable, and nothing else can ever write it.
     ///
     /// # Errors

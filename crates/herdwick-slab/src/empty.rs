@@ -279,10 +279,10 @@ impl Store {
 /// The memory limit.
 impl Store {
     /// Returns the bytes that [`Self::leave_unused`] can take from the store, at most: none from one that
-    /// evicts nothing.
+    /// evicts nothing, and none from published memory, whose pages do not return to the system.
     #[must_use]
     pub fn unused_max(&self) -> usize {
-        if self.lossless {
+        if self.lossless || self.stags.is_some() {
             return 0;
         }
         let least = SLABS_MIN * self.classes.last().map_or(0, |class| class.taken);

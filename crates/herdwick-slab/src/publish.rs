@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Store {
-    /// Creates a store whose memory others may READ: that is populated at once.
+    /// Creates a store whose memory others may READ.
     ///
     /// # Errors
     /// [`SlabError`].

@@ -55,7 +55,8 @@ impl Stags {
         // Behind the last chunk is as much as a stag shows, so that no READ leaves the memory.
         let file = PublishedFile::new(slabs + bytes + (1 << shift))?;
         let words = file.words(slabs)?;
-        let memory = file.arena(slabs, bytes)?;
+        // There are more slabs than the budget has room for where what is kept of small chunks takes much of it.
+        let memory = file.arena_on_demand(slabs, bytes)?;
         words.store_release(HEAD_STAG as usize, head as u64);
         let publication = Publication {
             memory: file.seal()?,
