@@ -1,6 +1,8 @@
 //! The index grows while too many of its slots are used, and takes the memory of the last segments; it
 //! shrinks while too few are, and returns that memory.
 
+use herdwick_request::Second;
+
 use crate::{segments::COPY_RATE, store::Store};
 
 /// A walk over the index that did not go on for so many seconds was given up, or its caller waits: the index
@@ -71,10 +73,10 @@ impl Store {
     /// that they move from.
     fn is_walked_between(&self) -> bool {
         let [to, from] = self.index.merging();
-        self.walked.is_some_and(|(bucket, second)| {
-            (to.start..from.end - 1).contains(&bucket)
-                && self.now.0.saturating_sub(second.0) < WALK_PAUSE
-        })
+        // Not one that has passed the last bucket: it has ended.
+        let between = to.start..from.end - 1;
+        let since = Second(self.now.0.saturating_sub(WALK_PAUSE));
+        self.walks.any_in(&between, since)
     }
 
     /// Returns the memory of ceded segments that the index does not need, the last one first.

@@ -19,6 +19,7 @@ use crate::{
     segments::{Copies, Segments, Walk},
     shape::Shape,
     superblock::Superblock,
+    walks::Walks,
 };
 
 /// Number of requests in a chunk, for which buckets and items are prefetched together.
@@ -40,8 +41,8 @@ pub struct Store {
     /// Bytes of memory that the index may have, and ceded segments that are among them.
     pub(crate) index_room: usize,
     pub(crate) ceded: usize,
-    /// The bucket that was walked over last, and when.
-    pub(crate) walked: Option<(usize, Second)>,
+    /// The walks over the index.
+    pub(crate) walks: Walks,
     /// What cleaning may copy.
     pub(crate) copies: Copies,
     /// An item that the current request reads after it has made room: it is copied, not evicted.
@@ -199,7 +200,7 @@ impl Store {
             futile: 0,
             index_room: shape.index_room(),
             ceded: 0,
-            walked: None,
+            walks: Walks::default(),
             copies: Copies::default(),
             protected: None,
             counters: Counters::default(),

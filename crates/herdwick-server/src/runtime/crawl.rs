@@ -70,8 +70,11 @@ impl WorkerCrawl {
             let checked = store.remove_expired(second, self.bucket);
             self.items_left = self.items_left.saturating_sub(checked);
             self.until_pause = self.until_pause.saturating_sub(checked);
-            self.bucket = (self.bucket + 1) % store.buckets();
-            self.wrapped |= self.bucket == 0;
+            self.bucket += 1;
+            // The index may have shrunk: the end is nearer then.
+            if self.bucket >= store.buckets() {
+                (self.bucket, self.wrapped) = (0, true);
+            }
             walked += 1;
         }
         let mut left = left - walked;

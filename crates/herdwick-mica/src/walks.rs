@@ -1,0 +1,74 @@
+//! The walks over the buckets of the index: where each was last, and when.
+
+use std::ops::Range;
+
+use herdwick_request::Second;
+
+/// Walks at a time whose places are known: dumps and crawls of operators.
+const WALKS: usize = 8;
+
+/// Places of walks.
+#[derive(Debug, Default)]
+pub(crate) struct Walks([Option<(usize, Second)>; WALKS]);
+
+impl Walks {
+    /// Notes that a bucket is walked over. It is the next one of a walk, or the first; then it takes the place of the
+    /// one that has stood still for longest.
+    #[inline]
+    pub(crate) fn note(&mut self, bucket: usize, now: Second) {
+        let at = |last: usize| {
+            let mut places = self.0.iter();
+            places.position(|walk| walk.is_some_and(|(found, _)| found == last))
+        };
+        // The one that comes to the bucket, before one that stands there.
+        let before = bucket.checked_sub(1).and_then(at);
+        let place = before.or_else(|| at(bucket));
+        let place = place.unwrap_or_else(|| self.longest_still());
+        self.0[place] = Some((bucket, now));
+    }
+
+    #[cold]
+    fn longest_still(&self) -> usize {
+        let since = |place: &usize| self.0[*place].map(|(_, second)| second.0);
+        (0..WALKS).min_by_key(since).unwrap_or(0)
+    }
+
+    /// Returns whether one is in these buckets that has gone on since `since`.
+    pub(crate) fn any_in(&self, buckets: &Range<usize>, since: Second) -> bool {
+        let mut walks = self.0.iter().flatten();
+        walks.any(|(bucket, second)| buckets.contains(bucket) && second.0 > since.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_walk_is_known_until_others_have_gone_on_later() {
+        let mut walks = Walks::default();
+        for n in 0..WALKS {
+            walks.note(100 * n, Second(n as u32 + 1));
+        }
+        for n in 0..WALKS {
+            walks.note(100 * n + 1, Second(n as u32 + 1));
+            assert!(walks.any_in(&(100 * n + 1..100 * n + 2), Second(0)));
+            assert!(
+                !walks.any_in(&(100 * n..100 * n + 1), Second(0)),
+                "it went on"
+            );
+        }
+        assert!(!walks.any_in(&(0..100), Second(1)), "it has stood still");
+        // One overtakes another, which stays where it is.
+        let mut both = Walks::default();
+        (0..=4).for_each(|bucket| both.note(bucket, Second(1)));
+        (0..=9).for_each(|bucket| both.note(bucket, Second(1)));
+        assert_eq!(both.0.iter().flatten().count(), 2);
+        assert!(both.any_in(&(4..5), Second(0)) && both.any_in(&(9..10), Second(0)));
+        walks.note(5_000, Second(9));
+        assert!(!walks.any_in(&(0..100), Second(0)), "the oldest");
+        assert!(
+            walks.any_in(&(100..101 + 1), Second(0)) && walks.any_in(&(5_000..5_001), Second(8))
+        );
+    }
+}
