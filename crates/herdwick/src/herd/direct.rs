@@ -96,6 +96,10 @@ impl<P: Port> Direct<'_, P> {
                     false => sink(token, outcome),
                 }
             });
+        // Behind the requests that reads in the memory have come to.
+        if let (1.., Some(one_sided)) = (taken, &mut self.one_sided) {
+            one_sided.ask(self.side);
+        }
         taken.saturating_sub(others)
     }
 

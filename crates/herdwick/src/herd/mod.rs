@@ -282,6 +282,9 @@ impl<P: Port> Herd<P> {
         }
         self.resubmit(now);
         if let Some(one_sided) = &mut self.one_sided {
+            if self.too_large.is_empty() {
+                one_sided.ask(&mut self.side);
+            }
             one_sided.end_poll(now, self.pending.in_flight() == 0, &mut self.side);
         }
         if self.memcached.due().is_some() {

@@ -111,12 +111,17 @@ impl OneSided {
         self.stores.answer(token, outcome)
     }
 
-    /// Ends a poll, after which nothing may be in flight: submits the report of reads that is due and questions
-    /// where items lie, and sees which way was faster.
+    /// Submits the questions where items lie, for which there is room; requests come before them.
+    #[inline]
+    pub(crate) fn ask(&mut self, side: &mut ClientSide) {
+        self.stores.ask(side);
+    }
+
+    /// Ends a poll, after which nothing may be in flight: submits the report of reads that is due, and sees
+    /// which way was faster.
     #[inline]
     pub(crate) fn end_poll(&mut self, now: Duration, is_idle: bool, side: &mut ClientSide) {
         self.uses.report(now, side);
-        self.stores.ask(side);
         self.choice.settle(is_idle);
     }
 

@@ -2,14 +2,18 @@
 //! the workers.
 
 use herdwick_herd::{ClientSide, Outcome, wire::ReplyStatus};
-use herdwick_request::KeyHash;
+use herdwick_request::{KEY_BYTES_MAX, KeyHash};
 
 /// Sets of the table, in each of which a key has one of [`WAYS`] places: a MiB in all, allocated with the first
 /// stag.
 const SETS: usize = 16 << 10;
 const WAYS: usize = 4;
+const PLACES: u32 = (SETS * WAYS) as u32;
 /// Questions at a time; keys that are read meanwhile are asked for when they are read again.
 const ASKED_MAX: usize = 32;
+/// Reads for each question, once as many questions were asked as the table has places: where keys do not
+/// come again before others have taken their places, stags are of no use.
+const READS_PER_QUESTION: u32 = 16;
 /// The first of their tokens, which no request has; [`REPORT`](super::REPORT) follows the last.
 const FIRST: u64 = super::REPORT - ASKED_MAX as u64;
 
@@ -34,6 +38,10 @@ pub(super) struct Stags {
     sets: Vec<[KnownStag; WAYS]>,
     questions: [Option<Question>; ASKED_MAX],
     unsent: usize,
+    /// Reads whose questions were not asked, at most as many as the table has places.
+    saved: u32,
+    /// Questions so far, up to as many.
+    asked: u32,
 }
 
 impl Stags {
@@ -73,6 +81,10 @@ impl Stags {
 
     /// Notes a key that was read by a request: its stag is to be asked for.
     pub(super) fn want(&mut self, hash: KeyHash, key: &[u8]) {
+        self.save(1);
+        if !(1..=KEY_BYTES_MAX).contains(&key.len()) || !self.may_ask() {
+            return;
+        }
         let mut asked = self.questions.iter().flatten();
         if self.get(hash).is_some() || asked.any(|question| question.hash == hash) {
             return;
@@ -81,7 +93,25 @@ impl Stags {
             let key = Some(key.to_vec());
             *free = Some(Question { hash, key });
             self.unsent += 1;
+            match self.asked < PLACES {
+                true => self.asked += 1,
+                false => self.saved -= READS_PER_QUESTION,
+            }
         }
+    }
+
+    /// Notes reads, which count towards further questions: each in the memory for one.
+    #[inline]
+    pub(super) fn note_hit(&mut self) {
+        self.save(READS_PER_QUESTION);
+    }
+
+    fn save(&mut self, reads: u32) {
+        self.saved = (self.saved + reads).min(PLACES * READS_PER_QUESTION);
+    }
+
+    fn may_ask(&self) -> bool {
+        self.asked < PLACES || self.saved >= READS_PER_QUESTION
     }
 
     /// Submits the questions for which there is room; the next flush sends them.
@@ -141,6 +171,35 @@ mod tests {
         stags.purge(hash(3));
         assert_eq!(stags.get(hash(3)), None);
         assert_eq!(stags.get(KeyHash(8)), None);
+    }
+
+    #[test]
+    fn few_are_asked_for_where_no_read_finds_a_stag() {
+        let mut stags = Stags::default();
+        let mut asked = 0;
+        let reads = 40 * u64::from(PLACES);
+        for n in 0..reads {
+            stags.want(KeyHash(n), b"key");
+            asked += std::mem::take(&mut stags.unsent);
+            stags.questions = Default::default();
+        }
+        let expected = PLACES + (reads as u32 - PLACES) / READS_PER_QUESTION;
+        assert!(
+            (expected..=expected + PLACES).contains(&(asked as u32)),
+            "{asked}"
+        );
+        stags.saved = 2 * READS_PER_QUESTION;
+        for key in [&b""[..], &[b'k'; 251]] {
+            stags.want(KeyHash(reads), key);
+            assert_eq!(stags.unsent, 0, "no key");
+        }
+        // Reads in the memory pay for as many.
+        stags.saved = 0;
+        stags.want(KeyHash(reads), b"key");
+        assert_eq!(stags.unsent, 0);
+        stags.note_hit();
+        stags.want(KeyHash(reads), b"key");
+        assert_eq!(stags.unsent, 1);
     }
 
     #[test]
