@@ -29,7 +29,7 @@ impl Store {
         mut visit: impl FnMut(&[u8], &Item<'_>, usize),
     ) {
         self.tick(now);
-        self.walks.note(bucket, now);
+        self.walks.note(bucket, self.index.buckets(), now);
         for at in self.index.entries(bucket) {
             if !self.gone(at) {
                 let bytes = self.items.header(at).footprint();
@@ -42,7 +42,7 @@ impl Store {
     /// items it has checked.
     pub fn remove_expired(&mut self, now: Second, bucket: usize) -> u64 {
         self.tick(now);
-        self.walks.note(bucket, now);
+        self.walks.note(bucket, self.index.buckets(), now);
         let mut checked = 0;
         for place in Index::places(bucket) {
             let Some(at) = self.index.entry(place) else {

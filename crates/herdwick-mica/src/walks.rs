@@ -12,19 +12,22 @@ const WALKS: usize = 8;
 pub(crate) struct Walks([Option<(usize, Second)>; WALKS]);
 
 impl Walks {
-    /// Notes that a bucket is walked over. It is the next one of a walk, or the first; then it takes the place of the
-    /// one that has stood still for longest.
+    /// Notes that a bucket of `buckets` is walked over. It is the next one of a walk, or the first; then it takes the
+    /// place of the one that has stood still for longest. With the last one the walk has ended.
     #[inline]
-    pub(crate) fn note(&mut self, bucket: usize, now: Second) {
+    pub(crate) fn note(&mut self, bucket: usize, buckets: usize, now: Second) {
         let at = |last: usize| {
             let mut places = self.0.iter();
             places.position(|walk| walk.is_some_and(|(found, _)| found == last))
         };
         // The one that comes to the bucket, before one that stands there.
         let before = bucket.checked_sub(1).and_then(at);
+        let goes_on = bucket + 1 < buckets;
         let place = before.or_else(|| at(bucket));
-        let place = place.unwrap_or_else(|| self.longest_still());
-        self.0[place] = Some((bucket, now));
+        let place = place.or_else(|| goes_on.then(|| self.longest_still()));
+        if let Some(place) = place {
+            self.0[place] = goes_on.then_some((bucket, now));
+        }
     }
 
     #[cold]
@@ -48,10 +51,10 @@ mod tests {
     fn each_walk_is_known_until_others_have_gone_on_later() {
         let mut walks = Walks::default();
         for n in 0..WALKS {
-            walks.note(100 * n, Second(n as u32 + 1));
+            walks.note(100 * n, 10_000, Second(n as u32 + 1));
         }
         for n in 0..WALKS {
-            walks.note(100 * n + 1, Second(n as u32 + 1));
+            walks.note(100 * n + 1, 10_000, Second(n as u32 + 1));
             assert!(walks.any_in(&(100 * n + 1..100 * n + 2), Second(0)));
             assert!(
                 !walks.any_in(&(100 * n..100 * n + 1), Second(0)),
@@ -61,14 +64,18 @@ mod tests {
         assert!(!walks.any_in(&(0..100), Second(1)), "it has stood still");
         // One overtakes another, which stays where it is.
         let mut both = Walks::default();
-        (0..=4).for_each(|bucket| both.note(bucket, Second(1)));
-        (0..=9).for_each(|bucket| both.note(bucket, Second(1)));
+        (0..=4).for_each(|bucket| both.note(bucket, 10_000, Second(1)));
+        (0..=9).for_each(|bucket| both.note(bucket, 10_000, Second(1)));
         assert_eq!(both.0.iter().flatten().count(), 2);
         assert!(both.any_in(&(4..5), Second(0)) && both.any_in(&(9..10), Second(0)));
-        walks.note(5_000, Second(9));
+        walks.note(5_000, 10_000, Second(9));
         assert!(!walks.any_in(&(0..100), Second(0)), "the oldest");
         assert!(
             walks.any_in(&(100..101 + 1), Second(0)) && walks.any_in(&(5_000..5_001), Second(8))
         );
+        for bucket in [9_998, 9_999] {
+            both.note(bucket, 10_000, Second(2));
+        }
+        assert!(!both.any_in(&(9_998..10_000), Second(0)), "it has ended");
     }
 }
