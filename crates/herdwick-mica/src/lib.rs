@@ -113,7 +113,6 @@ mod staged;
 mod store;
 mod superblock;
 mod uses;
-mod walks;
 
 #[cfg(test)]
 #[path = "../tests/common/file.rs"]

@@ -467,9 +467,8 @@ fn reservation_in_the_segment_to_be_ceded_makes_no_mutation_clean_others() {
         set(&mut store, key, 30);
         key += 1;
     }
-    // Each segment is worth cleaning, but the index does not shrink.
-    let half = (key / 2..key).step_by(2);
-    half.for_each(|key| assert_eq!(delete(&mut store, key), Status::Done));
+    // Each segment is worth cleaning.
+    (key / 2..key).for_each(|key| assert_eq!(delete(&mut store, key), Status::Done));
     while store.segments.ceding().is_some() && !store.index.is_crowded() {
         assert!(key < 100_000);
         set(&mut store, key, 30);
@@ -686,34 +685,4 @@ fn copy_is_counted_in_the_kind_that_it_is_read_in() {
     assert!(store.segments.reuse.expected(soon) > 0.9, "all were read");
     // Those that are left in the kind are as few to be read as before.
     assert_eq!(store.segments.reuse.expected(later), before);
-}
-
-/// An index that grows and shrinks leaves the segments as many as there were, each time.
-#[test]
-fn index_that_shrinks_returns_the_memory_of_segments() {
-    let mut store = Store::new(&config(4 << 20, 64 << 10)).unwrap();
-    let before = (
-        store.segments.count(),
-        store.index_room,
-        store.index.bytes(),
-    );
-    for round in 0..3 {
-        let keys = round * 100_000..round * 100_000 + 30_000;
-        for key in keys.clone() {
-            run_any(&mut store, key, Op::Put(Put::default()));
-        }
-        assert!(store.segments.count() < before.0 && store.index.bytes() > before.2);
-        for key in keys {
-            run(&mut store, key, Op::Delete(Delete::default()));
-        }
-        audit(&store);
-        let after = (
-            store.segments.count(),
-            store.index_room,
-            store.index.bytes(),
-        );
-        assert_eq!(after, before);
-        assert_eq!(store.segments.ceding(), None);
-    }
-    assert_eq!(store.counters().returns_failed, 0);
 }

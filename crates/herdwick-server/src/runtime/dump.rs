@@ -98,8 +98,7 @@ impl Dump {
             });
             self.bucket += 1;
         }
-        // The index may have shrunk.
-        self.done = self.bucket >= store.buckets();
+        self.done = self.bucket == store.buckets();
     }
 
     /// Returns the index of the next connection, if the dump lists connections.
