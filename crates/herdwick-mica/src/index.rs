@@ -64,6 +64,10 @@ const _: () = assert!(BLOCK <= u128::BITS as usize, "a bit each");
 /// when [`DIVIDED`] more are.
 const DIVIDING: usize = 6;
 const DIVIDED: usize = 2;
+/// The part of the slots that are used in an index that is nearly full: more than a growing one uses in the
+/// blocks that are not yet divided, which has to lose nothing.
+const NEARLY_FULL: (usize, usize) = (15, 16);
+const _: () = assert!(NEARLY_FULL.0 * 10 > NEARLY_FULL.1 * (DIVIDING + DIVIDED));
 
 impl Index {
     /// Creates an empty index of `buckets`, 1 to [`BUCKETS_MAX`].
@@ -132,6 +136,10 @@ impl Index {
     pub(crate) fn is_crowded(&self) -> bool {
         let tenths = DIVIDING * (self.base << self.level) + DIVIDED * self.split;
         10 * self.entries > tenths * self.block * WAYS && self.level < self.level_max
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        self.entries >= self.slots() / NEARLY_FULL.1 * NEARLY_FULL.0
     }
 
     /// Divides the next block: the entries with one more bit of their hashes move to a new block, each to
@@ -234,7 +242,9 @@ impl Index {
     }
 
     /// Adds an entry for a key that has none. If both buckets are full and no neighbour can move to
-    /// its other bucket, the entry with the greatest `age` is replaced, and its offset returned.
+    /// its other bucket, a chain of entries moves, as [`Self::make_chain`] does it; in an index that is
+    /// nearly full, or if there is no chain, the entry with the greatest `age` is replaced, and its offset
+    /// returned.
     pub(crate) fn insert(
         &mut self,
         hash: KeyHash,
@@ -242,11 +252,16 @@ impl Index {
         age: impl Fn(Offset) -> usize,
     ) -> Option<Offset> {
         let (first, second) = self.both(hash);
-        let way = self.make_way(first, second);
+        let mut way = self.make_way(first, second);
+        // A chain costs the search of a block in the worst case: too much for each entry that is added to an
+        // index that has to replace others anyway.
+        if way.is_none() && !self.is_nearly_full() && self.find_chain(hash) {
+            way = self.make_way(first, second);
+        }
         self.enter(hash, offset, way, age)
     }
 
-    /// As [`Self::insert`], but moves a chain of entries, as [`Self::make_chain`] does, before it replaces one.
+    /// As [`Self::insert`], but searches for a chain in an index that is nearly full, too.
     pub(crate) fn insert_by_chain(
         &mut self,
         hash: KeyHash,
@@ -616,6 +631,24 @@ mod tests {
         let most = (0..blocks).map(used).max();
         assert!(most > Some(BLOCK * WAYS * 9 / 10), "{most:?}");
         for (n, hash) in hashes().take(count).enumerate().step_by(7) {
+            assert!(index.find(hash, |at| at == offset(n)).is_some(), "{n}");
+        }
+    }
+
+    /// An index that is about to be divided is that full on average, and some of its blocks more: none of the
+    /// entries that are added meanwhile replaces another.
+    #[test]
+    fn index_nine_tenths_full_replaces_no_entry() {
+        let mut index = Index::new(64 * BLOCK).unwrap();
+        let count = index.slots() * 9 / 10;
+        for (n, hash) in hashes().take(count).enumerate() {
+            assert_eq!(
+                index.insert(hash, offset(n), |_| 0),
+                None,
+                "at {n} of {count}"
+            );
+        }
+        for (n, hash) in hashes().take(count).enumerate() {
             assert!(index.find(hash, |at| at == offset(n)).is_some(), "{n}");
         }
     }
