@@ -4,7 +4,7 @@
 mod blocks;
 mod lines;
 
-use herdwick_mem::{Span, WORD};
+use herdwick_mem::{Span, WORD, Words};
 use herdwick_request::{HashKey, KeyHash};
 
 use crate::layout::{Geometry, POINTER_WORDS, Pointer, SlotId, Terms, Values, value_lines};
@@ -43,10 +43,10 @@ pub struct TableCounts {
 }
 
 /// A table in memory that clients may READ.
-pub struct Table {
+pub struct Table<W = Span> {
     geometry: Geometry,
     hash_key: HashKey,
-    lines: Lines,
+    lines: Lines<W>,
     /// Slots between each item and its bucket, or [`FREE`]; not for overflow slots.
     distances: Vec<u8>,
     /// Free overflow slots.
@@ -66,14 +66,15 @@ struct Found {
     linked_by: Option<SlotId>,
 }
 
-impl Table {
-    /// Makes an empty table in `span`, which is zeroed and has [`Geometry::bytes`].
+impl<W: Words> Table<W> {
+    /// Makes an empty table in `memory`, which is zeroed and has [`Geometry::bytes`].
     ///
     /// # Panics
-    /// If the span is shorter.
+    /// If the memory is shorter.
     #[must_use]
-    pub fn new(span: Span, geometry: Geometry, hash_key: HashKey) -> Self {
-        assert!(span.len() >= geometry.bytes(), "memory of the table");
+    pub fn new(memory: W, geometry: Geometry, hash_key: HashKey) -> Self {
+        let bytes = memory.count() * WORD;
+        assert!(bytes >= geometry.bytes(), "memory of the table");
         let overflow = geometry.slots()..geometry.slots() + geometry.terms().overflow;
         let lines = match geometry.terms().values {
             Values::Inline => 0,
@@ -87,7 +88,7 @@ impl Table {
         let words = key_bytes_max.div_ceil(WORD) + value_bytes_max.div_ceil(WORD) + 1;
         Self {
             hash_key,
-            lines: Lines::new(span),
+            lines: Lines::new(memory),
             distances: vec![FREE; geometry.slots()],
             overflow: overflow.rev().map(SlotId).collect(),
             blocks: Blocks::new(lines),
@@ -344,7 +345,7 @@ impl Table {
         None
     }
 
-    fn chain(&self, link: u32) -> impl Iterator<Item = SlotId> + use<'_> {
+    fn chain(&self, link: u32) -> impl Iterator<Item = SlotId> + use<'_, W> {
         let next = |slot: &SlotId| {
             let link = self.lines.labels(self.run(*slot)).link;
             self.geometry.linked(link)

@@ -3,13 +3,13 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use herdwick_mem::{Span, Words};
+use herdwick_mem::Words;
 
 use crate::layout::{Head, LINE_WORDS, TAIL_WORD, Tail, Version, common_version, data_word};
 
 /// The table's memory, and the version of its last change.
-pub(super) struct Lines {
-    span: Span,
+pub(super) struct Lines<W> {
+    memory: W,
     version: Version,
 }
 
@@ -28,17 +28,17 @@ pub(super) struct Labels {
     pub(super) link: u32,
 }
 
-impl Lines {
-    pub(super) fn new(span: Span) -> Self {
+impl<W: Words> Lines<W> {
+    pub(super) fn new(memory: W) -> Self {
         Self {
-            span,
+            memory,
             version: Version::default(),
         }
     }
 
     pub(super) fn labels(&self, run: Run) -> Labels {
-        let head = Head::of(self.span.load(run.first));
-        let tail = Tail::of(self.span.load(run.first + TAIL_WORD));
+        let head = Head::of(self.memory.load(run.first));
+        let tail = Tail::of(self.memory.load(run.first + TAIL_WORD));
         Labels {
             key_len: head.key_len,
             value_len: head.value_len,
@@ -48,7 +48,7 @@ impl Lines {
 
     /// Returns data word `n`.
     pub(super) fn data(&self, run: Run, n: usize) -> u64 {
-        self.span.load(run.first + data_word(n))
+        self.memory.load(run.first + data_word(n))
     }
 
     /// Marks `run` as being written, so that no READ of it is good until its next
@@ -56,7 +56,7 @@ impl Lines {
     pub(super) fn mark(&mut self, run: Run) {
         self.version = self.version.next();
         for (tail, word) in self.tails(run, self.labels(run).link) {
-            self.span.store(word, tail.unfinished());
+            self.memory.store(word, tail.unfinished());
         }
         // What is stored from here on is seen after the marks.
         fence(Ordering::Release);
@@ -76,7 +76,7 @@ impl Lines {
     ) -> Version {
         self.mark(run);
         for (n, word) in data.into_iter().enumerate() {
-            self.span.store(run.first + data_word(n), word);
+            self.memory.store(run.first + data_word(n), word);
         }
         let version = self.version;
         for line in 0..run.lines {
@@ -87,10 +87,10 @@ impl Lines {
                 value_len: if first { labels.value_len } else { 0 },
             };
             let word = run.first + line * LINE_WORDS;
-            self.span.store_release(word, head.word());
+            self.memory.store_release(word, head.word());
         }
         for (tail, word) in self.tails(run, labels.link) {
-            self.span.store_release(word, tail.word());
+            self.memory.store_release(word, tail.word());
         }
         version
     }
@@ -102,7 +102,7 @@ impl Lines {
     }
 
     /// Returns the last words of `run` as of the current version, and where they are.
-    fn tails(&self, run: Run, link: u32) -> impl Iterator<Item = (Tail, usize)> + use<> {
+    fn tails(&self, run: Run, link: u32) -> impl Iterator<Item = (Tail, usize)> + use<W> {
         let version = self.version;
         (0..run.lines).map(move |line| {
             let link = if line == 0 { link } else { 0 };
@@ -113,12 +113,14 @@ impl Lines {
 
     /// Returns whether all lines of `run` have one finished version, for assertions.
     pub(super) fn is_finished(&self, run: Run) -> bool {
-        common_version(run.first, run.lines, &|word| self.span.load(word)).is_some()
+        common_version(run.first, run.lines, &|word| self.memory.load(word)).is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use herdwick_mem::Span;
+
     use super::*;
     use crate::layout::DATA_WORDS;
 
