@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Plants one bug after the other in a copy of the sources, and has runs under faults, or the model test of the
-# store, find it.
+# Plants one bug after the other in a copy of the sources, and has runs under faults, the model test of the
+# store, or a test of FaRM-KV or Pilaf, find it.
 #
 #     tests/sim/planted.sh [NAME...]
 #
-# The bugs are the patches in crates/herdwick-sim-bench/tests/planted and crates/herdwick-mica/tests/planted,
-# all of them if none is named: the first line describes the bug. The line `System:` names what is run under
-# faults, the line `Model:` tests of the store. The copy is target/planted (PLANTED_TREE), with a target
-# directory of its own, so that no program with a bug lies beside the others.
+# The bugs are the patches in tests/planted of the crates sim-bench, mica, farm and pilaf, all of them if none is
+# named: the first line describes the bug. The line `System:` names what is run under faults, the line `Model:`
+# tests of the store, the line `Test:` a test of the patch's crate, behind its target. The copy is target/planted
+# (PLANTED_TREE), with a target directory of its own, so that no program with a bug lies beside the others.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 copy=${PLANTED_TREE:-$PWD/target/planted}
 export CARGO_TARGET_DIR=$copy/target
-patches=(crates/herdwick-{sim-bench,mica}/tests/planted/*.patch)
+patches=(crates/herdwick-{sim-bench,mica,farm,pilaf}/tests/planted/*.patch)
 if [ $# -eq 0 ]; then
     set -- $(basename -s .patch "${patches[@]}")
 fi
@@ -43,6 +43,32 @@ find_by_model() {
     return 1
 }
 
+# Prints that a test fails which passes without the bug. The arguments: the crate, the target, the test.
+find_by_test() {
+    local crate=$1 found
+    set -- $2
+    local test=${!#} target=("${@:1:$#-1}")
+    timeout $limit cargo test -q -p "$crate" "${target[@]}" --no-run 2>&1 || return
+    found=$(timeout $limit cargo test -q -p "$crate" "${target[@]}" -- --exact "$test" 2>&1) || true
+    # That no test has the name is no failure of one.
+    grep '^test result: FAILED. 0 passed; 1 failed' <<<"$found" || { tail -n 20 <<<"$found"; return 1; }
+}
+
+# Has the bug of a patch found in the copy.
+find_bug() {
+    local patch=$1 system model test
+    system=$(sed -n 's/^System: //p' "$patch")
+    model=$(sed -n 's/^Model: //p' "$patch")
+    test=$(sed -n 's/^Test: //p' "$patch")
+    if [ -n "$model" ]; then
+        find_by_model "$model"
+    elif [ -n "$test" ]; then
+        find_by_test "$(cut -d / -f 2 <<<"$patch")" "$test"
+    else
+        find_by_faults "$system"
+    fi
+}
+
 failed=0
 for name in "$@"; do
     patch=$(printf '%s\n' "${patches[@]}" | grep "/$name\.patch$")
@@ -54,10 +80,8 @@ for name in "$@"; do
     sed -n 's,^+++ b/,,p' "${patches[@]}" | sort -u | (cd "$copy" && xargs touch)
     # As outside of any repository: the copy is in a folder that git ignores.
     GIT_CEILING_DIRECTORIES=$(dirname "$copy") git -C "$copy" apply "$PWD/$patch"
-    system=$(sed -n 's/^System: //p' "$patch")
-    model=$(sed -n 's/^Model: //p' "$patch")
     begun=$SECONDS
-    if found=$(cd "$copy" && if [ -n "$model" ]; then find_by_model "$model"; else find_by_faults "$system"; fi); then
+    if found=$(cd "$copy" && find_bug "$patch"); then
         printf '%s, %s s: %s\n' "$name" $((SECONDS - begun)) "$(grep -E '^(seed [0-9]+: |test result: )' <<<"$found")"
     else
         printf '%s: not found\n%s\n' "$name" "$found"

@@ -26,7 +26,8 @@
 //! stream, or use [`far`].
 //!
 //! [`seeded`] is a whole provider inside one process, under virtual time, with every fault drawn
-//! from a seed: the place to test a protocol against loss, reordering and dead peers. [`document`]
+//! from a seed: the place to test a protocol against loss, reordering and dead peers. [`StoreLog`] is memory
+//! that logs stores, for tests of READs between two of them. [`document`]
 //! reads the tables in which pages draw layouts, for the tests that compare them with the code.
 #![forbid(unsafe_code)]
 
@@ -36,9 +37,11 @@ pub mod far;
 mod party;
 pub mod shared;
 mod stage;
+mod store_log;
 mod suite;
 
 /// The fabric under virtual time, for the tests of systems.
 pub use herdwick_sim as seeded;
 pub use party::{LocalParty, Party};
+pub use store_log::StoreLog;
 pub use suite::{BEHAVIOURS, Behaviour, Fixture, Skip, run};

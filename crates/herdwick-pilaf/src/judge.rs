@@ -236,10 +236,9 @@ impl Lookups {
     }
 
     /// Compares a second look at all places with the first.
-    fn compared(&mut self, slot: usize, read: &Fetched<'_>) -> Verdict {
+    fn compared(&mut self, slot: usize, look: [[u64; ENTRY_WORDS]; PLACES]) -> Verdict {
         let mut changed = false;
-        for place in 0..PLACES {
-            let words = entry_words(read.part(place));
+        for (place, words) in look.into_iter().enumerate() {
             if words == self.gets[slot].seen[place] {
                 continue;
             }
@@ -269,7 +268,10 @@ impl Judge for Lookups {
         match self.gets[slot].stage {
             Stage::Probe(place) => self.probed(slot, place, entry_words(read.part(0))),
             Stage::Extent { .. } => self.extent(slot, read),
-            Stage::Again => self.compared(slot, read),
+            Stage::Again => {
+                let look = std::array::from_fn(|place| entry_words(read.part(place)));
+                self.compared(slot, look)
+            }
         }
     }
 }
@@ -310,4 +312,113 @@ fn entry_words(bytes: &[u8]) -> [u64; ENTRY_WORDS] {
         *word = bytes.try_into().map_or(0, u64::from_le_bytes);
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use herdwick_request::HashKey;
+
+    use super::*;
+
+    const KEY: &[u8] = b"a key";
+    const EXTENT_BYTES: u64 = 4096;
+
+    fn hash() -> CuckooHash {
+        CuckooHash::of(&HashKey([3, 4]), KEY)
+    }
+
+    /// A GET of [`KEY`], in slot 0.
+    fn begun() -> Lookups {
+        let at = |addr| Remote {
+            addr,
+            rkey: herdwick_fabric::Rkey(1),
+        };
+        let view = TableView {
+            table: at(0),
+            buckets: 64,
+            generation: 7,
+        };
+        let extents = ExtentsView {
+            extents: at(1 << 20),
+            bytes: EXTENT_BYTES,
+        };
+        let mut lookups = Lookups::new((1, 1024), view, extents);
+        lookups.begin(0, KEY, hash(), view);
+        lookups
+    }
+
+    /// The words of a bucket without a key that was changed so often.
+    fn vacant(version: u32) -> [u64; ENTRY_WORDS] {
+        Entry::vacant(State::Empty, version).words()
+    }
+
+    /// The words of an entry with the key's tag.
+    fn used(offset: u64, value_len: usize) -> [u64; ENTRY_WORDS] {
+        Entry {
+            tag: hash().tag(),
+            offset,
+            key_len: KEY.len(),
+            value_len,
+            ..Entry::vacant(State::Used, 1)
+        }
+        .words()
+    }
+
+    /// Looks at three buckets that do not have the key.
+    fn first_look(lookups: &mut Lookups, look: [[u64; ENTRY_WORDS]; PLACES]) {
+        for (place, words) in look.into_iter().enumerate() {
+            assert!(matches!(
+                lookups.probed(0, place, words),
+                Verdict::Follow(_)
+            ));
+        }
+        assert!(matches!(lookups.gets[0].stage, Stage::Again));
+    }
+
+    #[test]
+    fn a_miss_counts_if_no_bucket_has_changed_between_two_looks() {
+        let look = [vacant(3), vacant(1 << 19), vacant(0)];
+        for place in 0..PLACES {
+            let mut lookups = begun();
+            first_look(&mut lookups, look);
+            // It changed, and changed back.
+            let mut changed = look;
+            changed[place] = vacant(5);
+            assert_eq!(lookups.compared(0, changed), Verdict::Torn, "place {place}");
+            assert_eq!(lookups.counters.misses_changed, 1);
+            assert_eq!(lookups.compared(0, changed), Verdict::Missing);
+        }
+        let mut lookups = begun();
+        first_look(&mut lookups, look);
+        assert_eq!(lookups.compared(0, look), Verdict::Missing);
+    }
+
+    #[test]
+    fn a_key_that_the_second_look_finds_is_followed() {
+        let mut lookups = begun();
+        let look = [vacant(3), vacant(4), vacant(5)];
+        first_look(&mut lookups, look);
+        let verdict = lookups.compared(0, [look[0], look[1], used(64, 8)]);
+        assert!(matches!(verdict, Verdict::Follow(_)), "{verdict:?}");
+    }
+
+    #[test]
+    fn an_extent_beyond_the_memory_of_extents_is_not_read() {
+        let last = EXTENT_BYTES - 64;
+        let fits = 64 - KEY.len();
+        for (offset, value_len, absurd) in [(last, fits, 0), (last, fits + 1, 1), (1 << 39, 0, 1)] {
+            let mut lookups = begun();
+            let verdict = lookups.probed(0, 0, used(offset, value_len));
+            assert_eq!(verdict == Verdict::Unsure, absurd > 0, "{verdict:?}");
+            assert_eq!(lookups.counters.absurd_entries, absurd);
+        }
+    }
+
+    #[test]
+    fn a_bucket_that_says_that_the_table_has_moved_is_no_miss() {
+        let mut lookups = begun();
+        let moved = Entry::vacant(State::Moved, 0).words();
+        assert_eq!(lookups.probed(0, 0, moved), Verdict::Unsure);
+        assert_eq!(lookups.moved, Some(7));
+    }
 }

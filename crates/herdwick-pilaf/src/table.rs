@@ -4,9 +4,9 @@
 
 use std::ops::Range;
 
-use herdwick_mem::Span;
+use herdwick_mem::{Span, Words};
 
-use crate::layout::{CuckooHash, ENTRY_BYTES, ENTRY_WORDS, Entry, PLACES, State};
+use crate::layout::{CuckooHash, ENTRY_WORDS, Entry, PLACES, State};
 
 /// Most buckets that the search for a free one looks at; beyond, the table counts as full.
 const SEARCHED_MAX: usize = 1024;
@@ -17,8 +17,8 @@ const ROOT: u32 = u32::MAX;
 
 /// A table in memory that clients READ, and the hashes of its keys, which only the server sees.
 #[derive(Debug)]
-pub(crate) struct Table {
-    span: Span,
+pub(crate) struct Table<W = Span> {
+    memory: W,
     hashes: Vec<CuckooHash>,
     used: usize,
     search: Vec<Node>,
@@ -40,20 +40,20 @@ pub(crate) struct FreePlace {
     place: u8,
 }
 
-impl Table {
-    /// Makes every bucket of `span` empty.
-    pub(crate) fn new(span: Span) -> Self {
-        let table = Self::blank(span);
+impl<W: Words> Table<W> {
+    /// Makes every bucket of `memory` empty.
+    pub(crate) fn new(memory: W) -> Self {
+        let table = Self::blank(memory);
         table.fill(0..table.buckets(), State::Empty);
         table
     }
 
-    /// Takes over `span`, which is all zeros: [`Table::fill`] is still to be called before clients READ
+    /// Takes over `memory`, which is all zeros: [`Table::fill`] is still to be called before clients READ
     /// it.
-    pub(crate) fn blank(span: Span) -> Self {
-        let buckets = span.len() / ENTRY_BYTES;
+    pub(crate) fn blank(memory: W) -> Self {
+        let buckets = memory.count() / ENTRY_WORDS;
         Self {
-            span,
+            memory,
             hashes: vec![CuckooHash::default(); buckets],
             used: 0,
             search: Vec::with_capacity(SEARCHED_MAX + PLACES),
@@ -73,8 +73,16 @@ impl Table {
     pub(crate) fn fill(&self, buckets: Range<u64>, state: State) {
         let words = Entry::vacant(state, 0).words();
         for bucket in buckets {
-            self.span.write_words(bucket as usize * ENTRY_WORDS, &words);
+            self.write(bucket, &words);
         }
+    }
+
+    /// Stores the words of an entry, the last one after the others.
+    fn write(&self, bucket: u64, words: &[u64; ENTRY_WORDS]) {
+        let first = bucket as usize * ENTRY_WORDS;
+        let [rest @ .., last] = words;
+        self.memory.copy_in(first, rest);
+        self.memory.store_release(first + rest.len(), *last);
     }
 
     /// Returns the hash of the key in a bucket.
@@ -84,8 +92,8 @@ impl Table {
 
     /// Returns the entry of a bucket.
     pub(crate) fn entry(&self, bucket: u64) -> Entry {
-        let words = self.span.read_words(bucket as usize * ENTRY_WORDS);
-        // Only this table writes its span, so it finds what it wrote.
+        let words = self.memory.copy_out(bucket as usize * ENTRY_WORDS);
+        // Only this table writes its memory, so it finds what it wrote.
         Entry::parsed(words).unwrap_or(Entry::vacant(State::Empty, 0))
     }
 
@@ -94,7 +102,7 @@ impl Table {
         // By the version a second look notices a bucket that changed and changed back.
         let version = self.entry(bucket).version.wrapping_add(1);
         let words = Entry { version, ..*entry }.words();
-        self.span.write_words(bucket as usize * ENTRY_WORDS, &words);
+        self.write(bucket, &words);
         self.hashes[bucket as usize] = hash;
     }
 
@@ -208,5 +216,85 @@ impl Table {
         }
         let Node { bucket, place, .. } = to;
         Some(FreePlace { bucket, place })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdwick_conformance::StoreLog;
+    use herdwick_request::HashKey;
+
+    use super::*;
+
+    const BUCKETS: usize = 64;
+
+    fn hash(key: u64) -> CuckooHash {
+        CuckooHash::of(&HashKey([3, 4]), &key.to_le_bytes())
+    }
+
+    /// The entry of a key: its offset tells it from all others.
+    fn entry(key: u64) -> Entry {
+        Entry {
+            state: State::Used,
+            tag: hash(key).tag(),
+            offset: key * 8,
+            key_len: 8,
+            ..Entry::vacant(State::Used, 0)
+        }
+    }
+
+    /// Stores keys until there is no place for one; returns after how many stores of the memory each was there.
+    fn fill(table: &mut Table<StoreLog>, log: &StoreLog) -> Vec<usize> {
+        let mut stored = Vec::new();
+        loop {
+            let key = stored.len() as u64;
+            let Some(at) = table.make_room(&hash(key), &mut |_, _, _| ()) else {
+                return stored;
+            };
+            table.insert(at, &entry(key), hash(key));
+            stored.push(log.logged());
+        }
+    }
+
+    /// Whether a READ of a bucket finds the entry of a key.
+    fn holds(words: &[u64], bucket: u64, key: u64) -> bool {
+        let words = &words[bucket as usize * ENTRY_WORDS..][..ENTRY_WORDS];
+        let found = Entry::verified(words.try_into().unwrap());
+        found.is_ok_and(|found| found.state == State::Used && found.offset == key * 8)
+    }
+
+    #[test]
+    fn each_key_is_in_one_of_its_buckets_between_any_two_stores() {
+        let log = StoreLog::new(BUCKETS * ENTRY_WORDS);
+        let mut table = Table::new(log.clone());
+        let stored = fill(&mut table, &log);
+        assert!(stored.len() > BUCKETS * 3 / 4, "{}", stored.len());
+        let mut words = vec![0; log.count()];
+        for (instant, (word, value)) in (1..).zip(log.stores()) {
+            words[word] = value;
+            for (key, _) in (0..).zip(&stored).filter(|(_, since)| **since <= instant) {
+                let places = hash(key).places(BUCKETS as u64);
+                let found = places.iter().any(|bucket| holds(&words, *bucket, key));
+                assert!(found, "key {key} after store {instant}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bucket_that_changes_and_changes_back_has_other_words() {
+        let log = StoreLog::new(BUCKETS * ENTRY_WORDS);
+        let mut table = Table::new(log.clone());
+        let at = table.make_room(&hash(1), &mut |_, _, _| ()).unwrap();
+        let words = || log.copy_out::<ENTRY_WORDS>(at.bucket as usize * ENTRY_WORDS);
+        let mut seen = vec![words()];
+        for _ in 0..3 {
+            table.insert(at, &entry(1), hash(1));
+            seen.push(words());
+            table.remove(at.bucket);
+            seen.push(words());
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 7);
     }
 }

@@ -1,9 +1,10 @@
 //! READs beside every store of a change: the memory logs the stores of the table, and a search looks for the
 //! instants at which a READ would miss an item that is there, or mix two versions of a line.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::collections::BTreeMap;
 
 use herdwick_check::Rng;
+use herdwick_conformance::StoreLog;
 use herdwick_farm::{Geometry, LINE_WORDS, Probe, Table, Terms, Values, Verdict, View};
 use herdwick_mem::{WORD, Words};
 use herdwick_request::HashKey;
@@ -19,41 +20,6 @@ const STAY: u64 = 8;
 /// All keys: more than fit, so that items are displaced all the time.
 const KEYS: u64 = 40;
 
-/// Memory that logs each store, in order.
-#[derive(Clone)]
-struct StoreLog(Rc<RefCell<Stores>>);
-
-struct Stores {
-    words: Vec<u64>,
-    stores: Vec<(usize, u64)>,
-}
-
-impl StoreLog {
-    fn len(&self) -> usize {
-        self.0.borrow().stores.len()
-    }
-}
-
-impl Words for StoreLog {
-    fn count(&self) -> usize {
-        self.0.borrow().words.len()
-    }
-    fn load(&self, index: usize) -> u64 {
-        self.0.borrow().words[index]
-    }
-    fn load_acquire(&self, index: usize) -> u64 {
-        self.load(index)
-    }
-    fn store(&self, index: usize, value: u64) {
-        let mut stores = self.0.borrow_mut();
-        stores.words[index] = value;
-        stores.stores.push((index, value));
-    }
-    fn store_release(&self, index: usize, value: u64) {
-        self.store(index, value);
-    }
-}
-
 /// The content of each line, and from which store on it was so. Instant `n` is before store `n`.
 struct History {
     lines: Vec<Vec<(usize, [u64; LINE_WORDS])>>,
@@ -62,9 +28,9 @@ struct History {
 
 impl History {
     fn of(log: &StoreLog, from: usize) -> Self {
-        let Stores { words, stores } = &*log.0.borrow();
-        let mut lines = vec![vec![(0, [0; LINE_WORDS])]; words.len() / LINE_WORDS];
-        for (instant, (word, value)) in (1..).zip(stores) {
+        let stores = log.stores();
+        let mut lines = vec![vec![(0, [0; LINE_WORDS])]; log.count() / LINE_WORDS];
+        for (instant, (word, value)) in (1..).zip(&stores) {
             let states = &mut lines[word / LINE_WORDS];
             let mut line = states.last().unwrap().1;
             line[word % LINE_WORDS] = *value;
@@ -128,9 +94,7 @@ fn empty(ordered_read: bool) -> (Table<StoreLog>, StoreLog, View) {
         values: Values::Inline,
     })
     .unwrap();
-    let words = vec![0; geometry.bytes() / WORD];
-    let stores = Vec::new();
-    let log = StoreLog(Rc::new(RefCell::new(Stores { words, stores })));
+    let log = StoreLog::new(geometry.bytes() / WORD);
     let table = Table::new(log.clone(), geometry, HASH_KEY);
     let hash_key = HASH_KEY;
     let view = View {
@@ -145,7 +109,7 @@ fn empty(ordered_read: bool) -> (Table<StoreLog>, StoreLog, View) {
 fn changed(seed: u64) -> (History, View) {
     let (mut table, log, view) = empty(true);
     (0..STAY).for_each(|n| table.put(&key(n), &[0; 40]).unwrap());
-    let from = log.len();
+    let from = log.logged();
     let mut rng = Rng::new(seed);
     for round in 0..600 {
         let n = STAY + rng.below(KEYS - STAY);
@@ -179,7 +143,7 @@ fn moved_slot_by_slot() -> (u64, History, View) {
     (before..home).for_each(|_| put(in_bucket(before)));
     let n = in_bucket(home);
     put(n);
-    let from = log.len();
+    let from = log.logged();
     (before..home).for_each(|bucket| put(in_bucket(bucket)));
     (n, History::of(&log, from), view)
 }

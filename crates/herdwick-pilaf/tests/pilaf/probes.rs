@@ -90,7 +90,7 @@ fn same_tag(buckets: u64) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn a_key_with_the_tag_of_another_one_is_told_apart() {
+fn keys_with_the_same_tag_are_two_keys() {
     let (_, mut world) = seeded(1, 1, server_options(8));
     let [a, b] = same_tag(8);
     assert_eq!(world.put(0, &a, b"of a"), Kept::Done);

@@ -1,5 +1,5 @@
-//! The bugs that `tests/sim/planted.sh` plants: each patch still fits the sources, and docs/sim.md, or
-//! docs/store.md for the store's, names it.
+//! The bugs that `tests/sim/planted.sh` plants: each patch still fits the sources, and a document names it:
+//! docs/sim.md, docs/store.md for the store's, and docs/farm.md and docs/pilaf.md for what their tests find.
 
 use std::{
     fs,
@@ -25,6 +25,15 @@ fn read(path: &Path) -> String {
 /// Folders of the patches for runs under faults, and of those for the store's model test.
 const FAULTS: &str = "crates/herdwick-sim-bench/tests/planted";
 const STORE: &str = "crates/herdwick-mica/tests/planted";
+/// The crates with patches that one of their tests finds, each with its document.
+const TESTED: [(&str, &str); 2] = [
+    ("crates/herdwick-farm", "docs/farm.md"),
+    ("crates/herdwick-pilaf", "docs/pilaf.md"),
+];
+
+fn tested(folder: &str) -> Vec<(String, String)> {
+    patches(&format!("{folder}/tests/planted"))
+}
 
 /// Returns the names and the texts of all patches in a folder.
 fn patches(folder: &str) -> Vec<(String, String)> {
@@ -87,7 +96,9 @@ fn fits(hunk: &Hunk<'_>, source: &str) -> usize {
 fn each_patch_fits_the_sources_at_one_place() {
     let (faults, store) = (patches(FAULTS), patches(STORE));
     assert!(faults.len() >= 3 && store.len() >= 4);
-    for (name, patch) in faults.iter().chain(&store) {
+    let tested = TESTED.map(|(folder, _)| tested(folder)).concat();
+    assert!(tested.len() >= 15);
+    for (name, patch) in faults.iter().chain(&store).chain(&tested) {
         let hunks = hunks(patch);
         assert!(!hunks.is_empty(), "{name} changes nothing");
         for hunk in hunks {
@@ -138,6 +149,32 @@ fn each_patch_of_the_store_names_its_tests_and_is_in_the_document() {
             "{name}"
         );
         assert!(document.contains(&format!("| {name} |")), "{name}");
+    }
+}
+
+/// Whether a source in a folder, or below it, has a function of this name.
+fn declares(folder: &Path, function: &str) -> bool {
+    let mut entries = fs::read_dir(folder).unwrap();
+    entries.any(|entry| {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            return declares(&path, function);
+        }
+        let is_source = path.extension().is_some_and(|end| end == "rs");
+        is_source && read(&path).contains(&format!("fn {function}("))
+    })
+}
+
+#[test]
+fn each_patch_that_a_test_finds_names_it_and_is_in_the_document() {
+    for (folder, document) in TESTED {
+        let document = read(&top().join(document));
+        for (name, patch) in tested(folder) {
+            let test = patch.lines().find_map(|line| line.strip_prefix("Test: --"));
+            let (_, function) = test.and_then(|test| test.rsplit_once("::")).expect(&name);
+            assert!(declares(&top().join(folder), function), "{name}");
+            assert!(document.contains(&format!("| {name} |")), "{name}");
+        }
     }
 }
 
