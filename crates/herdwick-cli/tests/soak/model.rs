@@ -127,8 +127,13 @@ impl Own {
     }
 
     /// Checks an answer that may be of any instant from its request until now.
-    pub(crate) fn check_late(&self, index: usize, (asked, found): (Expected, Option<&[u8]>)) {
-        let Expected::Stored { version, .. } = asked else {
+    pub(crate) fn check_late(
+        &self,
+        stage: &Stage,
+        index: usize,
+        (asked, found): (Expected, Option<&[u8]>),
+    ) {
+        let Expected::Stored { version, len, .. } = asked else {
             panic!("only what was stored can be too large");
         };
         let key = self.key(index);
@@ -146,6 +151,9 @@ impl Own {
             (Expected::Nothing, None) => true,
             _ => false,
         });
+        if !fits && found.is_none() {
+            return stage.missed(&format!("{key} of {len} bytes"), version);
+        }
         assert!(fits, "{key}: neither version {version:#x} nor a later one");
     }
 

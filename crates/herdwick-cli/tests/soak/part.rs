@@ -34,6 +34,9 @@ const WORKERS: usize = 2;
 /// index: the store allocates its memory as it is used.
 const FILL_BYTES: usize = 60_000;
 const FILL_ITEMS: usize = 100_000;
+/// glibc returns what is larger at once. By default it learns to keep such buffers, tens of megabytes of free ones
+/// between others, as many as the host's load makes of it: what the server holds does not show then.
+const RETURN_LARGE: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
 /// Least number of clients of a part that must have been over every transport: one activity over one
 /// of them is one in thirty at the least.
 const COVERS_MIN: u64 = 600;
@@ -233,7 +236,9 @@ impl Part {
         };
         let limit = limit_mb.to_string();
         flags.extend(["-m", &limit]);
-        let server = Server::run(folder, WORKERS, &flags);
+        let server = Server::run_with(folder, WORKERS, &flags, |command| {
+            command.env(RETURN_LARGE.0, RETURN_LARGE.1);
+        });
         let (main, second) = match server.address.split_once(", ") {
             Some((main, second)) => (main, Some(second)),
             None => (&*server.address, None),

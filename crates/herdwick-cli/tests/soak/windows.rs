@@ -142,10 +142,11 @@ impl Full {
             let key = own.key(asked.index);
             match (asked.what, answer) {
                 (What::Get, Answer::Hit(hit)) if late(*kind, asked.expected) => {
-                    own.check_late(asked.index, (asked.expected, Some(hit.value)));
+                    own.check_late(stage, asked.index, (asked.expected, Some(hit.value)));
                 }
-                (What::Get, Answer::Miss) if late(*kind, asked.expected) && stage.strict => {
-                    own.check_late(asked.index, (asked.expected, None));
+                // Deleted since, or it counts as missing.
+                (What::Get, Answer::Miss) if late(*kind, asked.expected) => {
+                    own.check_late(stage, asked.index, (asked.expected, None));
                 }
                 (What::Get, Answer::Hit(hit)) => {
                     let judged = (asked.expected, Some(hit.value));
