@@ -15,7 +15,7 @@ pub const WAYS: usize = 8;
 
 /// One cache line of eight slots. The tags are adjacent, four to a word, so that a word compares
 /// four at once. A tag is never 0; a slot with tag 0 is free. Offsets are in units of 8 bytes.
-#[derive(FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(64))]
 pub struct Bucket {
     tags: [u64; 2],
@@ -168,7 +168,7 @@ impl Bucket {
         self.high[0] & OVERFLOWED != 0
     }
 
-    /// Marks the bucket as overflowed; the mark is never removed.
+    /// Marks the bucket as overflowed; the mark stays until the bucket is emptied as a whole.
     #[inline]
     pub fn mark_overflowed(&mut self) {
         self.high[0] |= OVERFLOWED;

@@ -1,6 +1,16 @@
-//! The index grows while too many of its slots are used, and takes the memory of the last segments.
+//! The index grows while too many of its slots are used, and takes the memory of the last segments; it
+//! shrinks while too few are, and returns that memory.
+
+use herdwick_request::Second;
 
 use crate::{segments::COPY_RATE, store::Store};
+
+/// A walk over the index that did not go on for so many seconds was given up, or its caller waits: the index
+/// shrinks then.
+const WALK_PAUSE: u32 = 60;
+/// Mutations of which one merges blocks, at most. Deletes one after the other need fewer: a block is merged for a
+/// quarter of its slots. More of them wait after a walk, a crawl or a flush.
+const MERGE_EVERY: u32 = 16;
 
 impl Store {
     /// Divides a block of the index, if it has the memory. If not, a few items of the segment that is to
@@ -46,6 +56,56 @@ impl Store {
             self.items.forbid_huge_pages(bytes.clone());
             let returned = self.items.give_back(bytes);
             self.counters.returns_failed += u64::from(returned.is_err());
+        }
+    }
+
+    /// Merges two blocks of the index at one of a few mutations, unless a walk would miss what moves, and returns
+    /// the memory to the segments that it lacks no more.
+    #[cold]
+    pub(crate) fn shrink_index(&mut self) {
+        if self.until_merge > 0 {
+            self.until_merge -= 1;
+            return;
+        }
+        self.until_merge = MERGE_EVERY - 1;
+        if self.is_walked_between() {
+            return;
+        }
+        if let Some(returned) = self.index.merge() {
+            self.counters.returns_failed += u64::from(returned.is_err());
+            self.return_ceded();
+        }
+    }
+
+    /// Returns whether a walk has passed the buckets that entries would move to, and will come to those
+    /// that they move from.
+    fn is_walked_between(&self) -> bool {
+        let [to, from] = self.index.merging();
+        // Not one that has passed the last bucket: it has ended.
+        let between = to.start..from.end - 1;
+        let since = Second(self.now.0.saturating_sub(WALK_PAUSE));
+        self.walks.any_in(&between, since)
+    }
+
+    /// Returns the memory of ceded segments that the index does not need, the last one first.
+    fn return_ceded(&mut self) {
+        self.take_ceded();
+        let held = self.index.bytes_held();
+        if self.segments.ceding().is_some() && held <= self.index_room {
+            self.segments.keep_ceding();
+        }
+        let ceded = self.ceded;
+        while self.ceded > 0 {
+            let bytes = self.segments.ceded_bytes(self.ceded).len();
+            if held + bytes > self.index_room {
+                break;
+            }
+            self.index_room -= bytes;
+            self.ceded -= 1;
+            self.segments.take_back();
+        }
+        if self.ceded < ceded {
+            self.advise_huge_pages();
         }
     }
 }

@@ -1,6 +1,9 @@
 //! The index: a lossy partial-key cuckoo hash table of 64-byte buckets, from a key's hash to the
 //! offset of its item. Two buckets a key; every operation is bounded.
 
+mod chain;
+mod merge;
+
 use std::io;
 
 use herdwick_layout::bucket::{
@@ -30,18 +33,11 @@ impl Place {
     }
 }
 
-/// A bucket of a block that a chain of entries can reach: by moving an entry of another link, the number of
-/// that link and the entry's way.
-#[derive(Clone, Copy, Default)]
-struct Link {
-    bucket: usize,
-    from: Option<(usize, usize)>,
-}
-
 /// The lossy index: partial-key cuckoo hashing with two buckets a key and bounded work.
 ///
 /// It may grow, a block at a time (linear hashing): of the `base << level` blocks the first `split` were
-/// divided in two, by one more bit of each key's hash, which the entry holds. So no item is read.
+/// divided in two, by one more bit of each key's hash, which the entry holds. It shrinks as it has grown: the
+/// block that was divided last is merged. So no item is read.
 pub(crate) struct Index {
     /// Memory for the largest index.
     buckets: Arena<Bucket>,
@@ -49,12 +45,18 @@ pub(crate) struct Index {
     block: usize,
     /// Blocks of the smallest index.
     base: usize,
-    /// How often the number of blocks has doubled, at most `level_max` times.
+    /// How often the number of blocks has doubled, `level_min` to `level_max` times.
     level: u32,
+    level_min: u32,
     level_max: u32,
     /// Blocks that were divided since.
     split: usize,
     entries: usize,
+    /// Buckets whose memory was not returned to the system: those that there are, and a few merged ones.
+    held: usize,
+    /// It is crowded with more entries than these, and sparse with fewer.
+    crowded: usize,
+    sparse: usize,
 }
 
 /// Bytes of the least index that has huge pages, if it grows.
@@ -68,6 +70,9 @@ const DIVIDED: usize = 2;
 /// blocks that are not yet divided, which has to lose nothing.
 const NEARLY_FULL: (usize, usize) = (15, 16);
 const _: () = assert!(NEARLY_FULL.0 * 10 > NEARLY_FULL.1 * (DIVIDING + DIVIDED));
+/// Blocks are merged while fewer than one slot in so many is used: then merged ones are less full than those
+/// that begin to be divided.
+const SPARSE: usize = 4;
 
 impl Index {
     /// Creates an empty index of `buckets`, 1 to [`BUCKETS_MAX`].
@@ -84,9 +89,13 @@ impl Index {
             block,
             base: buckets.len() / block,
             level: 0,
+            level_min: 0,
             level_max: 0,
             split: 0,
             entries: 0,
+            held: buckets.len(),
+            crowded: usize::MAX,
+            sparse: 0,
             buckets,
         }
     }
@@ -98,11 +107,14 @@ impl Index {
         index
             .buckets
             .allow_huge_pages(index.bytes_most() >= HUGE_MIN);
-        Ok(Self {
+        let mut index = Self {
             base: buckets / bucket::block(buckets),
             level_max: doublings,
+            held: 0,
             ..index
-        })
+        };
+        index.resized(0, 0);
+        Ok(index)
     }
 
     /// Returns the bytes of the largest that it grows to.
@@ -110,11 +122,27 @@ impl Index {
         self.buckets.len() * BUCKET
     }
 
-    /// Grows to the largest at once, if it is empty.
+    /// Grows to the largest at once, for good, if it is empty.
     pub(crate) fn grow_at_once(&mut self) {
         if self.entries == 0 {
-            (self.level, self.split) = (self.level_max, 0);
+            self.level_min = self.level_max;
+            self.resized(self.level_max, 0);
         }
+    }
+
+    /// Enters its size, and with how many entries it is too small or too large.
+    fn resized(&mut self, level: u32, split: usize) {
+        (self.level, self.split) = (level, split);
+        self.held = self.held.max(self.buckets());
+        let tenths = DIVIDING * (self.base << level) + DIVIDED * split;
+        self.crowded = match level < self.level_max {
+            true => tenths * self.block * WAYS / 10,
+            false => usize::MAX,
+        };
+        self.sparse = match level > self.level_min || split > 0 {
+            true => self.slots() / SPARSE,
+            false => 0,
+        };
     }
 
     fn blocks(&self) -> usize {
@@ -126,6 +154,11 @@ impl Index {
         self.buckets() * BUCKET
     }
 
+    /// Returns its bytes of memory, and those that it has not returned yet.
+    pub(crate) fn bytes_held(&self) -> usize {
+        self.held * BUCKET
+    }
+
     /// Returns the bytes that it takes once another block is divided.
     pub(crate) fn bytes_grown(&self) -> usize {
         self.bytes() + self.block * BUCKET
@@ -134,8 +167,13 @@ impl Index {
     /// Returns whether it should grow: whether too many of its slots are used.
     #[inline]
     pub(crate) fn is_crowded(&self) -> bool {
-        let tenths = DIVIDING * (self.base << self.level) + DIVIDED * self.split;
-        10 * self.entries > tenths * self.block * WAYS && self.level < self.level_max
+        self.entries > self.crowded
+    }
+
+    /// Returns whether it should shrink: whether too few of its slots are used.
+    #[inline]
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.entries < self.sparse
     }
 
     fn is_nearly_full(&self) -> bool {
@@ -162,9 +200,9 @@ impl Index {
                 }
             }
         }
-        self.split += 1;
-        if self.split == whole {
-            (self.level, self.split) = (self.level + 1, 0);
+        match self.split + 1 {
+            split if split == whole => self.resized(self.level + 1, 0),
+            split => self.resized(self.level, split),
         }
     }
 
@@ -252,11 +290,11 @@ impl Index {
         age: impl Fn(Offset) -> usize,
     ) -> Option<Offset> {
         let (first, second) = self.both(hash);
-        let mut way = self.make_way(first, second);
+        let mut way = make_way(&mut self.buckets, first, second);
         // A chain costs the search of a block in the worst case: too much for each entry that is added to an
         // index that has to replace others anyway.
         if way.is_none() && !self.is_nearly_full() && self.find_chain(hash) {
-            way = self.make_way(first, second);
+            way = make_way(&mut self.buckets, first, second);
         }
         self.enter(hash, offset, way, age)
     }
@@ -269,9 +307,9 @@ impl Index {
         age: impl Fn(Offset) -> usize,
     ) -> Option<Offset> {
         let (first, second) = self.both(hash);
-        let mut way = self.make_way(first, second);
+        let mut way = make_way(&mut self.buckets, first, second);
         if way.is_none() && self.find_chain(hash) {
-            way = self.make_way(first, second);
+            way = make_way(&mut self.buckets, first, second);
         }
         self.enter(hash, offset, way, age)
     }
@@ -359,111 +397,6 @@ impl Index {
         None
     }
 
-    /// Returns a free slot in one of the buckets. If both are full, moves a neighbour to its other
-    /// bucket.
-    fn make_way(&mut self, first: usize, second: usize) -> Option<Place> {
-        for bucket in [first, second] {
-            if let Some(way) = self.buckets[bucket].free() {
-                return Some(Place::new(bucket, way));
-            }
-        }
-        for bucket in [first, second] {
-            for way in 0..WAYS {
-                if self.step_aside(bucket, way) {
-                    return Some(Place::new(bucket, way));
-                }
-            }
-        }
-        None
-    }
-
-    /// Returns whether an entry can be added without replacing another.
-    fn has_way(&self, hash: KeyHash) -> bool {
-        let first = self.first(hash);
-        let buckets = [first, self.other(first, tag(hash))];
-        let is_free = |bucket: usize| self.buckets[bucket].free().is_some();
-        let may_step = |bucket: usize| {
-            let entries = (0..WAYS).map(|way| self.buckets[bucket].entry(way).0);
-            entries
-                .into_iter()
-                .any(|tag| is_free(self.other(bucket, tag)))
-        };
-        buckets
-            .into_iter()
-            .any(|bucket| is_free(bucket) || may_step(bucket))
-    }
-
-    /// As [`Self::has_way`]; if not, moves a chain of entries, each to its other bucket, so that there is
-    /// one. Reads one block at most: without a way after that, each slot that can be reached is used.
-    #[inline]
-    pub(crate) fn make_chain(&mut self, hash: KeyHash) -> bool {
-        self.has_way(hash) || self.find_chain(hash)
-    }
-
-    /// Searches for the shortest chain, breadth first, and moves it.
-    #[cold]
-    fn find_chain(&mut self, hash: KeyHash) -> bool {
-        let first = self.first(hash);
-        let start = first - first % self.block;
-        // A key's two buckets lie in one block, so a chain never leaves it, and a bit for each bucket of
-        // the block tells which were reached.
-        let mut links = [Link::default(); BLOCK];
-        let (mut reached, mut count, mut seen) = (0, 0, 0u128);
-        for bucket in [first, self.other(first, tag(hash))] {
-            links[count] = Link { bucket, from: None };
-            count += usize::from(seen >> (bucket - start) & 1 == 0);
-            seen |= 1 << (bucket - start);
-        }
-        while reached < count {
-            let bucket = links[reached].bucket;
-            for way in 0..WAYS {
-                let other = self.other(bucket, self.buckets[bucket].entry(way).0);
-                if self.buckets[other].free().is_some() {
-                    self.move_chain(&links, (reached, way));
-                    return true;
-                }
-                if seen >> (other - start) & 1 == 0 {
-                    let from = Some((reached, way));
-                    links[count] = Link {
-                        bucket: other,
-                        from,
-                    };
-                    (count, seen) = (count + 1, seen | 1 << (other - start));
-                }
-            }
-            reached += 1;
-        }
-        false
-    }
-
-    /// Moves the entry of a link to its other bucket, the entry that leads there to its slot, and so on.
-    fn move_chain(&mut self, links: &[Link], last: (usize, usize)) {
-        // From the end of the chain: an entry is copied before its slot is freed, so that it is in both
-        // buckets for a moment and never in neither, for readers in other processes, too.
-        let mut moving = Some(last);
-        while let Some((n, way)) = moving {
-            let bucket = links[n].bucket;
-            self.step_aside(bucket, way);
-            self.buckets[bucket].set_tag(way, 0);
-            moving = links[n].from;
-        }
-    }
-
-    fn step_aside(&mut self, bucket: usize, way: usize) -> bool {
-        let (tag, offset) = self.buckets[bucket].entry(way);
-        let growth = self.buckets[bucket].growth(way);
-        let other = self.other(bucket, tag);
-        let Some(free) = self.buckets[other].free() else {
-            return false;
-        };
-        self.buckets[other].set(free, tag, growth, offset);
-        // The tag does not show which of the two is the neighbour's first bucket. If it is this
-        // one, a search for it has to continue in the other; if not, the mark costs each search one
-        // more cache line.
-        self.buckets[bucket].mark_overflowed();
-        true
-    }
-
     fn oldest(
         &self,
         first: usize,
@@ -504,10 +437,45 @@ impl Index {
     }
 }
 
+/// Returns a free slot in one of the buckets. If both are full, moves a neighbour to its other
+/// bucket. `buckets` are whole blocks.
+fn make_way(buckets: &mut [Bucket], first: usize, second: usize) -> Option<Place> {
+    for bucket in [first, second] {
+        if let Some(way) = buckets[bucket].free() {
+            return Some(Place::new(bucket, way));
+        }
+    }
+    for bucket in [first, second] {
+        for way in 0..WAYS {
+            if step_aside(buckets, bucket, way) {
+                return Some(Place::new(bucket, way));
+            }
+        }
+    }
+    None
+}
+
+/// Copies an entry to its other bucket, if that has a free slot; returns whether it has.
+fn step_aside(buckets: &mut [Bucket], bucket: usize, way: usize) -> bool {
+    let (tag, offset) = buckets[bucket].entry(way);
+    let growth = buckets[bucket].growth(way);
+    let other = bucket::other(bucket, tag, buckets.len());
+    let Some(free) = buckets[other].free() else {
+        return false;
+    };
+    buckets[other].set(free, tag, growth, offset);
+    // The tag does not show which of the two is the neighbour's first bucket. If it is this
+    // one, a search for it has to continue in the other; if not, the mark costs each search one
+    // more cache line.
+    buckets[bucket].mark_overflowed();
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use herdwick_check::Rng;
     use herdwick_layout::{bucket::GROWTH_BITS, item::ALIGN};
+    use zerocopy::IntoBytes;
 
     use super::*;
 
@@ -559,6 +527,90 @@ mod tests {
         assert!(!index.is_crowded(), "it is as large as it gets");
         for (n, hash) in hashes().take(count).enumerate() {
             assert!(index.find(hash, |at| at == offset(n)).is_some(), "{n}");
+        }
+    }
+
+    /// It grows to 32 blocks and shrinks to one again, twice: each entry that is left is found after each step. Seen
+    /// to fail with a mark of an overflowed bucket that is not merged, and with an entry that takes the other bucket's
+    /// slot without one.
+    #[test]
+    fn shrinking_index_keeps_every_entry() {
+        let mut index = Index::growing(BLOCK, GROWTH_BITS).unwrap();
+        for round in 0..2 {
+            let mut kept: Vec<(usize, KeyHash)> = Vec::new();
+            for (n, hash) in hashes().skip(round * 100_000).enumerate() {
+                if index.blocks() == 32 {
+                    break;
+                }
+                assert_eq!(index.insert(hash, offset(n), |_| 0), None, "at {n}");
+                kept.push((n, hash));
+                if index.is_crowded() {
+                    index.grow();
+                }
+            }
+            assert!(!index.is_sparse());
+            let mut rng = Rng::new(round as u64);
+            let mut held = index.bytes_held();
+            assert_eq!(held, index.bytes());
+            while !kept.is_empty() {
+                let (n, hash) = kept.swap_remove(rng.index(kept.len()));
+                let (place, _) = index.find(hash, |at| at == offset(n)).unwrap();
+                index.remove(place);
+                if index.is_sparse() && index.merge().is_some() {
+                    assert!(!index.is_crowded());
+                    let returned = held - index.bytes_held();
+                    held -= returned;
+                    assert!(held >= index.bytes() && held < index.bytes() + (64 << 10));
+                    let is_last = index.blocks() == 1;
+                    assert!(
+                        returned == 0 || returned >= 64 << 10 || is_last,
+                        "{returned}"
+                    );
+                    for &(n, hash) in &kept {
+                        let found = index.find(hash, |at| at == offset(n));
+                        assert!(found.is_some(), "{n} of {}", kept.len());
+                    }
+                }
+            }
+            assert_eq!((index.blocks(), index.entries), (1, 0));
+            assert_eq!(held, index.bytes(), "nothing is kept in the end");
+            let beyond = &index.buckets[index.buckets()..];
+            assert!(
+                beyond
+                    .iter()
+                    .all(|bucket| bucket.as_bytes().iter().all(|byte| *byte == 0))
+            );
+        }
+    }
+
+    /// Entries with one tag have two buckets in all: so many of them are not merged into one block.
+    #[test]
+    fn blocks_whose_entries_have_no_room_in_one_stay_divided() {
+        let mut index = Index::growing(BLOCK, 1).unwrap();
+        index.grow();
+        // In one bucket of either block.
+        let hash = |bit: u64| {
+            let mut hashes = (0..).map(|n: u64| KeyHash((2 * n + bit) << 16 | 5));
+            hashes.find(|&hash| within(hash, BLOCK) == 77).unwrap()
+        };
+        for n in 0..2 * WAYS {
+            for bit in 0..2 {
+                index.insert(hash(bit), offset(2 * n + bit as usize), |_| 0);
+            }
+        }
+        assert!(index.is_sparse() && index.merge().is_none());
+        assert!(!index.is_sparse(), "it is not tried at each request");
+        for n in 0..4 * WAYS {
+            let found = index.find(hash(n as u64 % 2), |at| at == offset(n));
+            assert!(found.is_some(), "{n}");
+            if n >= WAYS {
+                index.remove(found.unwrap().0);
+            }
+        }
+        assert!(index.is_sparse() && index.merge().is_some());
+        for n in 0..WAYS {
+            let found = index.find(hash(n as u64 % 2), |at| at == offset(n));
+            assert!(found.is_some(), "{n}");
         }
     }
 

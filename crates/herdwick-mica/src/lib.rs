@@ -113,6 +113,7 @@ mod staged;
 mod store;
 mod superblock;
 mod uses;
+mod walks;
 
 #[cfg(test)]
 #[path = "../tests/common/file.rs"]

@@ -20,7 +20,9 @@ impl Store {
     /// no access. Insertions between two calls may move an item to a bucket that has been visited,
     /// or from one to another that has not; that takes a nearly full index, or one that grows, which moves
     /// items to buckets behind all others: then an item may be visited twice,
-    /// but none is left out by a walk from bucket 0 to the last there is at its end.
+    /// but none is left out by a walk from bucket 0 to the last there is at its end. One that stops for a minute, or
+    /// while eight others go on, may leave items out, if the index shrinks meanwhile. Call [`Self::end_walk`] if it
+    /// ends before.
     pub fn scan(
         &mut self,
         now: Second,
@@ -28,6 +30,7 @@ impl Store {
         mut visit: impl FnMut(&[u8], &Item<'_>, usize),
     ) {
         self.tick(now);
+        self.walks.note(bucket, self.index.buckets(), now);
         for at in self.index.entries(bucket) {
             if !self.gone(at) {
                 let bytes = self.items.header(at).footprint();
@@ -36,10 +39,16 @@ impl Store {
         }
     }
 
+    /// Ends a walk whose next bucket would have been `next`: the index does not wait for it any more.
+    pub fn end_walk(&mut self, next: usize) {
+        self.walks.end(next);
+    }
+
     /// Removes the expired and flushed items of one bucket (memcached's crawler); returns how many
     /// items it has checked.
     pub fn remove_expired(&mut self, now: Second, bucket: usize) -> u64 {
         self.tick(now);
+        self.walks.note(bucket, self.index.buckets(), now);
         let mut checked = 0;
         for place in Index::places(bucket) {
             let Some(at) = self.index.entry(place) else {
@@ -63,7 +72,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use crate::{Store, StoreConfig};
-    use herdwick_request::{Clock, Execute, HashKey, Op, Put, Reply, Request, Second};
+    use herdwick_request::{Clock, Delete, Execute, HashKey, Op, Put, Reply, Request, Second};
 
     const HASH_KEY: HashKey = HashKey([1, 2]);
 
@@ -73,21 +82,32 @@ mod tests {
 
     /// Stores item `n` in second 1.
     fn put(store: &mut Store, n: u32, exptime: u32) {
-        let key = &key(n);
         let put = Put {
             exptime,
             ..Put::default()
         };
+        run(store, Second(1), n, Op::Put(put));
+    }
+
+    fn run(store: &mut Store, second: Second, n: u32, op: Op<'_>) {
+        let key = &key(n);
         let request = Request {
             hash: HASH_KEY.hash(key),
             key,
-            op: Op::Put(put),
+            op,
         };
         let clock = Clock {
             epoch_unix: 0,
-            second: Second(1),
+            second,
         };
         store.execute(clock, &[request], &mut |_, _: &Reply<'_>| {});
+    }
+
+    /// How a walk ends.
+    enum End {
+        Last,
+        Before,
+        Stop,
     }
 
     #[test]
@@ -115,6 +135,97 @@ mod tests {
         }
         assert_eq!(seen.len(), expected.len());
         assert_eq!(BTreeSet::from_iter(seen), expected);
+    }
+
+    /// Items are deleted during a walk until the index could shrink: it does when the walk has ended, at the last
+    /// bucket or before, or stopped for a minute. Seen to fail without a look at the walk, and without
+    /// [`Store::end_walk`].
+    #[test]
+    fn walk_leaves_out_no_item_though_the_index_could_shrink() {
+        for end in [End::Last, End::Before, End::Stop] {
+            let mut store = Store::new(&StoreConfig {
+                memory_bytes: 4 << 20,
+                item_bytes_max: 1 << 16,
+                hash_key: HASH_KEY,
+            })
+            .unwrap();
+            let least = store.buckets();
+            let kept = 1_000;
+            (0..30_000).for_each(|n| put(&mut store, n, 0));
+            let most = store.buckets();
+            assert!(most > 2 * least);
+            let mut seen = BTreeSet::new();
+            let mut see = |store: &mut Store, bucket| {
+                store.scan(Second(10), bucket, |key, _, _| {
+                    seen.insert(key.to_vec());
+                });
+            };
+            (0..most / 4).for_each(|bucket| see(&mut store, bucket));
+            for n in kept..30_000 {
+                run(&mut store, Second(10), n, Op::Delete(Delete::default()));
+            }
+            let mutate = |store: &mut Store, second| {
+                for _ in 0..1_000 {
+                    run(store, Second(second), 0, Op::Put(Put::default()));
+                }
+            };
+            // What lies between the walk and the blocks that are merged is less and less.
+            let during = store.buckets();
+            assert!(during > most / 4);
+            match end {
+                End::Last => {
+                    (most / 4..during).for_each(|bucket| see(&mut store, bucket));
+                    mutate(&mut store, 10);
+                    assert!((0..kept).all(|n| seen.contains(&key(n))));
+                }
+                End::Before => {
+                    mutate(&mut store, 10);
+                    assert_eq!(store.buckets(), during);
+                    store.end_walk(most / 4);
+                    mutate(&mut store, 10);
+                }
+                End::Stop => {
+                    mutate(&mut store, 69);
+                    assert_eq!(store.buckets(), during);
+                    mutate(&mut store, 70);
+                }
+            }
+            assert_eq!(store.buckets(), least);
+        }
+    }
+
+    /// One walk is in the middle when another has passed the end.
+    #[test]
+    fn walk_leaves_out_no_item_though_another_has_ended() {
+        let mut store = Store::new(&StoreConfig {
+            memory_bytes: 4 << 20,
+            item_bytes_max: 1 << 16,
+            hash_key: HASH_KEY,
+        })
+        .unwrap();
+        let (least, kept) = (store.buckets(), 1_000);
+        (0..30_000).for_each(|n| put(&mut store, n, 0));
+        let most = store.buckets();
+        let mut seen = BTreeSet::new();
+        let mut see = |store: &mut Store, bucket| {
+            store.scan(Second(10), bucket, |key, _, _| {
+                seen.insert(key.to_vec());
+            });
+        };
+        (0..most / 4).for_each(|bucket| see(&mut store, bucket));
+        for bucket in 0..most {
+            store.remove_expired(Second(10), bucket);
+        }
+        for n in kept..30_000 {
+            run(&mut store, Second(10), n, Op::Delete(Delete::default()));
+        }
+        assert!(store.buckets() > most / 4);
+        (most / 4..store.buckets()).for_each(|bucket| see(&mut store, bucket));
+        assert!((0..kept).all(|n| seen.contains(&key(n))));
+        for _ in 0..1_000 {
+            run(&mut store, Second(10), 0, Op::Put(Put::default()));
+        }
+        assert_eq!(store.buckets(), least);
     }
 
     /// A thousand of three thousand items have expired: these are removed, once, and no others.

@@ -19,6 +19,7 @@ use crate::{
     segments::{Copies, Segments, Walk},
     shape::Shape,
     superblock::Superblock,
+    walks::Walks,
 };
 
 /// Number of requests in a chunk, for which buckets and items are prefetched together.
@@ -40,6 +41,10 @@ pub struct Store {
     /// Bytes of memory that the index may have, and ceded segments that are among them.
     pub(crate) index_room: usize,
     pub(crate) ceded: usize,
+    /// Mutations until blocks of the index may be merged again.
+    pub(crate) until_merge: u32,
+    /// The walks over the index.
+    pub(crate) walks: Walks,
     /// What cleaning may copy.
     pub(crate) copies: Copies,
     /// An item that the current request reads after it has made room: it is copied, not evicted.
@@ -197,6 +202,8 @@ impl Store {
             futile: 0,
             index_room: shape.index_room(),
             ceded: 0,
+            until_merge: 0,
+            walks: Walks::default(),
             copies: Copies::default(),
             protected: None,
             counters: Counters::default(),
@@ -315,6 +322,8 @@ impl Store {
         // Nothing that it may move is looked at yet.
         if self.index.is_crowded() {
             self.grow_index();
+        } else if self.index.is_sparse() {
+            self.shrink_index();
         }
         if self.lossless
             && let Some(refusal) = self.prepare(request)

@@ -61,7 +61,12 @@ impl Store {
         let bytes = bytes.min(self.unused_max());
         self.segments.withhold = bytes.div_ceil(self.segments.size());
         self.segments.seal_copies();
-        // A huge page has segments that are withheld and others that are not.
+        self.advise_huge_pages();
+    }
+
+    /// Tells the system which segments may lie in huge pages.
+    pub(crate) fn advise_huge_pages(&self) {
+        // A huge page has segments that are withheld, or ceded, and others that are not.
         self.items.allow_huge_pages(self.segments.withhold == 0);
         self.items
             .forbid_huge_pages(self.segments.ceded_from()..self.items.len());

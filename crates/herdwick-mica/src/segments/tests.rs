@@ -10,7 +10,10 @@ use crate::{
     test_file::nameless_file,
     uses::{is_unread_copy, is_unused, weight},
 };
-use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_layout::{
+    bucket::{BLOCK, Offset},
+    item::bit,
+};
 
 const HASH_KEY: HashKey = HashKey([5, 6]);
 
@@ -467,8 +470,9 @@ fn reservation_in_the_segment_to_be_ceded_makes_no_mutation_clean_others() {
         set(&mut store, key, 30);
         key += 1;
     }
-    // Each segment is worth cleaning.
-    (key / 2..key).for_each(|key| assert_eq!(delete(&mut store, key), Status::Done));
+    // Each segment is worth cleaning, but the index does not shrink.
+    let half = (key / 2..key).step_by(2);
+    half.for_each(|key| assert_eq!(delete(&mut store, key), Status::Done));
     while store.segments.ceding().is_some() && !store.index.is_crowded() {
         assert!(key < 100_000);
         set(&mut store, key, 30);
@@ -685,4 +689,110 @@ fn copy_is_counted_in_the_kind_that_it_is_read_in() {
     assert!(store.segments.reuse.expected(soon) > 0.9, "all were read");
     // Those that are left in the kind are as few to be read as before.
     assert_eq!(store.segments.reuse.expected(later), before);
+}
+
+/// An index that grows and shrinks leaves the segments as many as there were, each time.
+#[test]
+fn index_that_shrinks_returns_the_memory_of_segments() {
+    let mut store = Store::new(&config(4 << 20, 64 << 10)).unwrap();
+    let before = (
+        store.segments.count(),
+        store.index_room,
+        store.index.bytes(),
+    );
+    for round in 0..3 {
+        let keys = round * 100_000..round * 100_000 + 30_000;
+        for key in keys.clone() {
+            run_any(&mut store, key, Op::Put(Put::default()));
+        }
+        assert!(store.segments.count() < before.0 && store.index.bytes() > before.2);
+        for key in keys {
+            run(&mut store, key, Op::Delete(Delete::default()));
+        }
+        audit(&store);
+        let after = (
+            store.segments.count(),
+            store.index_room,
+            store.index.bytes(),
+        );
+        assert_eq!(after, before);
+        assert_eq!(store.segments.ceding(), None);
+    }
+    assert_eq!(store.counters().returns_failed, 0);
+}
+
+/// All items are flushed and removed at once, so that many blocks of the index are to be merged: one at each of a few
+/// mutations, however few items there are. Seen to fail with a merge at each mutation.
+#[test]
+fn blocks_to_be_merged_wait_for_each_other() {
+    let mut store = Store::new(&config(8 << 20, 64 << 10)).unwrap();
+    let least = store.buckets();
+    (0..60_000).for_each(|key| run_any(&mut store, key, Op::Put(Put::default())));
+    store.flush(Second(1), Second(1));
+    let most = store.buckets();
+    (0..most).for_each(|bucket| {
+        store.remove_expired(Second(1), bucket);
+    });
+    assert_eq!(store.counters().items, 0);
+    let blocks = (most - least) / BLOCK;
+    assert!(blocks >= 60, "{blocks}");
+    let (mut mutations, mut merged_at) = (0, None);
+    while store.buckets() > least {
+        let before = store.buckets();
+        run_any(&mut store, mutations % 100, Op::Put(Put::default()));
+        mutations += 1;
+        if store.buckets() < before {
+            assert_eq!(before - store.buckets(), BLOCK);
+            let since = merged_at.replace(mutations).map(|last| mutations - last);
+            assert!(since.is_none_or(|since| since == 16), "{since:?}");
+        }
+        assert!(mutations <= 16 * blocks as u32);
+    }
+}
+
+/// Segments that the index has returned may lie in huge pages again. Seen to fail where they may not.
+#[test]
+fn segments_that_come_back_may_have_huge_pages() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return;
+    }
+    let mut store = Store::new(&config(16 << 20, 64 << 10)).unwrap();
+    assert!(!any_small(&store));
+    (0..100_000).for_each(|key| run_any(&mut store, key, Op::Put(Put::default())));
+    assert!(store.ceded > 0 && any_small(&store));
+    (0..100_000).for_each(|key| {
+        run(&mut store, key, Op::Delete(Delete::default()));
+    });
+    assert!(store.ceded == 0 && !any_small(&store));
+    // Not while a limit withholds some.
+    store.leave_unused(4 << 20);
+    while store.adjust() {}
+    (0..100_000).for_each(|key| run_any(&mut store, key, Op::Put(Put::default())));
+    assert!(store.ceded > 0);
+    (0..100_000).for_each(|key| {
+        run(&mut store, key, Op::Delete(Delete::default()));
+    });
+    assert!(store.ceded == 0 && any_small(&store));
+}
+
+/// Returns whether the kernel must not use huge pages for some of the items (proc(5), smaps: `nh`).
+fn any_small(store: &Store) -> bool {
+    let bytes = store.items.bytes(Offset(0), store.items.len());
+    let bytes = bytes.as_ptr_range();
+    let (start, end) = (bytes.start.addr(), bytes.end.addr());
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut overlaps = false;
+    maps.lines().any(|line| {
+        let range = line
+            .split(' ')
+            .next()
+            .and_then(|range| range.split_once('-'));
+        let [from, to] = range.map_or([None; 2], |(from, to)| {
+            [from, to].map(|at| usize::from_str_radix(at, 16).ok())
+        });
+        if let (Some(from), Some(to)) = (from, to) {
+            overlaps = from < end && start < to;
+        }
+        overlaps && line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "nh")
+    })
 }

@@ -583,46 +583,90 @@ fn churn(rng: &mut Rng, value_bytes: usize, keys: u64, count: usize) -> Vec<Step
     (0..count).map(step).collect()
 }
 
-/// The index is small for large values, grows with small ones while segments are cleaned for it, and each
-/// item is found in every step of that.
+/// The index is small for large values, grows with small ones while segments are cleaned for it, shrinks again when
+/// they are gone, and each item is found in every step of that.
 #[test]
-fn index_grows_and_loses_nothing_that_is_not_counted() {
+fn index_grows_and_shrinks_and_loses_nothing_that_is_not_counted() {
     let mut rng = Rng::new(23);
     let mut pair = Pair::new(&GROWING);
     let least = pair.store.slots();
     let mut slots = least;
+    let small = (20, 20_000, 45_000);
+    let large = (GROWING.value_bytes, 20_000, 1_500);
     for (value_bytes, keys, count) in [
         (GROWING.value_bytes, 2_000, 600),
         (3_000, 3_000, 3_000),
-        (20, 20_000, 45_000),
-        (GROWING.value_bytes, 20_000, 1_000),
+        small,
+        large,
+        small,
+        large,
     ] {
         for _ in 0..10 {
             let steps = churn(&mut rng, value_bytes, keys, count / 10);
             pair.work(&steps).unwrap();
-            assert!(pair.store.slots() >= slots);
+            let grows = (value_bytes, keys) != (large.0, large.1);
+            assert!(if grows {
+                pair.store.slots() >= slots
+            } else {
+                pair.store.slots() <= slots
+            });
             slots = pair.store.slots();
             if value_bytes == GROWING.value_bytes && keys == 2_000 {
                 assert_eq!(slots, least, "for large values");
             }
         }
-        pair.audit().unwrap();
-        let counters = pair.store.counters();
-        assert_eq!(pair.lost, counters.evictions);
-        assert_eq!(counters.items, pair.model.keys().len() as u64);
-        let (now, mut items) = (Second(pair.second), 0);
-        for bucket in 0..pair.store.buckets() {
-            pair.store.scan(now, bucket, |_, _, _| items += 1);
+        audit_growing(&mut pair);
+        if value_bytes == small.0 {
+            assert_eq!(slots, 4 * least);
+            delete_all_but_a_few(&mut pair, &mut slots);
+            audit_growing(&mut pair);
+            assert_eq!(slots, least);
         }
-        assert_eq!(counters.items, items);
     }
-    assert_eq!(slots, 4 * least);
     let counters = pair.store.counters();
     assert!(counters.evictions > 1_000, "{counters:?}");
     assert!(
         counters.index_evictions < counters.evictions / 50,
         "{counters:?}"
     );
+    assert_eq!(counters.returns_failed, 0);
+}
+
+/// Deletes most items, in no order, while others are stored; the index never grows.
+fn delete_all_but_a_few(pair: &mut Pair, slots: &mut usize) {
+    for n in 0..20 {
+        let delete = |key: u64| Step {
+            key: (key * 7_919 % 20_000) as u16,
+            op: StepOp::Delete(Delete::default()),
+            ends: None,
+            flush: None,
+        };
+        let put = |key| Step {
+            op: StepOp::Put(pattern(20, key as u8), Put::default()),
+            ..delete(key)
+        };
+        let deletes = (n * 1_000..(n + 1) * 1_000).filter(|key| key % 20 != 0);
+        let steps: Vec<Step> = deletes
+            .flat_map(|key| [Some(delete(key)), (key % 50 == 1).then(|| put(key))])
+            .flatten()
+            .collect();
+        pair.work(&steps).unwrap();
+        assert!(pair.store.slots() <= *slots);
+        *slots = pair.store.slots();
+    }
+}
+
+/// Checks that a store has lost what it counted as evicted, and that a walk finds all others.
+fn audit_growing(pair: &mut Pair) {
+    pair.audit().unwrap();
+    let counters = pair.store.counters();
+    assert_eq!(pair.lost, counters.evictions);
+    assert_eq!(counters.items, pair.model.keys().len() as u64);
+    let (now, mut items) = (Second(pair.second), 0);
+    for bucket in 0..pair.store.buckets() {
+        pair.store.scan(now, bucket, |_, _, _| items += 1);
+    }
+    assert_eq!(counters.items, items);
 }
 
 #[test]

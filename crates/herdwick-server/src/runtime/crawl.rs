@@ -70,8 +70,11 @@ impl WorkerCrawl {
             let checked = store.remove_expired(second, self.bucket);
             self.items_left = self.items_left.saturating_sub(checked);
             self.until_pause = self.until_pause.saturating_sub(checked);
-            self.bucket = (self.bucket + 1) % store.buckets();
-            self.wrapped |= self.bucket == 0;
+            self.bucket += 1;
+            // The index may have shrunk: the end is nearer then.
+            if self.bucket >= store.buckets() {
+                (self.bucket, self.wrapped) = (0, true);
+            }
             walked += 1;
         }
         let mut left = left - walked;
@@ -80,6 +83,7 @@ impl WorkerCrawl {
         }
         if left == 0 || self.items_left == 0 || !crawler.is_enabled() {
             self.left = None;
+            store.end_walk(self.bucket);
             crawler.leave();
             return false;
         }
@@ -102,13 +106,16 @@ impl WorkerCrawl {
         };
         self.until_pause = ITEMS_PER_PAUSE;
         (self.buckets, self.wrapped) = (store.buckets(), false);
+        // The index may have shrunk since the last one ended.
+        self.bucket %= self.buckets;
         self.buckets
     }
 
     /// Returns how many buckets the index has got since, behind all others, with items of those that
     /// were not checked yet. After the last one was passed they are counted at the end, and come last.
     fn take_new(&mut self, store: &Store, left: usize) -> usize {
-        let new = store.buckets() - self.buckets;
+        // The index may have shrunk, too: then what is left takes in some buckets twice.
+        let new = store.buckets().saturating_sub(self.buckets);
         if new == 0 || self.wrapped && left > 0 {
             return 0;
         }
@@ -133,7 +140,7 @@ fn pause(crawler: &Crawler) -> Duration {
 mod tests {
     use herdwick_check::Rng;
     use herdwick_mica::StoreConfig;
-    use herdwick_request::{Clock, Execute, HashKey, Op, Put, Reply, Request};
+    use herdwick_request::{Clock, Delete, Execute, HashKey, Op, Put, Reply, Request};
 
     use super::*;
     use crate::settings::{
@@ -316,6 +323,55 @@ mod tests {
             assert!(before > 100, "seed {seed}: {before}");
         }
         assert!(paused > 100, "{paused}");
+    }
+
+    /// The index has shrunk since a crawl ended behind what is left of it. Seen to fail with a crawl that begins there.
+    #[test]
+    fn crawl_checks_each_bucket_of_an_index_that_has_shrunk() {
+        for beyond in [0, 1, 500, 10_000] {
+            let mut schedule = Schedule::new(1);
+            schedule.fill(0, 5_000);
+            let (walk, store) = &mut schedule.workers[0];
+            walk.bucket = store.buckets() + beyond;
+            schedule.second.0 += 2;
+            schedule.crawler.set_items_max(0);
+            schedule.start();
+            schedule.finish();
+            let store = &mut schedule.workers[0].1;
+            let before = store.counters().items;
+            for bucket in 0..store.buckets() {
+                store.remove_expired(schedule.second, bucket);
+            }
+            assert_eq!(store.counters().items, before, "{beyond}");
+        }
+    }
+
+    /// A crawl that has ended before the last bucket keeps the index from shrinking no longer. Seen to fail
+    /// without `end_walk`.
+    #[test]
+    fn index_shrinks_after_a_crawl_that_has_ended_in_the_middle() {
+        let mut schedule = Schedule::new(1);
+        let least = schedule.workers[0].1.buckets();
+        schedule.fill(0, 30_000);
+        schedule.crawler.set_items_max(27_000);
+        schedule.start();
+        schedule.finish();
+        let (walk, store) = &mut schedule.workers[0];
+        assert!(least < walk.bucket && walk.bucket < store.buckets() / 2);
+        let clock = Clock {
+            epoch_unix: 0,
+            second: schedule.second,
+        };
+        for n in (0..30_000u32).chain(0..1_000) {
+            let key = n.to_le_bytes();
+            let request = Request {
+                hash: HASH_KEY.hash(&key),
+                key: &key,
+                op: Op::Delete(Delete::default()),
+            };
+            store.execute(clock, &[request], &mut |_, _: &Reply<'_>| {});
+        }
+        assert_eq!(store.buckets(), least);
     }
 
     /// The index grows while a crawl is anywhere in it: no expired item is left in buckets that are new.

@@ -98,7 +98,16 @@ impl Dump {
             });
             self.bucket += 1;
         }
-        self.done = self.bucket == store.buckets();
+        // The index may have shrunk.
+        self.done = self.bucket >= store.buckets();
+        if self.is_full() {
+            store.end_walk(self.bucket);
+        }
+    }
+
+    /// Returns whether it has listed as much as it may.
+    fn is_full(&self) -> bool {
+        self.items_left == 0 || self.bytes_left == 0
     }
 
     /// Returns the index of the next connection, if the dump lists connections.
@@ -114,7 +123,7 @@ impl Dump {
 
     /// Advances the dump, at the client's worker, over `workers` partitions; `None` at the end.
     pub(crate) fn onward(mut self, workers: usize) -> Option<Self> {
-        if self.items_left == 0 || self.bytes_left == 0 {
+        if self.is_full() {
             return None;
         }
         if self.done {
@@ -171,4 +180,51 @@ fn show(
         }
     }
     .expect("a Vec takes every write");
+}
+
+#[cfg(test)]
+mod tests {
+    use herdwick_mica::StoreConfig;
+    use herdwick_request::{Delete, Execute, HashKey, Op, Put, Reply, Request, Second};
+
+    use super::*;
+
+    /// A dump that has listed as much as it may keeps the index from shrinking no longer. Seen to fail without
+    /// `end_walk`.
+    #[test]
+    fn index_shrinks_after_a_dump_that_has_ended_in_the_middle() {
+        let hash_key = HashKey([1, 2]);
+        let mut store = Store::new(&StoreConfig {
+            memory_bytes: 4 << 20,
+            item_bytes_max: 64 << 10,
+            hash_key,
+        })
+        .unwrap();
+        let least = store.buckets();
+        let clock = Clock {
+            epoch_unix: 0,
+            second: Second(1),
+        };
+        let run = |store: &mut Store, n: u32, op| {
+            let key = format!("key {n}");
+            let hash = hash_key.hash(key.as_bytes());
+            let key = key.as_bytes();
+            let request = Request { hash, key, op };
+            store.execute(clock, &[request], &mut |_, _: &Reply<'_>| {});
+        };
+        (0..30_000).for_each(|n| run(&mut store, n, Op::Put(Put::default())));
+        let (mut dump, mut out) = (Some(Dump::of_items(9_000)), Vec::new());
+        let mut bucket = 0;
+        while let Some(mut going) = dump {
+            going.step(&mut store, clock, &mut out);
+            bucket = going.bucket;
+            assert!(out.starts_with(b"ITEM key "));
+            out.clear();
+            dump = going.onward(1);
+        }
+        assert!(least < bucket && bucket < store.buckets() / 2, "{bucket}");
+        let keys = (0..30_000).chain(0..1_000);
+        keys.for_each(|n| run(&mut store, n, Op::Delete(Delete::default())));
+        assert_eq!(store.buckets(), least);
+    }
 }

@@ -116,6 +116,14 @@ impl Store {
         }
     }
 
+    /// Ends a walk over the buckets before the last one; `next` would have come next. The index of the slabs has
+    /// one size, and waits for none.
+    pub(crate) fn end_walk(&mut self, next: usize) {
+        if let Self::Segments(store) = self {
+            store.end_walk(next);
+        }
+    }
+
     /// Creates a store with items in segments of published memory, and what clients map of it.
     pub(crate) fn published(config: &StoreConfig) -> Result<(Self, Published), StoreError> {
         let (store, published) = herdwick_mica::Store::published(config)?;

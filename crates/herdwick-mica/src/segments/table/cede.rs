@@ -20,6 +20,21 @@ impl Segments {
         self.free_one(self.kept);
     }
 
+    /// Keeps the segment that was to be ceded.
+    pub(crate) fn keep_ceding(&mut self) {
+        debug_assert!(self.ceding().is_some());
+        self.kept += 1;
+    }
+
+    /// Takes back the segment that was ceded last; it is free.
+    pub(crate) fn take_back(&mut self) {
+        debug_assert!(self.ceding().is_none() && self.ceded > 0);
+        let number = self.kept;
+        self.kept += 1;
+        self.ceded -= 1;
+        self.free_one(number);
+    }
+
     /// Returns the segment that is to be ceded, and is not free yet.
     pub(crate) fn ceding(&self) -> Option<usize> {
         (self.kept + self.ceded < self.heads.len()).then_some(self.kept)
