@@ -13,7 +13,7 @@ use crate::{
     in_process::RunInProcess,
     lines::{self, BareTarget, EndpointError, HerdTarget, MemoryTarget, clover},
     measure::Bout,
-    progress::on_own_thread,
+    progress::{on_cpus, on_own_thread},
     report::{BeforeAfter, FigureClass, Manifest, Outcome, Report, Run, SCHEMA, Subject},
     server::Server,
     target::Target,
@@ -216,6 +216,7 @@ impl Comparison<'_> {
                 let mut run = self.run((*system, *fabric), name, watch)?;
                 run.line_rtt_ns = BeforeAfter::lines(before, rtt(self.placement));
                 run.generator_ns_per_op = *generator_ns;
+                run.checksum_ns_per_get = self.checksum_ns(*system, run.reads_per_get)?;
                 runs.push(run);
             }
         }
@@ -232,15 +233,21 @@ impl Comparison<'_> {
         // A clone, since the position of the trace itself must not move: what it inserts (workload
         // D) is read by the runs.
         let mut trace = self.traces[0].clone();
-        let measure = move || {
-            pin(cpus);
-            match fabric {
-                Fabric::Tcp => tcp::generator_ns(&mut trace, space, tcp_options(config, 0)),
-                _ => lines::generator_ns(&mut trace, space, config.window),
-            }
+        let measured = on_cpus(cpus, move || match fabric {
+            Fabric::Tcp => tcp::generator_ns(&mut trace, space, tcp_options(config, 0)),
+            _ => lines::generator_ns(&mut trace, space, config.window),
+        });
+        Ok(Some(measured??))
+    }
+
+    /// Returns the nanoseconds that the checksums of a GET take on a client's CPU, of a system that has them.
+    fn checksum_ns(&self, system: System, reads: Option<f64>) -> Result<Option<f64>, BenchError> {
+        let (System::Pilaf, Some(reads)) = (system, reads) else {
+            return Ok(None);
         };
-        let measured = std::thread::scope(|scope| scope.spawn(measure).join());
-        Ok(Some(measured.map_err(|_| BenchError::Panicked)??))
+        let extent = self.space.key_size() + self.space.value_size();
+        let measure = move || lines::pilaf::checksum_ns(reads, extent);
+        on_cpus(self.placement.client(0), measure).map(Some)
     }
 
     fn run(

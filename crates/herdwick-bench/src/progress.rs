@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::mpsc, thread};
 
-use crate::BenchError;
+use crate::{BenchError, host::pin};
 
 /// Progress of a measurement, for a status line that is overwritten in place.
 #[derive(Clone, Debug)]
@@ -45,4 +45,20 @@ pub(crate) fn on_own_thread<T: Send>(
         progress.iter().for_each(|progress| watch(&progress));
         measuring.join().unwrap_or(Err(BenchError::Panicked))
     })
+}
+
+/// Runs `measure` on a separate thread, on `cpus`.
+///
+/// # Errors
+/// [`BenchError::Panicked`].
+pub(crate) fn on_cpus<T: Send>(
+    cpus: &[usize],
+    measure: impl FnOnce() -> T + Send,
+) -> Result<T, BenchError> {
+    let pinned = move || {
+        pin(cpus);
+        measure()
+    };
+    let measured = thread::scope(|scope| scope.spawn(pinned).join());
+    measured.map_err(|_| BenchError::Panicked)
 }

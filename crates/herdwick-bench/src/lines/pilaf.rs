@@ -1,10 +1,14 @@
 //! Pilaf under the load of HERD's driver: a table at the paper's load, and a client on each other device.
 
-use std::time::Duration;
+use std::{hint::black_box, time::Duration};
 
 use herdwick_fabric::{Device, Port};
 use herdwick_herd::{Refused, wire::Unencodable};
-use herdwick_pilaf::{ClientEnd, ClientOptions, ServerEnd, ServerOptions, layout::VALUE_BYTES_MAX};
+use herdwick_mem::{WORD, crc64};
+use herdwick_pilaf::{
+    ClientEnd, ClientOptions, ServerEnd, ServerOptions,
+    layout::{ENTRY_BYTES, VALUE_BYTES_MAX},
+};
 use herdwick_read::ReadCounters;
 use herdwick_request::Request;
 
@@ -14,7 +18,7 @@ use super::{
     get_or_put::get_or_put,
     one_sided::{HASH_KEY, OneSided, OneSidedTarget, fill},
 };
-use crate::{target::DriveError, workload::KeySpace};
+use crate::{cost::ns_per_op, target::DriveError, workload::KeySpace};
 
 /// Share of the buckets in use, in percent: the paper's.
 const LOAD_PERCENT: u64 = 75;
@@ -28,6 +32,26 @@ const LAG: Duration = Duration::from_secs(1);
 /// Bytes to spare, besides half of what the keys take: new keys have extents too, and a PUT takes the new
 /// value's before it gives the old one's back.
 const EXTENTS_TO_SPARE: usize = 16 << 20;
+
+/// Checksums between two looks at the clock.
+const CHECKSUMS: u64 = 2048;
+
+/// Returns the nanoseconds that the checksums take of a GET of `reads` READs: of an entry each, and the last one of an
+/// extent of `extent` bytes. Measured apart, of bytes that are in the cache.
+pub(crate) fn checksum_ns(reads: f64, extent: usize) -> f64 {
+    let of = |bytes: usize| {
+        let bytes = vec![7; bytes];
+        ns_per_op(|clock| {
+            let start_ns = clock.ns();
+            for _ in 0..CHECKSUMS {
+                black_box(crc64(0, black_box(&bytes)));
+            }
+            (clock.ns() - start_ns, CHECKSUMS)
+        })
+    };
+    // The last word of an entry is the checksum of the others.
+    (reads - 1.0).max(0.0) * of(ENTRY_BYTES - WORD) + of(extent)
+}
 
 /// Starts a server on `cpus`, on the first device, with `keys` keys in its table, and connects a
 /// client with a window of `window` to it on each of the others.

@@ -133,6 +133,9 @@ pub struct Run {
     /// Bytes that those READs asked for, a GET.
     #[serde(default)]
     pub read_bytes_per_get: Option<f64>,
+    /// Nanoseconds that the checksums of those READs take, of a system that has them.
+    #[serde(default)]
+    pub checksum_ns_per_get: Option<f64>,
     /// Latency from the intended start.
     pub latency_us: Option<Latency>,
     /// All latencies, in nanoseconds.
@@ -164,6 +167,7 @@ impl Run {
             generator_ns_per_op: to(self.generator_ns_per_op, 2),
             reads_per_get: to(self.reads_per_get, 4),
             read_bytes_per_get: to(self.read_bytes_per_get, 1),
+            checksum_ns_per_get: to(self.checksum_ns_per_get, 1),
             latencies_ns: None,
             ..self.clone()
         }
@@ -225,6 +229,7 @@ impl Outcome {
             drifted_runs: runs.iter().filter(|run| run.line_rtt_ns.drifted()).count(),
             reads_per_get: known(|run| run.reads_per_get).map(|reads| round(reads, 4)),
             read_bytes_per_get: known(|run| run.read_bytes_per_get).map(|bytes| round(bytes, 1)),
+            checksum_ns_per_get: known(|run| run.checksum_ns_per_get).map(|ns| round(ns, 1)),
             latency_us: Latency::median(&latencies),
         }
     }

@@ -187,6 +187,9 @@ pub struct Outcome {
     /// Bytes that those READs asked for, a GET.
     #[serde(default)]
     pub read_bytes_per_get: Option<f64>,
+    /// Nanoseconds that the checksums of those READs take, of a system that has them.
+    #[serde(default)]
+    pub checksum_ns_per_get: Option<f64>,
     /// Latency from the intended start.
     pub latency_us: Option<Latency>,
     /// The figures of each run.

@@ -269,7 +269,11 @@ fn reads(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
     for result in results {
         if let (Some(reads), Some(bytes)) = (result.reads_per_get, result.read_bytes_per_get) {
             let title = title(&result.subject);
-            writeln!(f, "{title}: {reads:.2} READs and {bytes:.0} bytes a GET")?;
+            write!(f, "{title}: {reads:.2} READs and {bytes:.0} bytes a GET")?;
+            match result.checksum_ns_per_get {
+                Some(ns) => writeln!(f, "; their checksums take {ns:.0} ns")?,
+                None => writeln!(f)?,
+            }
         }
     }
     Ok(())

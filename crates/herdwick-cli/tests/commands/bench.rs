@@ -294,6 +294,8 @@ fn farm_benchmark_counts_reads_and_their_bytes() {
         for result in results {
             let reads = result["reads_per_get"].as_f64().unwrap();
             let bytes = result["read_bytes_per_get"].as_f64().unwrap();
+            // Versions show torn lines.
+            assert!(result["checksum_ns_per_get"].is_null(), "{table}");
             // READs are of six slots of 64 bytes, or of one line.
             let mean = bytes / reads;
             assert!((64.0..=384.5).contains(&mean), "{mean}: {table}");
@@ -386,6 +388,11 @@ fn reads_of_pilaf(report: &Value, table: &str) -> (f64, f64) {
     assert!(table.contains("bytes a GET"), "{table}");
     let reads = result["reads_per_get"].as_f64().unwrap();
     let bytes = result["read_bytes_per_get"].as_f64().unwrap();
+    let checksums = result["checksum_ns_per_get"].as_f64().unwrap();
+    assert!(
+        checksums > 1.0 && table.contains("; their checksums take "),
+        "{table}"
+    );
     // READs are of entries of 32 bytes, and of items of 48.
     assert!((31.9..48.1).contains(&(bytes / reads)), "{table}");
     (reads, bytes)
