@@ -7,7 +7,7 @@ use herdwick_fabric::Transport::{self, Rc, Uc, Ud};
 use herdwick_sim::{
     Profile,
     verbs::{
-        CALIBRATED, CalibrationPoint, Direction, Echo, Flood, FloodVerb, Span, Way,
+        CALIBRATED, CalibrationPoint, Direction, Echo, Fitted, Flood, FloodVerb, Search, Span, Way,
         calibration_points, fit_profile,
     },
 };
@@ -106,10 +106,8 @@ fn fit_finds_the_parameters_again() {
         found.push(*parameter)
     })
     .unwrap();
-    assert_eq!(
-        found.iter().filter(|found| found.after.is_some()).count(),
-        2
-    );
+    assert!(found[..2].iter().all(|found| found.found.value().is_some()));
+    assert_eq!(found[2].found, Search::Off);
     assert!((fitted.rnic.write_in_ns / apt.rnic.write_in_ns - 1.0).abs() < 0.005);
     assert!((fitted.rnic.read_in_ns / apt.rnic.read_in_ns - 1.0).abs() < 0.005);
     assert!(fitted.rnic.atomic_ns == 0.0, "a part that is off stays off");
@@ -118,6 +116,34 @@ fn fit_finds_the_parameters_again() {
         assert!((value / point.paper - 1.0).abs() < 0.005, "{value}");
     }
     assert_eq!(fitted.rnic.send_ns, apt.rnic.send_ns);
+}
+
+/// A parameter that cannot give the point its value is left alone, and the search says why.
+#[test]
+fn fit_tells_parameters_out_of_reach_from_those_that_do_not_bind() {
+    let points = calibration_points("apt");
+    let row = "inbound WRITE, UC, 32 B";
+    let point = points.iter().find(|point| point.row == row).unwrap();
+    let apt = Profile::named("apt").unwrap();
+    let searched = |change: &dyn Fn(&mut Profile)| {
+        let (mut profile, mut found) = (apt.clone(), None);
+        change(&mut profile);
+        let run = (SEED, Span::default());
+        let watch = &mut |fitted: &Fitted| found = Some(fitted.found);
+        let after = fit_profile(&profile, std::slice::from_ref(point), run, watch).unwrap();
+        assert_eq!(after, profile, "it is left alone");
+        found.unwrap()
+    };
+    let write_in_ns = apt.rnic.write_in_ns;
+    let slow = searched(&|profile| profile.rnic.write_in_ns = 10.0 * write_in_ns);
+    assert_eq!(slow, Search::TooSlow);
+    let fast = searched(&|profile| profile.rnic.write_in_ns = write_in_ns / 5.0);
+    assert_eq!(fast, Search::TooFast);
+    // A link so slow that nothing else counts.
+    assert_eq!(
+        searched(&|profile| profile.link.gbits = 1.0),
+        Search::NotBound
+    );
 }
 
 /// No row is a transient: a window that begins later has the same rate.

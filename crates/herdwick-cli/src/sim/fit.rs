@@ -6,7 +6,8 @@ use clap::Parser;
 use herdwick_sim::{
     Profile,
     verbs::{
-        CALIBRATED, CalibrationPoint, Fitted, Span, VerbsError, calibration_points, fit_profile,
+        CALIBRATED, CalibrationPoint, Fitted, Search, Span, VerbsError, calibration_points,
+        fit_profile,
     },
 };
 
@@ -94,9 +95,12 @@ fn residuals(point: &CalibrationPoint, values: [f64; 2]) -> Vec<String> {
 }
 
 fn parameter(found: &Fitted) -> Vec<String> {
-    let after = match found.after {
-        Some(after) => format!("{after:.2}"),
-        None => "not bound by it".to_owned(),
+    let after = match found.found {
+        Search::Value(value) => format!("{value:.2}"),
+        Search::Off => "off".to_owned(),
+        Search::NotBound => "not bound by it".to_owned(),
+        Search::TooSlow => "below a quarter".to_owned(),
+        Search::TooFast => "above four times".to_owned(),
     };
     let before = format!("{:.2}", found.before);
     let name = found.parameter.name.to_owned();

@@ -15,13 +15,40 @@ pub struct Fitted {
     pub row: &'static str,
     /// Its value in the profile.
     pub before: f64,
-    /// The value that was found; `None`: the point is not bound by it, between a quarter and four times
-    /// of its value.
-    pub after: Option<f64>,
+    /// What was found.
+    pub found: Search,
+}
+
+/// What a search for a parameter found, between a quarter and four times of its value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Search {
+    /// The value with which the model has the point's.
+    Value(f64),
+    /// The part is off in the profile, and stays so.
+    Off,
+    /// The point has the same value with a quarter of the parameter and with four times of it: other parts bound it.
+    NotBound,
+    /// With a quarter of it the model is still slower than the point.
+    TooSlow,
+    /// With four times of it the model is still faster than the point.
+    TooFast,
+}
+
+impl Search {
+    /// Returns the value that was found.
+    #[must_use]
+    pub fn value(self) -> Option<f64> {
+        match self {
+            Self::Value(value) => Some(value),
+            _ => None,
+        }
+    }
 }
 
 /// How far from its value in the profile a parameter is searched for: by this factor, and its inverse.
 const REACH: f64 = 4.0;
+/// Change of a point's value, as a part of it, below which a parameter does not bound it.
+const SAME: f64 = 1e-3;
 /// Halvings of the range: the last one is 0.07 % wide.
 const HALVINGS: u32 = 12;
 
@@ -42,13 +69,13 @@ pub fn fit_profile(
             continue;
         };
         let before = *(parameter.field)(&mut profile);
-        let after = search(&mut profile, (point, parameter), (seed, span))?;
-        *(parameter.field)(&mut profile) = after.unwrap_or(before);
+        let found = search(&mut profile, (point, parameter), (seed, span))?;
+        *(parameter.field)(&mut profile) = found.value().unwrap_or(before);
         watch(&Fitted {
             parameter,
             row: point.row,
             before,
-            after,
+            found,
         });
     }
     Ok(profile)
@@ -59,23 +86,32 @@ fn search(
     profile: &mut Profile,
     (point, parameter): (&CalibrationPoint, Parameter),
     (seed, span): (u64, Span),
-) -> Result<Option<f64>, VerbsError> {
+) -> Result<Search, VerbsError> {
     let before = *(parameter.field)(profile);
-    let mut is_slow = |value: f64| {
-        *(parameter.field)(profile) = value;
-        Ok::<_, VerbsError>(point.is_slow(point.value(profile, seed, span)?))
+    if before == 0.0 {
+        return Ok(Search::Off);
+    }
+    let mut value = |parameter_value: f64| {
+        *(parameter.field)(profile) = parameter_value;
+        point.value(profile, seed, span)
     };
     let (mut low, mut high) = (before / REACH, before * REACH);
-    // A part that is off stays off.
-    if before == 0.0 || is_slow(low)? || !is_slow(high)? {
-        return Ok(None);
+    let [least, most] = [value(low)?, value(high)?];
+    if (most / least - 1.0).abs() < SAME {
+        return Ok(Search::NotBound);
+    }
+    if point.is_slow(least) {
+        return Ok(Search::TooSlow);
+    }
+    if !point.is_slow(most) {
+        return Ok(Search::TooFast);
     }
     for _ in 0..HALVINGS {
         let middle = (low * high).sqrt();
-        match is_slow(middle)? {
+        match point.is_slow(value(middle)?) {
             true => high = middle,
             false => low = middle,
         }
     }
-    Ok(Some((low * high).sqrt()))
+    Ok(Search::Value((low * high).sqrt()))
 }

@@ -12,7 +12,7 @@ mod flood;
 
 pub use calibration::{CALIBRATED, CalibrationPoint, Parameter, calibration_points};
 pub use echo::{Echo, Way};
-pub use fit::{Fitted, fit_profile};
+pub use fit::{Fitted, Search, fit_profile};
 pub use flood::{Direction, Flood, FloodVerb};
 
 use std::time::Duration;
