@@ -8,6 +8,7 @@ mod measure;
 mod point;
 mod scenario;
 mod sweep;
+mod timeline;
 
 use std::{fmt::Display, fs, process::ExitCode};
 
@@ -60,6 +61,11 @@ fn run_all(args: &SimArgs) -> ExitCode {
         return tell(fit::table(args, &profiles));
     }
     let points = points(args, &profiles);
+    if args.timeline.is_some()
+        && let Err(error) = one_system(args, &points)
+    {
+        return usage(error);
+    }
     if !args.faults.is_empty() {
         let mut codes = points.iter().map(|point| under_faults(args, point));
         return codes
@@ -72,6 +78,17 @@ fn run_all(args: &SimArgs) -> ExitCode {
         (None, points) => sweep::table(args, points),
     };
     tell(lines)
+}
+
+/// Refuses a timeline of anything but one run of a system.
+fn one_system(args: &SimArgs, points: &[Point<'_>]) -> Result<(), &'static str> {
+    match points {
+        [point] if args.seeds == 1 => match point.what {
+            SimSubject::System(_) => Ok(()),
+            _ => Err("--timeline is of a system: give one of them instead of verbs"),
+        },
+        _ => Err("--timeline is of one run: give each option one value, and no --seeds"),
+    }
 }
 
 fn tell(lines: Result<String, String>) -> ExitCode {
@@ -104,6 +121,7 @@ fn under_faults(args: &SimArgs, point: &Point<'_>) -> ExitCode {
         },
         seeds: args.seeds,
         hash: args.hash,
+        timeline: args.timeline.as_deref(),
         profile: (point.profile, point.profile_name),
     })
 }

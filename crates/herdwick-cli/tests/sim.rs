@@ -131,6 +131,11 @@ fn wrong_options_exit_with_2() {
         "herd --faults all --operations 0",
         "herd --faults all --seeds 18446744073709551616",
         "herd --faults all --seed 18446744073709551615 --seeds 2",
+        "verbs --timeline /nowhere/at/all.svg",
+        "herd --clients 2,3 --timeline /nowhere/at/all.svg",
+        "herd --faults all --seeds 2 --timeline /nowhere/at/all.svg",
+        "herd --hash --timeline /nowhere/at/all.svg",
+        "fit --timeline /nowhere/at/all.svg",
     ] {
         let output = sim(args);
         assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
@@ -144,6 +149,36 @@ fn wrong_options_exit_with_2() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
         assert!(text.contains("not a number"), "{args}: {text}");
+    }
+}
+
+/// With faults or without, a timeline shows the run whose numbers are printed: it changes none of them.
+#[test]
+fn timeline_is_of_the_run_that_is_reported() {
+    let folder = std::env::temp_dir();
+    let path = folder.join(format!("herdwick-timeline-{}.svg", std::process::id()));
+    for (run, faults) in [
+        ("pilaf --clients 6 --microseconds 100", false),
+        ("farm --faults pause,loss --operations 2000", true),
+    ] {
+        let [plain, drawn] = [String::new(), format!(" --timeline {}", path.display())]
+            .map(|more| lines(sim(&format!("{run}{more}"))));
+        let hash = |lines: &[String]| lines.iter().find(|line| line.contains("hash")).cloned();
+        assert_eq!(hash(&plain), hash(&drawn));
+        let svg = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(svg.contains("latency, us"), !faults, "{run}");
+        assert_eq!(
+            svg.contains("pause") && svg.contains("loss"),
+            faults,
+            "{run}"
+        );
+        std::fs::remove_file(&path).unwrap();
+    }
+    for run in ["herd --clients 2", "herd --faults loss --operations 100"] {
+        let refused = sim(&format!("{run} --timeline {}", folder.display()));
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{run}");
+        assert!(text.contains("writing "), "{run}: {text}");
     }
 }
 

@@ -13,10 +13,17 @@ use crate::{
 
 /// Why a drawing could not be drawn.
 #[derive(Debug, thiserror::Error)]
-#[error("drawing figure {figure}: {reason}")]
+#[error("drawing {what}: {reason}")]
 pub struct DrawError {
-    figure: &'static str,
+    what: String,
     reason: String,
+}
+
+impl DrawError {
+    pub(crate) fn new(what: impl Into<String>, reason: String) -> Self {
+        let what = what.into();
+        Self { what, reason }
+    }
 }
 
 /// Width of the chart; the legend is right of it.
@@ -45,10 +52,7 @@ pub fn to_svg(drawing: &Drawing) -> Result<Option<String>, DrawError> {
         return Ok(None);
     }
     let mut svg = String::new();
-    let failed = |reason: String| DrawError {
-        figure: drawing.name,
-        reason,
-    };
+    let failed = |reason: String| DrawError::new(figure_name(drawing), reason);
     let drawn = match is_region {
         true => region::plot(drawing.title, &mut svg),
         false => plot(drawing, &mut svg),

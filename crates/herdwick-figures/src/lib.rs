@@ -3,7 +3,7 @@
 //!
 //! A figure is data: [`FIGURES`] has each with its axes, its series and the paper's points. [`run()`]
 //! measures one, [`simulate`] runs it in virtual time; both return a [`Drawing`], which [`to_svg`], [`to_csv`], [`to_text`] and [`page()`]
-//! write.
+//! write. A [`Timeline`] shows one simulated run over its time.
 #![forbid(unsafe_code)]
 
 mod catalogue;
@@ -16,6 +16,7 @@ mod region;
 mod run;
 mod sim;
 mod text;
+mod timeline;
 
 pub use catalogue::{FIGURES, find};
 pub use draw::{DrawError, to_svg};
@@ -25,3 +26,4 @@ pub use page::page;
 pub use run::{run, unmeasured};
 pub use sim::simulate;
 pub use text::{to_csv, to_text};
+pub use timeline::Timeline;

@@ -8,7 +8,7 @@ use herdwick_sim::{Cpu, PartyId, Process, Step};
 use crate::{
     ends::Measured,
     keys::{self, Draws},
-    run::Run,
+    run::{Answered, Run},
 };
 
 /// How a request ended.
@@ -64,7 +64,7 @@ pub(crate) struct Client<C> {
     /// The requests under way, by their tokens.
     calls: Vec<Call>,
     free: Vec<u64>,
-    latencies: Vec<u64>,
+    answers: Vec<Answered>,
     /// Answers from then on are late, and how many there were.
     late_from: Duration,
     late: u64,
@@ -91,7 +91,7 @@ impl<C: SystemClient> Client<C> {
             value: vec![0; run.value_bytes],
             calls: vec![Call::default(); run.window],
             free: (0..run.window as u64).collect(),
-            latencies: Vec::new(),
+            answers: Vec::new(),
             late_from: Duration::MAX,
             late: 0,
             failed: 0,
@@ -104,7 +104,7 @@ impl<C: SystemClient> Client<C> {
             caller,
             calls,
             free,
-            latencies,
+            answers,
             late_from,
             late,
             failed,
@@ -127,7 +127,10 @@ impl<C: SystemClient> Client<C> {
             };
             if good {
                 let took = now.saturating_sub(call.at).as_nanos();
-                latencies.push(u64::try_from(took).unwrap_or(u64::MAX));
+                answers.push(Answered {
+                    at: now,
+                    took_ns: u64::try_from(took).unwrap_or(u64::MAX),
+                });
                 *late += u64::from(now >= *late_from);
             } else {
                 *failed += 1;
@@ -178,12 +181,12 @@ impl<C: SystemClient> Process for Client<C> {
 
 impl<C: SystemClient> Measured for Client<C> {
     fn forget(&mut self, late: Duration) {
-        self.latencies.clear();
+        self.answers.clear();
         (self.late_from, self.late) = (late, 0);
     }
 
-    fn latencies(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.latencies)
+    fn answers(&mut self) -> Vec<Answered> {
+        std::mem::take(&mut self.answers)
     }
 
     fn late(&self) -> u64 {

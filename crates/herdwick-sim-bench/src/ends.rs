@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use herdwick_sim::{Cpu, Process, SeededDevice, SeededNetwork};
 
+use crate::run::Answered;
+
 /// A client as a run sees it.
 pub(crate) trait Measured: Process {
-    /// Forgets the latencies so far, and counts answers from `late` on.
+    /// Forgets the answers so far, and counts answers from `late` on.
     fn forget(&mut self, late: Duration);
 
-    /// Takes the latencies, in nanoseconds.
-    fn latencies(&mut self) -> Vec<u64>;
+    /// Takes the answers, each with the network's time.
+    fn answers(&mut self) -> Vec<Answered>;
 
     /// Number of answers since then.
     fn late(&self) -> u64;

@@ -17,8 +17,8 @@ mod memory;
 mod pilaf;
 mod run;
 
-pub use faults::{FaultKind, FaultReport, FaultRun, Injected, Shrunk, shrink};
-pub use run::{Report, Run, RunError, System};
+pub use faults::{FaultKind, FaultReport, FaultRun, FaultSpan, Injected, Shrunk, shrink};
+pub use run::{Answered, Report, Run, RunError, System};
 
 use std::time::Duration;
 
@@ -84,24 +84,26 @@ impl Run {
         let servers = ends.servers.len();
         let start = network.now();
         network.rest_cores();
-        run(network, &mut ends, start + self.span.warm_up);
+        let begins = start + self.span.warm_up;
+        run(network, &mut ends, begins);
         for client in &mut ends.clients {
-            client.forget(start + self.span.warm_up + self.span.measured / 2);
+            client.forget(begins + self.span.measured / 2);
         }
-        let busy = run(
-            network,
-            &mut ends,
-            start + self.span.warm_up + self.span.measured,
-        );
-        let mut latencies = Vec::new();
+        let busy = run(network, &mut ends, begins + self.span.measured);
+        let mut answers = Vec::new();
         let (mut failed, mut late) = (0, 0);
         for client in &mut ends.clients {
-            latencies.append(&mut client.latencies());
+            answers.append(&mut client.answers());
             late += client.late();
             failed += client.failed();
         }
+        for answer in &mut answers {
+            answer.at = answer.at.saturating_sub(begins);
+        }
+        answers.sort_unstable();
+        let mut latencies: Vec<_> = answers.iter().map(|answer| answer.took_ns).collect();
         latencies.sort_unstable();
-        let answered = latencies.len() as u64;
+        let answered = answers.len() as u64;
         let seconds = self.span.measured.as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 requests")]
         let mops = answered as f64 / seconds / 1e6;
@@ -112,6 +114,7 @@ impl Run {
                 trace: network.trace(),
                 events: network.steps(),
             },
+            answers,
             busy: busy[..servers]
                 .iter()
                 .map(|busy| busy.as_secs_f64() / seconds)

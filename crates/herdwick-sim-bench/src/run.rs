@@ -1,5 +1,7 @@
 //! What is run, what it yields, and why it is not possible.
 
+use std::time::Duration;
+
 use herdwick_fabric::ControlError;
 use herdwick_herd::{RequestPath, wire::Window};
 use herdwick_sim::verbs::{Outcome, Span};
@@ -95,11 +97,22 @@ impl Default for Run {
     }
 }
 
+/// An answer in the measured time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Answered {
+    /// When it came, after the beginning of the measured time.
+    pub at: Duration,
+    /// How long the request took, in nanoseconds.
+    pub took_ns: u64,
+}
+
 /// What a run yields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Rate, latencies and hash.
     pub outcome: Outcome,
+    /// The answers, in the order in which they came.
+    pub answers: Vec<Answered>,
     /// Share of the time that each server core served requests, of 1.
     pub busy: Vec<f64>,
     /// Requests that were answered in the measured time.

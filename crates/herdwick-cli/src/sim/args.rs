@@ -75,6 +75,10 @@ pub(crate) struct SimArgs {
     /// Print the hash of all events and nothing else.
     #[arg(long)]
     pub(super) hash: bool,
+    /// Write the run as a timeline, an SVG: the rate and the latency in the time that is measured, or under faults
+    /// the rate in the whole time, and when each fault happened. Of one run of a system.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["capacity", "hash"])]
+    pub(super) timeline: Option<PathBuf>,
     /// Print a capacity table: how many cores, RNICs and clients serve so many million requests a second. Each
     /// number of --workers is a row; the number of clients is searched for.
     #[arg(long, value_name = "MOPS", requires = "p99", conflicts_with_all = ["clients", "faults", "hash"], value_parser = positive)]

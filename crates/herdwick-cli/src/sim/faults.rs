@@ -1,12 +1,13 @@
 //! `herdwick sim --faults`: runs of many seeds, and the smallest one that fails.
 
-use std::{process::ExitCode, time::Instant};
+use std::{path::Path, process::ExitCode, time::Instant};
 
 use herdwick_bench::COMMIT;
 use herdwick_herd::RequestPath;
 use herdwick_sim::Profile;
 use herdwick_sim_bench::{FaultKind, FaultReport, FaultRun, Injected, RunError, shrink};
 
+use super::timeline;
 use crate::{exit::Exit, say};
 
 /// Kinds of faults, as one word on the command line names them.
@@ -58,6 +59,8 @@ pub(super) struct Asked<'a> {
     pub(super) seeds: u64,
     /// Print the hash of all events alone.
     pub(super) hash: bool,
+    /// Where the timeline of the only seed is written.
+    pub(super) timeline: Option<&'a Path>,
     /// The profile, and its name on the command line.
     pub(super) profile: (&'a Profile, &'a str),
 }
@@ -100,7 +103,8 @@ pub(super) fn run(asked: &Asked<'_>) -> ExitCode {
 }
 
 /// Returns the report, or what is wrong and how to see it again.
-fn seeds(asked: &Asked<'_>, last: u64) -> Result<Result<String, String>, RunError> {
+fn seeds(asked: &Asked<'_>, last: u64) -> Result<Result<String, String>, String> {
+    let told = |error: RunError| error.to_string();
     let run = &asked.run;
     let mut sum = Sum::default();
     #[expect(
@@ -113,9 +117,13 @@ fn seeds(asked: &Asked<'_>, last: u64) -> Result<Result<String, String>, RunErro
             seed,
             ..run.clone()
         };
-        let report = run.on(asked.profile.0)?;
+        let report = run.on(asked.profile.0).map_err(told)?;
+        if let Some(path) = asked.timeline {
+            timeline::write_faults(path, (&run, asked.profile.1), &report)?;
+        }
         if report.violation.is_some() {
-            return Ok(Err(violated(&run, &report, asked.profile)?));
+            let small = violated(&run, &report, asked.profile).map_err(told)?;
+            return Ok(Err(small));
         }
         sum.add(&report);
     }

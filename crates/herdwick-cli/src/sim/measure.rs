@@ -9,6 +9,7 @@ use herdwick_sim_bench::{Report, Run, System};
 use super::{
     args::{Path, SimArgs, SimSubject, Verb},
     point::Point,
+    timeline,
 };
 
 fn span(args: &SimArgs) -> Span {
@@ -29,8 +30,11 @@ pub(super) struct Measured {
 pub(super) fn measure(args: &SimArgs, point: &Point<'_>) -> Result<Measured, String> {
     match point.what {
         SimSubject::System(system) => {
-            let report = run_of(args, point, *system).on(point.profile);
-            let report = report.map_err(|error| error.to_string())?;
+            let run = run_of(args, point, *system);
+            let report = run.on(point.profile).map_err(|error| error.to_string())?;
+            if let Some(path) = &args.timeline {
+                timeline::write_run(path, (&run, &point.profile.name), &report)?;
+            }
             Ok(Measured {
                 outcome: report.outcome.clone(),
                 report: Some(report),

@@ -14,7 +14,7 @@ use super::{
     history::{Histories, Outcomes},
     kind::{Fault, FaultKind, Schedule},
     machine::Servers,
-    run::{FaultReport, FaultRun, Injected},
+    run::{FaultReport, FaultRun, FaultSpan, Injected},
 };
 use crate::{keys::Draws, run::RunError};
 
@@ -71,6 +71,8 @@ pub(super) struct Bench<S: Servers> {
     pub(super) next: Fault,
     pub(super) only: Option<Vec<u64>>,
     pub(super) happened: Vec<u64>,
+    pub(super) spans: Vec<FaultSpan>,
+    progress: Vec<(Duration, u64)>,
     /// Faults that last, and when they end.
     pub(super) lasting: Vec<(Duration, Fault, Vec<PartyId>)>,
     pub(super) injected: [Injected; FaultKind::ALL.len()],
@@ -126,6 +128,8 @@ impl<S: Servers> Bench<S> {
             schedule,
             only: run.only.clone(),
             happened: Vec::new(),
+            spans: Vec::new(),
+            progress: Vec::new(),
             lasting: Vec::new(),
             injected: [Injected::default(); FaultKind::ALL.len()],
             draws: Draws::new(run.seed ^ 0x6e65_7773_0000),
@@ -164,6 +168,8 @@ impl<S: Servers> Bench<S> {
             unknown: outcomes.unknown,
             keys: outcomes.keys,
             injected: self.injected,
+            spans: self.spans,
+            progress: self.progress,
             happened: self.happened,
             trace: self.network.trace(),
             events: self.network.steps(),
@@ -180,7 +186,7 @@ impl<S: Servers> Bench<S> {
         self.histories.borrow().violation.is_none()
     }
 
-    fn since_start(&self) -> Duration {
+    pub(super) fn since_start(&self) -> Duration {
         self.network.now().saturating_sub(self.start)
     }
 
@@ -223,6 +229,8 @@ impl<S: Servers> Bench<S> {
             }
         }
         Scheduler::new(&self.network, processes).run(end);
+        let answered = self.outcomes().answered;
+        self.progress.push((self.since_start(), answered));
         self.look_after()
     }
 

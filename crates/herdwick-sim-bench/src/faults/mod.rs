@@ -18,7 +18,7 @@ mod run;
 mod shrink;
 
 pub use kind::FaultKind;
-pub use run::{FaultReport, FaultRun, Injected};
+pub use run::{FaultReport, FaultRun, FaultSpan, Injected};
 pub use shrink::{Shrunk, shrink};
 
 use std::time::Duration;

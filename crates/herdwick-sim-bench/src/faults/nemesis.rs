@@ -9,7 +9,9 @@ use super::{
     bench::{Bench, Condition, WELL},
     kind::{Fault, FaultKind},
     machine::Servers,
+    run::FaultSpan,
 };
+
 /// Of so many faults that may hit either, one hits the server.
 const SERVER_IN: u64 = 4;
 
@@ -33,6 +35,7 @@ impl<S: Servers> Bench<S> {
             if chosen.is_none_or(|only| only.contains(&fault.number)) {
                 self.happened.push(fault.number);
                 self.injected[fault.kind.index()].faults += 1;
+                self.note_span(&fault);
                 self.begin(&fault);
             }
         }
@@ -41,9 +44,34 @@ impl<S: Servers> Bench<S> {
     /// Ends all faults at once, for good.
     pub(super) fn end_faults(&mut self) {
         self.over = true;
+        let now = self.since_start();
+        for span in &mut self.spans {
+            span.until = span.until.min(now);
+        }
         while let Some((_, fault, parties)) = self.lasting.pop() {
             self.end(&fault, &parties);
         }
+    }
+
+    /// Notes when a fault begins and ends.
+    fn note_span(&mut self, fault: &Fault) {
+        let from = self.since_start();
+        let at_once = [
+            FaultKind::Device,
+            FaultKind::Overrun,
+            FaultKind::Clock,
+            FaultKind::Revoke,
+        ];
+        let lasts = if at_once.contains(&fault.kind) {
+            Duration::ZERO
+        } else {
+            fault.lasts
+        };
+        self.spans.push(FaultSpan {
+            kind: fault.kind,
+            from,
+            until: from + lasts,
+        });
     }
 
     fn victim(&self, fault: &Fault) -> Victim {

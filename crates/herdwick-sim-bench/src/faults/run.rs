@@ -58,6 +58,17 @@ pub struct Injected {
     pub effects: u64,
 }
 
+/// When a fault happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultSpan {
+    /// What happened.
+    pub kind: FaultKind,
+    /// Its beginning, after that of the run.
+    pub from: Duration,
+    /// Its end; of a fault that does not last, its beginning.
+    pub until: Duration,
+}
+
 /// What a run under faults yields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultReport {
@@ -71,6 +82,10 @@ pub struct FaultReport {
     pub keys: u64,
     /// Faults by kind, in the order of [`FaultKind::ALL`].
     pub injected: [Injected; FaultKind::ALL.len()],
+    /// When each fault began and ended, in the order of their beginnings.
+    pub spans: Vec<FaultSpan>,
+    /// From time to time, how many requests had been answered until then.
+    pub progress: Vec<(Duration, u64)>,
     /// The numbers of the faults that happened.
     pub happened: Vec<u64>,
     /// Hash of all events.
