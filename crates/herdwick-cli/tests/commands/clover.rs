@@ -63,6 +63,8 @@ fn what_the_engine_has_not_is_refused_at_the_start() {
         &["-t", "2"],
         &["-U", "-1"],
         &["-B", "binary"],
+        &["--latency"],
+        &["--slow-log", "0"],
         &["--shm", "off"],
         &["-m", "1"],
     ] {

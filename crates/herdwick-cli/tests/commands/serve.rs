@@ -533,6 +533,32 @@ fn daemon_starts_writes_its_pid_file_and_ends_on_sigterm() {
     assert!(why.contains("give at least -m"), "{why}");
 }
 
+/// `--slow-log` counts microseconds: `stats settings` shows the threshold in them.
+#[test]
+fn slow_log_takes_microseconds() {
+    for (options, setting, slow) in [
+        ("--slow-log 0", "0", Some("2")),
+        ("--slow-log 3600000000", "3600000000", Some("0")),
+        ("--latency", "off", None),
+    ] {
+        let server = Serve::start(&format!("-p 0 -t 2 {options}"));
+        let settings = server.ask("stats settings\r\n");
+        let expected = format!("STAT slow_log_us {setting}\r\n");
+        assert!(settings.contains(&expected), "{options}: {settings}");
+        let is_measured = format!(
+            "STAT latency {}\r\n",
+            if slow.is_none() { "yes" } else { "no" }
+        );
+        assert!(settings.contains(&is_measured), "{options}: {settings}");
+        server.ask("set a 0 0 1\r\n1\r\nget a\r\n");
+        let stats = server.ask("stats\r\n");
+        let count = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("STAT slow_requests "));
+        assert_eq!(count, slow, "{options}");
+    }
+}
+
 /// Each accepted option without effect is named, once, with the reason.
 #[test]
 fn options_without_effect_are_reported() {

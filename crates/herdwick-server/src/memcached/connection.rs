@@ -277,6 +277,15 @@ impl Connection {
         self.behind.is_some() || self.command.is_some()
     }
 
+    /// Returns whether no request waits for its reply, and all replies are with the socket.
+    pub(super) fn has_sent_replies(&self) -> bool {
+        let gathers = |gather: &Gather| matches!(gather.purpose, Purpose::Replies(_));
+        self.output.is_empty()
+            && self.stream.owed() == 0
+            && self.behind.is_none()
+            && !self.gather.as_ref().is_some_and(gathers)
+    }
+
     /// Returns whether a read may return data.
     pub(crate) fn may_read(&self) -> bool {
         self.readable && !self.closing

@@ -174,6 +174,30 @@ impl Fixture {
         assert!(said == expected, "{}", said.escape_ascii());
     }
 
+    /// Returns the number of `get`s whose time is recorded.
+    fn timed_gets(&mut self) -> u64 {
+        let histograms = self.front.latencies().unwrap();
+        let mut requested = histograms.requested();
+        let gets = requested.find(|(command, _)| command.name() == "get");
+        gets.map_or(0, |(_, histogram)| histogram.count())
+    }
+
+    /// Stores a value of `len` bytes under `key`.
+    fn store(&mut self, key: &str, len: usize) {
+        let mut client = self.connect(format!("set {key} 0 0 {len}\r\n").as_bytes());
+        client.set_nonblocking(false).unwrap();
+        let mut writer = client.try_clone().unwrap();
+        let data = "v".repeat(len) + "\r\n";
+        let sender = std::thread::spawn(move || writer.write_all(data.as_bytes()));
+        while !sender.is_finished() {
+            self.poll_all();
+            self.pass();
+            self.answers(1);
+        }
+        client.set_nonblocking(true).unwrap();
+        self.receives(&mut client, b"STORED\r\n");
+    }
+
     fn open(&self) -> usize {
         self.front.connections.iter().flatten().count()
     }
@@ -182,6 +206,7 @@ impl Fixture {
 fn context() -> Arc<Context> {
     let mut config = Config::local();
     config.memory_bytes = MEMORY;
+    config.latency.histograms = true;
     let memory = MemoryLimit::new(MEMORY, 0);
     let opened = Opened::default();
     let credentials = Credentials::read(&config).unwrap();
@@ -290,18 +315,7 @@ fn reads_without_room_for_their_replies_are_decoded_once() {
         let mut worker = Fixture::new();
         let value = "v".repeat(LEN);
         for key in &keys {
-            let mut client = worker.connect(format!("set {key} 0 0 {LEN}\r\n").as_bytes());
-            client.set_nonblocking(false).unwrap();
-            let mut writer = client.try_clone().unwrap();
-            let data = format!("{value}\r\n");
-            let sender = std::thread::spawn(move || writer.write_all(data.as_bytes()));
-            while !sender.is_finished() {
-                worker.poll_all();
-                worker.pass();
-                worker.answers(1);
-            }
-            client.set_nonblocking(true).unwrap();
-            worker.receives(&mut client, b"STORED\r\n");
+            worker.store(key, LEN);
         }
         let line = format!("mg {} v k Oq\r\nget {}\r\n", keys[0], keys.join(" "));
         let mut expected = String::new();
@@ -320,5 +334,49 @@ fn reads_without_room_for_their_replies_are_decoded_once() {
         assert!(worker.counters.reads_deferred > 0);
         assert!(worker.last().input.data().is_empty(), "{keys:?}");
         worker.receives(&mut client, expected.as_bytes());
+    }
+}
+
+/// As many replies as the socket takes, and one more, of which it takes a part until the client reads: the
+/// requests that the last belongs to are not over.
+#[test]
+fn time_of_a_request_includes_what_its_reply_waits_for_the_client() {
+    const LEN: usize = 50_000;
+    let key = key_of(0);
+    let reply = format!("VALUE {key} 0 {LEN}\r\n{}\r\nEND\r\n", "v".repeat(LEN));
+    for gets in 1.. {
+        assert!(gets < 1000, "the socket takes everything");
+        let mut worker = Fixture::new();
+        worker.store(&key, LEN);
+        let mut client = worker.connect(format!("get {key}\r\n").repeat(gets).as_bytes());
+        for _ in 0..2 * gets {
+            worker.pass();
+        }
+        let connection = worker.last();
+        assert!(connection.behind.is_none() && connection.input.data().is_empty());
+        let is_blocked = !connection.output.is_empty();
+        assert_eq!(
+            worker.timed_gets() < gets as u64,
+            is_blocked,
+            "{gets} requests"
+        );
+        worker.receives(&mut client, reply.repeat(gets).as_bytes());
+        assert_eq!(worker.timed_gets(), gets as u64);
+        if is_blocked {
+            break;
+        }
+    }
+}
+
+/// A `stats` in one packet with a request waits for worker 1; the request does not.
+#[test]
+fn time_of_a_request_ends_before_what_a_command_behind_it_waits_for() {
+    let key = key_of(0);
+    for command in ["stats", "stats latency", "flush_all"] {
+        let mut worker = Fixture::new();
+        let _client = worker.connect(format!("get {key}\r\n{command}\r\n").as_bytes());
+        worker.pass();
+        assert!(worker.last().gather.is_some(), "{command}");
+        assert_eq!(worker.timed_gets(), 1, "{command}");
     }
 }

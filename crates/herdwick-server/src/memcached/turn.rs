@@ -94,14 +94,14 @@ pub(super) fn serve(
     }
 }
 
-/// Writes the replies that there are, and records how long the requests took if that is measured and all of
-/// their replies are there.
+/// Writes the replies that there are, and records how long the requests took if that is measured and the socket
+/// has taken all of their replies. What is behind them, as `stats`, may still wait for other workers.
 #[inline]
 fn write(service: &mut Service, connection: &mut Connection, pass: &mut Pass<'_>) -> Flow {
     let flow = connection.write(&mut service.pool, pass.counters);
     if let Some(times) = &mut service.times
-        && connection.gather.is_none()
-        && !connection.has_put_off()
+        && flow == Flow::Moved
+        && connection.has_sent_replies()
     {
         times.stop(&mut connection.timer, connection.stream.number(), pass);
     }

@@ -360,6 +360,14 @@ impl Default for Config {
     }
 }
 
+/// Refuses the first that is asked of what the engine has not.
+fn refuse_asked(engine: &'static str, has_not: &[(bool, &'static str)]) -> Result<(), StartError> {
+    match has_not.iter().find(|(asked, _)| *asked) {
+        Some(&(_, what)) => Err(StartError::EngineWithout { engine, what }),
+        None => Ok(()),
+    }
+}
+
 impl Config {
     /// A server on a free port of the loopback interface, for tests and examples.
     #[must_use]
@@ -433,13 +441,7 @@ impl Config {
                     (self.memory_file.is_some(), "a memory file (-e)"),
                     (self.offload.is_some(), "a secondary store (--offload)"),
                 ];
-                return match has_not.into_iter().find(|(asked, _)| *asked) {
-                    Some((_, what)) => {
-                        let engine = "slab";
-                        Err(StartError::EngineWithout { engine, what })
-                    }
-                    None => Ok(workers),
-                };
+                return refuse_asked("slab", &has_not).map(|()| workers);
             }
             Engine::Clover => "clover",
         };
@@ -455,11 +457,10 @@ impl Config {
             ),
             (self.udp.is_some(), "memcached's protocol over UDP (-U)"),
             (self.offload.is_some(), "a secondary store (--offload)"),
+            (self.latency.histograms, "latency histograms (--latency)"),
+            (self.latency.slow.is_some(), "a slow log (--slow-log)"),
         ];
-        match has_not.into_iter().find(|(asked, _)| *asked) {
-            Some((_, what)) => Err(StartError::EngineWithout { engine, what }),
-            None => Ok(1),
-        }
+        refuse_asked(engine, &has_not).map(|()| 1)
     }
 
     /// Checks what is configured of a secondary store, for an engine that is none.

@@ -10,9 +10,11 @@ use herdwick_request::{Op, Request};
 const SUB_BITS: u32 = 2;
 /// The first bucket begins at this power of two: 128 ns. What takes less is counted there.
 const LEAST_BITS: u32 = 7;
-/// The last bucket ends at this power of two: 34 s. What takes longer is counted there.
+/// The last of the buckets that end does so at this power of two: 34 s.
 const MOST_BITS: u32 = 35;
-const BUCKETS: usize = ((MOST_BITS - LEAST_BITS) << SUB_BITS) as usize;
+/// What takes longer is counted in a bucket behind the others, which has no end.
+const OVERFLOW: usize = ((MOST_BITS - LEAST_BITS) << SUB_BITS) as usize;
+const BUCKETS: usize = OVERFLOW + 1;
 
 /// The commands that have a histogram each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +153,7 @@ impl Histogram {
         Duration::from_nanos(self.sum_nanos / self.count.max(1))
     }
 
-    /// Returns a time that `per_mille` of 1,000 requests did not exceed: the end of a bucket.
+    /// Returns a time that `per_mille` of 1,000 requests did not exceed: the end of a bucket, or the longest time.
     pub(crate) fn quantile(&self, per_mille: u64) -> Duration {
         let wanted = (u128::from(self.count) * u128::from(per_mille)).div_ceil(1000);
         let mut seen = 0;
@@ -159,13 +161,17 @@ impl Histogram {
             seen += u128::from(count);
             seen >= wanted.max(1)
         });
-        let end = at.map_or(0, bucket_end);
-        Duration::from_nanos(end.min(self.max_nanos))
+        let end = match at {
+            None | Some(OVERFLOW) => self.max_nanos,
+            Some(at) => bucket_end(at).min(self.max_nanos),
+        };
+        Duration::from_nanos(end)
     }
 
-    /// Returns the end of each octave, with the number of requests that took no longer.
+    /// Returns the end of each octave, with the number of requests that took no longer. What took longer than the
+    /// last is in [`count`](Self::count()) only.
     pub(crate) fn octaves(&self) -> impl Iterator<Item = (Duration, u64)> {
-        let octaves = self.buckets.chunks(1 << SUB_BITS).enumerate();
+        let octaves = self.buckets[..OVERFLOW].chunks(1 << SUB_BITS).enumerate();
         octaves.scan(0, |seen, (octave, buckets)| {
             *seen += buckets.iter().sum::<u64>();
             let end = bucket_end((octave << SUB_BITS) + buckets.len() - 1);
@@ -187,14 +193,14 @@ impl AddAssign<&Self> for Histogram {
 /// Returns the bucket of a time: a bucket ends with its largest time, as those of Prometheus do.
 #[inline]
 fn bucket(nanos: u64) -> usize {
-    let nanos = nanos.clamp(1 + (1 << LEAST_BITS), 1 << MOST_BITS) - 1;
+    let nanos = nanos.clamp(1 + (1 << LEAST_BITS), 1 + (1 << MOST_BITS)) - 1;
     let bits = nanos.ilog2();
     let sub = nanos >> (bits - SUB_BITS) & ((1 << SUB_BITS) - 1);
     // Below `BUCKETS`.
     ((bits - LEAST_BITS) << SUB_BITS) as usize + sub as usize
 }
 
-/// Returns the largest time of a bucket, in nanoseconds.
+/// Returns the largest time of a bucket that ends, in nanoseconds.
 fn bucket_end(bucket: usize) -> u64 {
     let (octave, sub) = (bucket >> SUB_BITS, bucket as u64 & ((1 << SUB_BITS) - 1));
     ((1 << SUB_BITS) + sub + 1) << (octave as u32 + LEAST_BITS - SUB_BITS)
@@ -223,18 +229,18 @@ mod tests {
 
     #[test]
     fn buckets_follow_each_other_without_gaps() {
-        for at in 0..BUCKETS {
+        for at in 0..OVERFLOW {
             let end = bucket_end(at);
             assert_eq!(bucket(end), at, "the end of bucket {at}");
-            let next = (at + 1).min(BUCKETS - 1);
-            assert_eq!(bucket(end + 1), next, "behind the end of bucket {at}");
+            assert_eq!(bucket(end + 1), at + 1, "behind the end of bucket {at}");
         }
         for (nanos, at) in [
             (0, 0),
             (128, 0),
             (160, 0),
             (161, 1),
-            (u64::MAX, BUCKETS - 1),
+            (1 << MOST_BITS, OVERFLOW - 1),
+            (u64::MAX, OVERFLOW),
         ] {
             assert_eq!(bucket(nanos), at, "{nanos} ns");
         }
@@ -263,6 +269,22 @@ mod tests {
         );
     }
 
+    /// Three requests of an hour behind one of 200 ns.
+    #[test]
+    fn quantile_beyond_the_buckets_is_the_longest_time() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let of = histogram([200, HOUR - 2, HOUR - 1, HOUR]);
+        for (per_mille, nanos) in [(250, 224), (251, HOUR), (1000, HOUR)] {
+            assert_eq!(of.quantile(per_mille).as_nanos() as u64, nanos);
+        }
+        let (end, last) = of.octaves().last().unwrap();
+        assert_eq!(
+            (last, of.count()),
+            (1, 4),
+            "more than {end:?} is in the count only"
+        );
+    }
+
     #[test]
     fn octaves_count_what_took_no_longer() {
         let of = histogram([1, 256, 257, 512, 1 << 35, 1 << 36]);
@@ -271,7 +293,7 @@ mod tests {
             .map(|(end, count)| (end.as_nanos(), count))
             .collect();
         assert_eq!(counts[..3], [(256, 2), (512, 4), (1024, 4)]);
-        assert_eq!(counts.last(), Some(&(1 << 35, 6)));
+        assert_eq!(counts.last(), Some(&(1 << 35, 5)));
         let all: [u128; (MOST_BITS - LEAST_BITS) as usize] = array::from_fn(|n| 256 << n);
         assert!(counts.iter().map(|(end, _)| *end).eq(all));
     }

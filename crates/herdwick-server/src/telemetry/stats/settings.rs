@@ -129,6 +129,11 @@ settings! {
     request_timeout = { context.tunables.timeout().request.as_secs() };
     spin_us = { context.settings.spin.as_micros() };
     hot_keys = { context.settings.hot_keys };
+    latency = { yes(context.settings.latency.histograms) };
+    slow_log_us = {
+        let slow = context.settings.latency.slow;
+        slow.map_or_else(|| "off".to_owned(), |slow| slow.as_micros().to_string())
+    };
     memory_file = { path_or(context.settings.memory_file.as_deref(), "(null)") };
     one_sided_reads = { context.settings.one_sided_reads.name() };
 }
