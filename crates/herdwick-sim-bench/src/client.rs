@@ -59,6 +59,9 @@ pub(crate) struct Client<C> {
     draws: Draws,
     keys: u32,
     put_percent: u8,
+    /// Whether the request that found no room is a PUT: the next one is of its kind, so that the mix stays as it is
+    /// asked for where there is less room for PUTs than for GETs.
+    refused: Option<bool>,
     cpu: Cpu,
     value: Vec<u8>,
     /// The requests under way, by their tokens.
@@ -87,6 +90,7 @@ impl<C: SystemClient> Client<C> {
             draws: Draws::new(seed),
             keys: run.keys,
             put_percent: run.put_percent,
+            refused: None,
             cpu: cpu.clone(),
             value: vec![0; run.value_bytes],
             calls: vec![Call::default(); run.window],
@@ -143,13 +147,15 @@ impl<C: SystemClient> Client<C> {
         let mut begun = 0;
         while let Some(token) = self.free.pop() {
             let index = self.draws.below(self.keys);
-            let put = self.draws.below(100) < self.put_percent.into();
+            let drawn = || self.draws.below(100) < self.put_percent.into();
+            let put = self.refused.take().unwrap_or_else(drawn);
             if put {
                 keys::fill(index, &mut self.value);
             }
             let value = put.then_some(&self.value[..]);
             if !self.caller.call(now, &keys::key(index), value, token) {
                 self.free.push(token);
+                self.refused = Some(put);
                 break;
             }
             let at = now;
@@ -195,5 +201,65 @@ impl<C: SystemClient> Measured for Client<C> {
 
     fn failed(&self) -> u64 {
         self.failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use herdwick_sim::Profile;
+
+    use super::*;
+
+    /// A system with room for one PUT; every second poll answers what is under way.
+    #[derive(Default)]
+    struct OnePut {
+        calls: Vec<(u64, bool)>,
+        puts: u64,
+        polls: u64,
+    }
+
+    impl SystemClient for OnePut {
+        fn party(&self) -> PartyId {
+            unreachable!("the test runs it without a scheduler")
+        }
+        fn call(&mut self, _: Duration, _: &[u8], put: Option<&[u8]>, token: u64) -> bool {
+            let put = put.is_some();
+            let has_room = !put || self.calls.iter().all(|(_, put)| !put);
+            if has_room {
+                self.puts += u64::from(put);
+                self.calls.push((token, put));
+            }
+            has_room
+        }
+        fn flush(&mut self, _: Duration) {}
+        fn poll(&mut self, _: Duration, sink: &mut dyn FnMut(u64, Ended<'_>)) {
+            self.polls += 1;
+            if self.polls.is_multiple_of(2) {
+                for (token, _) in self.calls.drain(..) {
+                    sink(token, Ended::Done);
+                }
+            }
+        }
+        fn deadline(&self) -> Option<Duration> {
+            None
+        }
+    }
+
+    #[test]
+    fn mix_is_as_asked_for_where_there_is_less_room_for_puts() {
+        let run = Run {
+            put_percent: 50,
+            window: 8,
+            ..Run::default()
+        };
+        let cpu = Profile::named("apt").unwrap().cpu;
+        let mut client = Client::new(&run, 0, OnePut::default(), &cpu);
+        let mut begun = 0;
+        for _ in 0..10_000 {
+            begun += client.begin(Duration::ZERO);
+            client.finish(Duration::ZERO);
+        }
+        let share = client.caller.puts as f64 / f64::from(begun);
+        assert!((share - 0.5).abs() < 0.02, "{share}");
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use herdwick_farm::{
-    ClientEnd, ClientTerms, NEIGHBOURHOOD, ServerEnd, ServerTerms, Terms, Values, WINDOW_MAX,
-    value_lines,
+    ClientEnd, ClientTerms, NEIGHBOURHOOD, ServerCounters, ServerEnd, ServerTerms, Terms, Values,
+    WINDOW_MAX, value_lines,
 };
 use herdwick_sim::{Cpu, PartyId, Process, SeededPort, Step};
 
@@ -12,6 +12,7 @@ use crate::{
     client::{Client, Ended, SPINS, SystemClient},
     ends::{Ends, Serving, Testbed},
     keys::{self, HASH_KEY},
+    memory::Accesses,
     run::{Run, RunError},
 };
 
@@ -19,6 +20,9 @@ use crate::{
 const SLOTS: usize = 4;
 /// Overflow slots of the smallest table.
 const OVERFLOW_MIN: usize = 64;
+/// Accesses to memory of a message, one after the other: the neighbourhood, whose lines are beside each other. A
+/// value's block is stored to, which no core waits for.
+const ACCESSES: f64 = 1.0;
 /// A PUT takes the new value's block before it gives the old one's back.
 const BLOCKS_TO_SPARE: usize = 64;
 
@@ -46,7 +50,10 @@ pub(crate) fn set_up(run: &Run, bed: Testbed, out_of_table: bool) -> Result<Ends
         let (end, _) = server.join_in_process((device, client), &options)?;
         clients.push(Client::new(run, number, FarmCaller(end), &bed.client_cpu));
     }
-    let server = FarmServer::new(server, &bed.server_cpu);
+    let server = FarmServer {
+        item_bytes: Some(keys::KEY_BYTES + run.value_bytes),
+        ..FarmServer::new(server, &bed.server_cpu)
+    };
     Ok(Ends {
         servers: vec![Box::new(server)],
         clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),
@@ -107,6 +114,8 @@ pub(crate) struct FarmServer {
     pub(crate) end: ServerEnd<SeededPort>,
     cpu: Cpu,
     spins: u32,
+    /// Bytes of key and value, where all items are alike: then accesses to memory are charged by their count.
+    item_bytes: Option<usize>,
 }
 
 impl FarmServer {
@@ -115,7 +124,16 @@ impl FarmServer {
             end,
             cpu: cpu.clone(),
             spins: 0,
+            item_bytes: None,
         }
+    }
+
+    /// Returns what the core waits for memory, for the messages since `before`, a copy of the counters.
+    fn memory_ns(&self, served: u32, before: &ServerCounters) -> f64 {
+        let puts = self.end.side.counters().puts - before.puts;
+        self.item_bytes.map_or(0.0, |bytes| {
+            Accesses::of_puts(served.into(), puts, bytes).one_by_one_ns(ACCESSES, &self.cpu)
+        })
     }
 }
 
@@ -125,13 +143,16 @@ impl Process for FarmServer {
     }
 
     fn step(&mut self, _: Duration) -> Step {
+        let before = *self.end.side.counters();
         let served = self.end.side.poll(&mut self.end.port) as u32;
+        let memory_ns = self.memory_ns(served, &before);
         self.spins = if served > 0 { 0 } else { self.spins + 1 };
         Step {
             moved: self.spins <= SPINS,
             cost_ns: self.cpu.pass_ns
                 + f64::from(self.end.side.clients() as u32) * self.cpu.poll_slot_ns
-                + f64::from(served) * self.cpu.request_ns,
+                + f64::from(served) * self.cpu.request_ns
+                + memory_ns,
             deadline: None,
         }
     }

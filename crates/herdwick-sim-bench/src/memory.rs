@@ -46,6 +46,22 @@ impl Accesses {
         STAGES * waits * self.requests + self.moved_ns(cpu)
     }
 
+    /// Returns how long a core takes for them that executes one request after the other and prefetches nothing:
+    /// each makes `accesses`, one after the other.
+    pub(crate) fn one_by_one_ns(&self, accesses: f64, cpu: &Cpu) -> f64 {
+        accesses * cpu.memory_ns * self.requests + self.moved_ns(cpu)
+    }
+
+    /// Returns those of `requests` of which `puts` store an item of `item_bytes`, and no other has one.
+    pub(crate) fn of_puts(requests: u64, puts: u64, item_bytes: usize) -> Self {
+        let [requests, puts] = [requests, puts].map(|count| f64::from(count as u32));
+        Self {
+            requests,
+            copied: puts * lines(item_bytes),
+            arrived: puts * (lines(item_bytes) - 1.0),
+        }
+    }
+
     fn moved_ns(&self, cpu: &Cpu) -> f64 {
         self.copied * cpu.copy_line_ns + self.arrived * cpu.rnic_line_ns
     }
@@ -184,11 +200,21 @@ mod tests {
         assert_eq!(of(31.0).beside_posts_ns(&cpu), 0.0);
         cpu.post_ns = 60.0;
         assert_eq!(of(1.0).beside_posts_ns(&cpu), 80.0);
+        assert_eq!(of(3.0).one_by_one_ns(2.6, &cpu), 780.0);
         let moved = Accesses {
             copied: 16.0,
             arrived: 15.0,
             ..of(0.0)
         };
         assert_eq!(moved.beside_posts_ns(&cpu), 16.0 * 5.0 + 15.0 * 20.0);
+        // A PUT of 1,016 bytes, and a request without an item.
+        let puts = Accesses::of_puts(2, 1, 1016);
+        assert_eq!(
+            puts,
+            Accesses {
+                requests: 2.0,
+                ..moved
+            }
+        );
     }
 }

@@ -2,18 +2,22 @@
 
 use std::time::Duration;
 
-use herdwick_pilaf::{ClientEnd, ClientOptions, ServerEnd, ServerOptions};
+use herdwick_pilaf::{ClientEnd, ClientOptions, ServerCounters, ServerEnd, ServerOptions};
 use herdwick_sim::{Cpu, PartyId, Process, SeededDevice, Step};
 
 use crate::{
     client::{Client, Ended, SPINS, SystemClient},
     ends::{Ends, Serving, Testbed},
     keys::{self, HASH_KEY},
+    memory::Accesses,
     run::{Run, RunError},
 };
 
 /// Share of the buckets that hold an item (HERD paper, 5.1.1).
 const LOAD_PERCENT: u64 = 75;
+/// Accesses to memory of a message, one after the other, at that load: as many buckets as a GET READs, and the extent
+/// with the key. A new extent is stored to, which no core waits for.
+const ACCESSES: f64 = 2.6;
 /// Bytes of the smallest extent.
 const EXTENT_UNIT: usize = 64;
 /// A PUT takes the new value's extent before it gives the old one's back.
@@ -49,7 +53,10 @@ pub(crate) fn set_up(run: &Run, mut bed: Testbed) -> Result<Ends, RunError> {
         let (end, _) = server.join_in_process(device, &options)?;
         clients.push(Client::new(run, number, PilafCaller(end), &bed.client_cpu));
     }
-    let server = PilafServer::new(server, &bed.server_cpu);
+    let server = PilafServer {
+        item_bytes: Some(keys::KEY_BYTES + run.value_bytes),
+        ..PilafServer::new(server, &bed.server_cpu)
+    };
     Ok(Ends {
         servers: vec![Box::new(server)],
         clients: clients.into_iter().map(|c| Box::new(c) as Box<_>).collect(),
@@ -91,6 +98,8 @@ pub(crate) struct PilafServer {
     pub(crate) end: ServerEnd<SeededDevice>,
     cpu: Cpu,
     spins: u32,
+    /// Bytes of key and value, where all items are alike: then accesses to memory are charged by their count.
+    item_bytes: Option<usize>,
 }
 
 impl PilafServer {
@@ -99,7 +108,18 @@ impl PilafServer {
             end,
             cpu: cpu.clone(),
             spins: 0,
+            item_bytes: None,
         }
+    }
+
+    /// Returns what the core waits for memory, for the requests since `before`, a copy of the counters.
+    fn memory_ns(&self, before: &ServerCounters) -> f64 {
+        let counters = self.end.server().counters();
+        let requests = counters.requests - before.requests;
+        let puts = counters.puts - before.puts;
+        self.item_bytes.map_or(0.0, |bytes| {
+            Accesses::of_puts(requests, puts, bytes).one_by_one_ns(ACCESSES, &self.cpu)
+        })
     }
 }
 
@@ -109,11 +129,13 @@ impl Process for PilafServer {
     }
 
     fn step(&mut self, now: Duration) -> Step {
+        let before = *self.end.server().counters();
         let served = self.end.pass(now) as u32;
+        let memory_ns = self.memory_ns(&before);
         self.spins = if served > 0 { 0 } else { self.spins + 1 };
         Step {
             moved: self.spins <= SPINS,
-            cost_ns: self.cpu.pass_ns + f64::from(served) * self.cpu.request_ns,
+            cost_ns: self.cpu.pass_ns + f64::from(served) * self.cpu.request_ns + memory_ns,
             deadline: None,
         }
     }

@@ -377,15 +377,42 @@ fn predictions_of_susitna_are_those_of_the_docs() {
 /// The systems of this repository, whose layouts are not those of the paper's emulations.
 #[test]
 fn rates_of_the_stores_are_those_of_the_docs() {
-    let gets = Run {
-        put_percent: 0,
+    let [gets, puts] = [0, 100].map(|put_percent| Run {
+        put_percent,
+        workers: 1,
+        window: 16,
+        ..Run::default()
+    });
+    for system in [System::Farm, System::FarmVar, System::Pilaf] {
+        for (run, what) in [(gets, "GETs"), (puts, "PUTs")] {
+            let name = format!("{}, {what} alone", system.name());
+            hold(&name, &row(&name)[0], rate(&Run { system, ..run }));
+        }
+    }
+}
+
+/// The one core of a store waits for memory at each PUT: as long as memory takes for each of its accesses.
+#[test]
+fn puts_to_stores_are_charged_for_memory() {
+    let apt = Profile::named("apt").unwrap();
+    let mut at_once = apt.clone();
+    at_once.cpu.memory_ns = 0.0;
+    let puts = Run {
+        put_percent: 100,
         workers: 1,
         window: 16,
         ..Run::default()
     };
-    for system in [System::Farm, System::FarmVar, System::Pilaf] {
-        let name = format!("{}, GETs alone", system.name());
-        hold(&name, &row(&name)[0], rate(&Run { system, ..gets }));
+    for (system, accesses) in [
+        (System::Farm, 1.0),
+        (System::FarmVar, 1.0),
+        (System::Pilaf, 2.6),
+    ] {
+        let run = Run { system, ..puts };
+        // The core is busy all the time, and takes so long for each.
+        let ns = [&apt, &at_once].map(|profile| 1e3 / report_on(profile, &run).outcome.mops);
+        let waits = (ns[0] - ns[1]) / apt.cpu.memory_ns;
+        assert!((waits / accesses - 1.0).abs() < 0.1, "{system:?}: {ns:?}");
     }
 }
 
