@@ -64,6 +64,7 @@ pub use memory::{
     fit_config::Reduced,
     recovery::{Cold, Restart},
 };
+pub use runtime::invalidator::Invalidator;
 pub use server::{Server, spawn};
 pub use settings::{
     WORKERS_MAX,

@@ -36,6 +36,7 @@ use crate::{
     runtime::{
         cross_core::CrossCore,
         front::{Front, Tokens},
+        invalidator::Invalidator,
         offload::OffloadPart,
         parking::WakeupFd,
         partition_lock::Partitions,
@@ -291,6 +292,12 @@ impl Server {
         let second = self.timer.clock(self.timer.now()).second.0;
         let certificates = self.context.certificates.as_ref();
         certificates.map_or(Ok(()), |certificates| certificates.reload(second))
+    }
+
+    /// Returns what invalidates all items, for another thread.
+    #[must_use]
+    pub fn invalidator(&self) -> Invalidator {
+        Invalidator::new(&self.context, &self.shutdown, self.workers)
     }
 
     /// Stops accepting, answers what has arrived, and ends within seconds, even if a client does

@@ -7,6 +7,7 @@ pub(crate) mod cross_core;
 pub(crate) mod dump;
 pub(crate) mod forward;
 pub(crate) mod front;
+pub(crate) mod invalidator;
 pub(crate) mod offload;
 pub(crate) mod owned_requests;
 pub(crate) mod parking;

@@ -44,7 +44,8 @@ impl Shutdown {
         self.left.load(SeqCst) == 0
     }
 
-    fn ring(&self) {
+    /// Wakes the workers.
+    pub(crate) fn ring(&self) {
         for wakeup in &self.wakeups {
             wakeup.ring();
         }

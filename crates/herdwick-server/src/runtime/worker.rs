@@ -70,6 +70,8 @@ pub(crate) struct WorkerState {
     unused: usize,
     /// When the drain ends, once it has begun.
     drain_end: Option<Duration>,
+    /// The orders to invalidate all items that were carried out.
+    invalidated: u64,
     /// This worker has finished its connections.
     drained: bool,
     /// The last pass has done work that no memory shows. There may be more: the next one is whole.
@@ -218,6 +220,13 @@ impl Worker {
             // Of a higher limit the first step has made the room.
             self.permits
                 .resize(self.index, partition.store.staged_max());
+        }
+        let orders = self.context.tunables.invalidation.orders();
+        if orders != self.state.invalidated {
+            self.state.invalidated = orders;
+            let second = start.clock.second;
+            partition.flush(second, second);
+            self.context.tunables.invalidation.done(orders);
         }
         let crawls = self.crawl(walk, &mut partition, now);
         if lowers_memory || crawls {

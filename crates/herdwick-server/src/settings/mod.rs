@@ -7,6 +7,7 @@ pub(crate) mod connections;
 pub(crate) mod crawler;
 pub(crate) mod error;
 pub(crate) mod file_error;
+pub(crate) mod invalidation;
 pub(crate) mod latency;
 pub(crate) mod listen_address;
 pub(crate) mod offload;

@@ -10,6 +10,7 @@ use std::{
 use super::{
     config::{Config, Timeouts},
     crawler::Crawler,
+    invalidation::Invalidation,
 };
 
 /// The settings that may change while a server runs.
@@ -51,6 +52,7 @@ pub(crate) struct Tunables {
     pub(crate) memory: MemoryLimit,
     /// The crawler, and the crawl that is under way.
     pub(crate) crawler: Crawler,
+    pub(crate) invalidation: Invalidation,
 }
 
 /// The memory limit in bytes (memcached's `-m`, then `cache_memlimit`). The memory is reserved at
@@ -100,6 +102,7 @@ impl Tunables {
             detail: AtomicBool::new(false),
             memory,
             crawler: Crawler::new(&config.crawler),
+            invalidation: Invalidation::default(),
         };
         tunables.set(&config.tuning());
         tunables
