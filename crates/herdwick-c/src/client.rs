@@ -113,7 +113,7 @@ pub(crate) unsafe extern "C" fn herdwick_discover(
         let cluster = found.map_err(|error| {
             let status = match &error {
                 DiscoveryError::Dial(reason) => not_dialled(reason),
-                DiscoveryError::Reply(_) => Status::Server,
+                DiscoveryError::Reply(_) | DiscoveryError::Etcd(_) => Status::Server,
                 DiscoveryError::List(_) => Status::Usage,
             };
             Failure::new(status, error.to_string())

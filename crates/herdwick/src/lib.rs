@@ -20,6 +20,8 @@
 //! [`Client::cluster`] makes a client of several servers, a [`Cluster`], which distributes keys over them
 //! as other clients of memcached do.
 //!
+//! With the feature `etcd`, servers register in etcd, and a cluster follows them (`herdwick::etcd`).
+//!
 //! With the feature `aio` there is a client for tokio, `herdwick::aio::AsyncClient`, that many tasks share.
 //!
 //! Expected results are values (`None`, `false`, [`Cas::Changed`]); everything else is an
@@ -37,6 +39,8 @@ mod cluster;
 mod connection;
 mod due;
 mod error;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod fallback;
 mod hello;
 mod herd;

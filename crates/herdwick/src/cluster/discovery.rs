@@ -11,6 +11,8 @@ use std::{
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::Node;
+#[cfg(feature = "etcd")]
+use crate::etcd::EtcdCluster;
 use crate::{Address, Connection, DialError, Options, Usage, due::Due};
 
 /// Longest reply to `config get cluster`: some hundred servers take a tenth of it.
@@ -32,6 +34,9 @@ pub enum Discovery {
     Dns(Address),
     /// What this server answers to `config get cluster`, as Amazon ElastiCache does.
     Config(Address),
+    /// The servers that are registered in etcd. A thread follows them, so that a change is known at once.
+    #[cfg(feature = "etcd")]
+    Etcd(EtcdCluster),
 }
 
 /// Why there is no list of servers.
@@ -44,6 +49,9 @@ pub enum DiscoveryError {
     /// beginning.
     #[error("`config get cluster` is answered by {0:?}")]
     Reply(String),
+    /// etcd fails (feature `etcd`), in its words.
+    #[error("{0}")]
+    Etcd(String),
     /// The list makes no cluster.
     #[error("{0}")]
     List(#[from] Usage),
@@ -74,6 +82,9 @@ impl Discovery {
                 };
                 parse(&reply).ok_or_else(refused)
             }
+            // Only its thread reads it.
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => Err(Usage::NoServer.into()),
         }
     }
 }

@@ -22,6 +22,8 @@ use self::{
     health::{Health, is_failure, is_unsent},
     ring::Ring,
 };
+#[cfg(feature = "etcd")]
+use crate::etcd::Feed;
 use crate::{Client, Error, Key, Options, Usage, due::clock};
 
 /// Options of a [`Cluster`].
@@ -66,6 +68,9 @@ pub struct Cluster {
     is_short: bool,
     /// Where the list of servers is read again.
     watch: Option<Watch>,
+    /// What follows the servers in etcd.
+    #[cfg(feature = "etcd")]
+    feed: Option<Feed>,
     origin: std::time::Instant,
 }
 
@@ -140,6 +145,8 @@ impl Cluster {
             options,
             is_short: false,
             watch: None,
+            #[cfg(feature = "etcd")]
+            feed: None,
             origin: clock(),
         })
     }
@@ -148,21 +155,43 @@ impl Cluster {
     /// apart, by a call which that delays by up to 200 ms (a lookup of a name may take longer), and 1 s
     /// after a server has failed. While it cannot be read, the servers stay as they are.
     ///
+    /// Of servers in etcd a thread learns, and the first call after a change uses the new list.
+    ///
     /// # Errors
     /// [`DiscoveryError`].
     pub fn discover(discovery: Discovery, options: ClusterOptions) -> Result<Self, DiscoveryError> {
+        #[cfg(feature = "etcd")]
+        if let Discovery::Etcd(place) = discovery {
+            let text = place.to_string();
+            let feed = Feed::start(place);
+            let feed = feed.map_err(|error| DiscoveryError::Etcd(error.to_string()))?;
+            let nodes = feed.nodes();
+            if nodes.is_empty() {
+                return Err(DiscoveryError::Etcd(format!(
+                    "no server has registered in {text}: start one by herdwick serve --etcd URL --cluster NAME"
+                )));
+            }
+            let mut cluster = Self::new(nodes, options)?;
+            cluster.feed = Some(feed);
+            return Ok(cluster);
+        }
         let list = discovery.read(&options.client)?;
         let mut cluster = Self::new(list.nodes, options)?;
         cluster.watch = Some(Watch::new(discovery, list.version, cluster.now()));
         Ok(cluster)
     }
 
-    /// Reads the list of servers again now. Returns whether they have changed; never, if they were
-    /// given.
+    /// Reads the list of servers again now (of etcd: uses what its thread knows). Returns whether they
+    /// have changed; never, if they were given.
     ///
     /// # Errors
     /// [`DiscoveryError`]: the servers stay as they are.
     pub fn refresh(&mut self) -> Result<bool, DiscoveryError> {
+        #[cfg(feature = "etcd")]
+        if let Some(feed) = &self.feed {
+            let nodes = feed.nodes();
+            return Ok(self.replace_servers(nodes)?);
+        }
         let Some(watch) = &mut self.watch else {
             return Ok(false);
         };
@@ -252,6 +281,13 @@ impl Cluster {
 
     /// Reads the list of servers, if that is due. Whatever is wrong with it, the call goes on.
     fn watch_servers(&mut self, now: Duration) {
+        #[cfg(feature = "etcd")]
+        if let Some(nodes) = self.feed.as_ref().and_then(Feed::changed)
+            && self.replace_servers(nodes).is_err()
+            && let Some(feed) = &self.feed
+        {
+            feed.keep_changed();
+        }
         let options = &self.options.client;
         if let Some(watch) = &mut self.watch
             && watch.is_due(now)

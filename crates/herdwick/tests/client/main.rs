@@ -4,6 +4,7 @@ mod between;
 mod clover;
 mod cluster;
 mod deadlines;
+mod etcd;
 mod fallback;
 mod faults;
 mod hkvs;
