@@ -12,8 +12,8 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use herdwick::{
-    Cause, Cluster, DialError, Error, Item, Login, MultiGet, OneSidedReads, Options, Put, TlsError,
-    Ttl, Usage,
+    Cause, Cluster, DialError, DiscoveryError, Error, Item, Login, MultiGet, OneSidedReads,
+    Options, Put, TlsError, Ttl, Usage, etcd::EtcdUsage,
 };
 
 use crate::{exit::Exit, say, servers::Servers, tls::TlsArgs, units};
@@ -129,6 +129,10 @@ pub(crate) enum ClientFailure {
     Tls(#[from] TlsError),
     #[error("the server has no statistics called {0:?}")]
     NoStatistics(String),
+    #[error("--server: {0}")]
+    Etcd(#[from] EtcdUsage),
+    #[error("{0}")]
+    List(#[from] DiscoveryError),
     #[error("cannot read the value from standard input: {0}")]
     Input(io::Error),
     #[error("cannot write to standard output: {0}")]
@@ -162,8 +166,11 @@ impl From<&ClientFailure> for Exit {
             ClientFailure::At(failure) => (&failure.error).into(),
             ClientFailure::Login { .. }
             | ClientFailure::Tls(_)
+            | ClientFailure::Etcd(_)
             | ClientFailure::NoStatistics(_) => Self::Usage,
-            ClientFailure::Input(_) | ClientFailure::Output(_) => Self::Failed,
+            ClientFailure::List(_) | ClientFailure::Input(_) | ClientFailure::Output(_) => {
+                Self::Failed
+            }
         }
     }
 }
@@ -325,6 +332,8 @@ pub(crate) fn complaint(server: &str, failure: &ClientFailure) -> String {
         ClientFailure::At(_)
         | ClientFailure::Login { .. }
         | ClientFailure::Tls(_)
+        | ClientFailure::Etcd(_)
+        | ClientFailure::List(_)
         | ClientFailure::Input(_)
         | ClientFailure::Output(_) => failure.to_string(),
     }

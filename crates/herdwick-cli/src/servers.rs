@@ -11,7 +11,9 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use herdwick::{Cluster, ClusterOptions, Distribution, Node, Options, Session, Usage};
+use herdwick::{
+    Cluster, ClusterOptions, Discovery, Distribution, Node, Options, Session, etcd::EtcdCluster,
+};
 
 use crate::{
     client::{Access, ClientFailure, Outcome, complaint},
@@ -23,7 +25,8 @@ use crate::{
 #[derive(Args, Debug)]
 pub(crate) struct Names {
     /// Where the server listens: HOST:PORT, or the path of a unix socket. Several, with commas in
-    /// between, share the keys: HOST:PORT, HOST:PORT:WEIGHT or "HOST:PORT:WEIGHT NAME".
+    /// between, share the keys: HOST:PORT, HOST:PORT:WEIGHT or "HOST:PORT:WEIGHT NAME". Or
+    /// those that are registered in etcd: etcd://HOST:PORT/NAME.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11211")]
     server: String,
     /// How keys are distributed over several servers: the rule of the other clients that use them.
@@ -77,7 +80,16 @@ impl From<Rule> for Distribution {
 }
 
 impl Names {
-    fn cluster(&self, client: Options) -> Result<Cluster, Usage> {
+    fn cluster(&self, client: Options) -> Result<Cluster, ClientFailure> {
+        let options = ClusterOptions {
+            client,
+            distribution: self.distribution.into(),
+            ..ClusterOptions::default()
+        };
+        if self.server.starts_with("etcd://") {
+            let place = self.server.parse::<EtcdCluster>()?;
+            return Ok(Cluster::discover(Discovery::Etcd(place), options)?);
+        }
         let nodes = if self.server.contains(',') {
             let names = self.server.split(',').map(str::parse);
             names.collect::<Result<Vec<_>, _>>()?
@@ -85,12 +97,7 @@ impl Names {
             // One server has every key, by whatever name and weight.
             vec![Node::new(self.server.parse()?)]
         };
-        let options = ClusterOptions {
-            client,
-            distribution: self.distribution.into(),
-            ..ClusterOptions::default()
-        };
-        Cluster::new(nodes, options)
+        Ok(Cluster::new(nodes, options)?)
     }
 }
 

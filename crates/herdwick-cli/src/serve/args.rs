@@ -12,6 +12,7 @@ use herdwick_server::{
 use crate::units;
 
 use super::{
+    etcd::EtcdArgs,
     extended::{self, Extended},
     listen::{self, ListenAddresses},
     log::LogFormat,
@@ -274,6 +275,8 @@ pub(crate) struct ServeArgs {
     /// Accept the command "debugtime", which moves the clock: for tests
     #[arg(long = "debug-commands", hide = true)]
     pub(super) debug: bool,
+    #[command(flatten)]
+    pub(super) etcd: EtcdArgs,
     #[command(flatten)]
     pub(super) missing: Missing,
 }

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use herdwick::etcd::EtcdUsage;
 use herdwick_server::StartError;
 
 use super::{file::FileError, process::ProcessError};
@@ -44,6 +45,10 @@ pub(super) enum ServeError {
         "{path} holds no secret (--offload-secret): it is 32 hex digits, as by openssl rand -hex 16"
     )]
     OffloadDigits { path: PathBuf },
+    #[error("--etcd, --cluster: {0}")]
+    Etcd(#[from] EtcdUsage),
+    #[error("cannot start the thread that registers in etcd: {0}")]
+    EtcdThread(io::Error),
     #[error("cannot watch for signals: {0}")]
     Signals(io::Error),
 }
@@ -65,8 +70,12 @@ impl From<&ServeError> for Exit {
             | ServeError::Listen { .. }
             | ServeError::OffloadSecret { .. }
             | ServeError::OffloadDigits { .. }
+            | ServeError::Etcd(_)
             | ServeError::Process(ProcessError::NoUser { .. }) => Self::Usage,
-            ServeError::Start(_) | ServeError::Process(_) | ServeError::Signals(_) => Self::Failed,
+            ServeError::Start(_)
+            | ServeError::Process(_)
+            | ServeError::Signals(_)
+            | ServeError::EtcdThread(_) => Self::Failed,
         }
     }
 }

@@ -3,6 +3,7 @@
 mod absolute;
 mod args;
 mod error;
+mod etcd;
 mod extended;
 mod file;
 mod listen;
@@ -32,6 +33,7 @@ pub(crate) use absolute::lease_directory;
 use args::BANNER;
 pub(crate) use args::ServeArgs;
 use error::ServeError;
+use etcd::Registering;
 use extended::{Extended, extend};
 use log::LogFormat;
 use process::PidFile;
@@ -91,7 +93,14 @@ fn serve_with(args: &ServeArgs, flags: Option<&FlagSources>) -> Result<(), Serve
     let pid_file = args.pid_file.as_deref().map(absolute);
     prepare(args)?;
     pid_file.as_deref().map(PidFile::check).transpose()?;
+    let engine = if args.secondary {
+        Engine::Clover
+    } else {
+        args.engine
+    };
+    let membership = args.etcd.membership(engine)?;
     let server = herdwick_server::spawn(config)?;
+    let member = membership.map(|it| it.of(&server)).transpose()?;
     let _pid_file = pid_file.as_deref().map(PidFile::write).transpose()?;
     process::write_ports(&server);
     announce(&server, args);
@@ -99,8 +108,14 @@ fn serve_with(args: &ServeArgs, flags: Option<&FlagSources>) -> Result<(), Serve
     if args.in_background && args.verbosity == 0 {
         process::leave_stderr()?;
     }
+    // What may still fail comes before: a server that does not stay is no member.
+    let registration = member.map(Registering::start).transpose()?;
     wait(signals, &server, args, flags);
     process::tell_systemd(NotifyState::Stopping);
+    // Clients go elsewhere before the server leaves.
+    if let Some(registration) = registration {
+        registration.end();
+    }
     server.shutdown();
     Ok(())
 }
