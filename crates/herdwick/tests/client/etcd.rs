@@ -147,7 +147,7 @@ impl Way {
                     let (back, forth) = ((clone(&far), clone(&near)), (near, far));
                     for (mut from, mut to) in [back, forth] {
                         thread::spawn(move || {
-                            // Whichever end is gone, the other one is told.
+                            // Both directions end together.
                             let _ = std::io::copy(&mut from, &mut to);
                             let _ = to.shutdown(Shutdown::Both);
                         });
