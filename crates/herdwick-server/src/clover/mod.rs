@@ -3,15 +3,22 @@
 //! themselves. Of a secondary store (`docs/hkvs.md`) one client may write, the server that it is a part of.
 
 mod counters;
+mod host_parts;
 mod secondary;
 mod split;
+#[cfg(test)]
+mod tests;
 
-use std::{collections::HashMap, io, net::IpAddr, os::fd::AsRawFd, time::Duration};
-
-use herdwick_clover::{
-    Accepts, Hosts, Joined, NodeEnd, NodeOptions, OptionsError, Right, Secret, ServerOptions,
-    SetupError,
+use std::{
+    collections::HashMap,
+    io,
+    net::IpAddr,
+    os::fd::AsRawFd,
+    thread::{self, JoinHandle},
+    time::Duration,
 };
+
+use herdwick_clover::{Accepts, Hosts, Joined, OptionsError, Right, Secret, SetupError};
 use herdwick_fabric::{ConnectError, Device, Port};
 use herdwick_herd::hello::{Parts, Refusal};
 use herdwick_providers::AnyDevice;
@@ -27,15 +34,14 @@ use crate::{
     settings::error::StartError,
 };
 pub(crate) use counters::CloverCounters;
+use host_parts::{HostParts, START};
 use secondary::{Admission, Secondary};
-pub(crate) use split::{STORE_BYTES, geometry, lease_bytes};
+pub(crate) use split::{STORE_BYTES, lease_bytes};
 
 /// Longest sleep while there are clients: leases run out, and keys are examined in turn.
 const TICK: Duration = Duration::from_millis(10);
 /// Pause after a failed attempt to empty the memory.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the metadata server may take to begin on empty memory.
-const START: Duration = Duration::from_secs(60);
 
 /// What the engine is made of.
 pub(crate) struct CloverConfig {
@@ -69,6 +75,7 @@ pub(crate) struct CloverFront {
     secondary: Option<Secondary>,
     /// When the memory may be emptied at the earliest.
     empties_at: Duration,
+    emptying: Emptying,
     parts: HostParts,
     /// Where event sources are registered.
     tokens: Option<Tokens>,
@@ -76,40 +83,16 @@ pub(crate) struct CloverFront {
     past: Vec<(&'static str, u64)>,
 }
 
-/// What data node and metadata server are opened with, each time.
-struct HostParts {
-    device: AnyDevice,
-    bytes: usize,
-    clients_max: usize,
-    hash_key: HashKey,
-    secret: Secret,
-    timer: ServerClock,
-}
-
-impl HostParts {
-    /// Opens an empty data node and its metadata server.
-    fn open(&self) -> Result<Hosts<AnyDevice>, StartError> {
-        let failed = |error: SetupError| StartError::Clover(error.to_string());
-        let beside = self.device.beside();
-        let beside = beside.map_err(|error| StartError::Clover(error.to_string()))?;
-        let Some(geometry) = geometry(self.bytes) else {
-            return Err(StartError::Clover(
-                "there is too little memory (-m)".to_owned(),
-            ));
-        };
-        let secret = self.secret;
-        let options = NodeOptions {
-            geometry,
-            clients: self.clients_max + 1,
-            secret,
-        };
-        let node = NodeEnd::open(self.device.clone(), options).map_err(failed)?;
-        let options = ServerOptions::new(self.clients_max, self.hash_key);
-        let devices = (self.device.clone(), beside);
-        let mut hosts = Hosts::open(vec![node], devices, &options, secret).map_err(failed)?;
-        begin(&mut hosts, self.timer)?;
-        Ok(hosts)
-    }
+/// How far the emptying of the memory is.
+#[derive(Default)]
+enum Emptying {
+    /// It has not begun, or is done.
+    #[default]
+    No,
+    /// The operating system releases memory and makes other, which takes a second for a gigabyte or two.
+    Opens(JoinHandle<Result<(AnyDevice, Hosts<AnyDevice>), StartError>>),
+    /// The metadata server begins, by then.
+    Begins(Duration),
 }
 
 /// A client between its grant and its revocation.
@@ -134,10 +117,9 @@ impl CloverFront {
             clients_max: config.clients_max,
             hash_key: config.hash_key,
             secret: config.secret,
-            timer,
         };
         Ok(Self {
-            hosts: Some(parts.open()?),
+            hosts: Some(parts.begin(timer)?),
             has_timers: !device.capabilities().lossless,
             leases: HashMap::new(),
             end: config.end,
@@ -146,6 +128,7 @@ impl CloverFront {
             counters: CloverCounters::default(),
             secondary: config.secondary.map(Secondary::new),
             empties_at: Duration::ZERO,
+            emptying: Emptying::No,
             parts,
             tokens: None,
             past: Vec::new(),
@@ -235,40 +218,81 @@ impl CloverFront {
         }
     }
 
+    /// Returns whether this is a secondary store whose primary has gone, and that is not empty yet.
+    fn is_abandoned(&self) -> bool {
+        self.secondary.as_ref().is_some_and(Secondary::is_abandoned)
+    }
+
     /// Empties the memory of a secondary store whose primary has gone, when no session is left. That takes
-    /// seconds for gigabytes, so it is done before the next primary comes.
+    /// seconds for gigabytes, so it is done before the next primary comes, and no pass waits for it.
     fn empty_abandoned(&mut self, registry: &Registry) {
-        let is_abandoned = self.secondary.as_ref().is_some_and(Secondary::is_abandoned);
-        if !is_abandoned || !self.leases.is_empty() || self.now < self.empties_at {
+        if !self.is_abandoned() {
             return;
         }
-        if !self.reopen(registry) {
-            self.empties_at = self.now + PAUSE;
-        } else if let Some(secondary) = &mut self.secondary {
-            secondary.emptied();
+        let (now, tokens) = (self.now, self.tokens);
+        let gone_on = match std::mem::take(&mut self.emptying) {
+            Emptying::No if !self.leases.is_empty() || now < self.empties_at => Some(Emptying::No),
+            Emptying::No => self.reopen().ok(),
+            Emptying::Opens(thread) if !thread.is_finished() => Some(Emptying::Opens(thread)),
+            Emptying::Opens(thread) => {
+                let opened = thread.join().ok().and_then(Result::ok);
+                if let Some((device, hosts)) = opened {
+                    (self.parts.device, self.hosts) = (device, Some(hosts));
+                }
+                let registered = tokens.map_or(Ok(()), |tokens| self.register(registry, tokens));
+                let due = now + START;
+                (self.hosts.is_some() && registered.is_ok()).then_some(Emptying::Begins(due))
+            }
+            Emptying::Begins(due) => self.begin_empty(due),
+        };
+        match gone_on {
+            Some(state) => self.emptying = state,
+            None => self.emptying_failed(),
         }
     }
 
-    /// Begins with empty memory, which no client has any more. Returns whether that was possible.
-    fn reopen(&mut self, registry: &Registry) -> bool {
-        let past = self.counts();
-        self.counters = CloverCounters::default();
-        // First the old ones go: there is memory for one store.
+    /// Has a thread open empty memory. First the old one goes, of which no client has anything any more: there is
+    /// memory for one store.
+    fn reopen(&mut self) -> io::Result<Emptying> {
+        self.keep_counts();
+        let (before, parts) = (self.hosts.take(), self.parts.clone());
+        let name = "emptying".to_owned();
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            drop(before);
+            parts.reopen()
+        });
+        thread.map(Emptying::Opens)
+    }
+
+    /// Has the metadata server of empty memory go on with its start; `None`: it failed.
+    fn begin_empty(&mut self, due: Duration) -> Option<Emptying> {
+        let begun = host_parts::step(self.hosts.as_mut()?, self.now, due).ok()?;
+        if !begun {
+            return Some(Emptying::Begins(due));
+        }
+        self.secondary.iter_mut().for_each(Secondary::emptied);
+        Some(Emptying::No)
+    }
+
+    /// Counts an attempt to empty the memory that failed. The next one is not made at once.
+    fn emptying_failed(&mut self) {
+        self.empties_at = self.now + PAUSE;
+        self.keep_counts();
         self.hosts = None;
-        self.past = past;
-        if let Ok(device) = self.parts.device.anew() {
-            self.parts.device = device;
-            self.hosts = self.parts.open().ok();
-        }
-        let tokens = self.tokens;
-        let registered = tokens.is_none_or(|tokens| self.register(registry, tokens).is_ok());
-        let is_open = self.hosts.is_some() && registered;
-        if !is_open {
-            let mut counts = self.past.iter_mut();
-            let failed = counts.find(|(name, _)| *name == "clover_reopens_failed");
-            failed.into_iter().for_each(|(_, count)| *count += 1);
-        }
-        is_open
+        let mut counts = self.past.iter_mut();
+        let failed = counts.find(|(name, _)| *name == "clover_reopens_failed");
+        failed.into_iter().for_each(|(_, count)| *count += 1);
+    }
+
+    /// Keeps the counters of hosts that are about to be closed.
+    fn keep_counts(&mut self) {
+        self.past = self.counts();
+        self.counters = CloverCounters::default();
+    }
+
+    /// Returns whether a metadata server begins on empty memory: passes do not wait for events.
+    fn begins(&self) -> bool {
+        matches!(self.emptying, Emptying::Begins(_))
     }
 
     fn connect(&mut self, id: LeaseId, parts: &Parts) -> Result<(), Refusal> {
@@ -323,24 +347,6 @@ impl CloverFront {
     }
 }
 
-/// Has the metadata server begin.
-fn begin(hosts: &mut Hosts<AnyDevice>, timer: ServerClock) -> Result<(), StartError> {
-    let due = timer.now() + START;
-    while !hosts.server.server().is_ready() {
-        let now = timer.now();
-        hosts.pass(now);
-        if let Some(status) = hosts.server.server().failed() {
-            let reason = format!("the metadata server does not reach the data node ({status:?})");
-            return Err(StartError::Clover(reason));
-        }
-        if now >= due {
-            let reason = "the metadata server gets no answer of the data node".to_owned();
-            return Err(StartError::Clover(reason));
-        }
-    }
-    Ok(())
-}
-
 impl Front for CloverFront {
     fn register(&mut self, registry: &Registry, tokens: Tokens) -> io::Result<()> {
         self.tokens = Some(tokens);
@@ -367,7 +373,7 @@ impl Front for CloverFront {
             .hosts
             .as_mut()
             .is_some_and(|hosts| hosts.pass(self.now) > 0 || !hosts.server.server().is_idle());
-        if commanded || is_busy {
+        if commanded || is_busy || self.begins() {
             Activity::Busy
         } else {
             Activity::Idle
@@ -385,7 +391,8 @@ impl Front for CloverFront {
     fn arm(&mut self) -> bool {
         self.found = self.next_command();
         let now = self.now;
-        self.found.is_none() && self.hosts.as_mut().is_none_or(|hosts| hosts.arm(now))
+        let is_idle = self.found.is_none() && !self.begins();
+        is_idle && self.hosts.as_mut().is_none_or(|hosts| hosts.arm(now))
     }
 
     fn disarm(&mut self) {
@@ -399,7 +406,7 @@ impl Front for CloverFront {
     }
 
     fn tick(&self) -> Option<Duration> {
-        self.polls_memory().then_some(TICK)
+        (self.polls_memory() || self.is_abandoned()).then_some(TICK)
     }
 
     fn transport(&self) -> &'static str {
