@@ -4,7 +4,7 @@ use herdwick_request::KeyHash;
 
 use crate::{
     members::Members,
-    popularity::{Limits, Popularity, Seen},
+    popularity::{LOOKED_AT, Limits, Popularity, Seen},
     recency::Recency,
     window::Window,
 };
@@ -95,8 +95,8 @@ impl Popularity for Combined {
         }
     }
 
-    fn next_victim(&mut self) -> Option<u32> {
-        self.recency.least()
+    fn next_victim(&mut self, may_go: &dyn Fn(u32) -> bool) -> Option<u32> {
+        self.recency.least_of(may_go, LOOKED_AT)
     }
 
     fn clear(&mut self) {

@@ -36,5 +36,6 @@ pub use popularity::{Limits, Popularity, Seen};
 pub use record::{RECORD_HEAD_BYTES, Record, VALUE_BYTES_MAX};
 pub use syncer::{SyncAnswer, SyncOp, SyncToken, Syncer};
 pub use tracker::{
-    CONNECT_EVERY, LAG_MAX, LEASE, QUIET_MAX, STALENESS_MAX, STORE_NUMBERS, Tracker, store_number,
+    CONNECT_EVERY, LAG_MAX, LEASE, QUIET_MAX, STALENESS_MAX, STORE_NUMBERS, SizeClass, Tracker,
+    store_number,
 };

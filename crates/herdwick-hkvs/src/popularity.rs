@@ -2,6 +2,9 @@
 
 use herdwick_request::KeyHash;
 
+/// Popular keys that [`Popularity::next_victim`] of this crate's policies looks at: some microseconds.
+pub(crate) const LOOKED_AT: usize = 256;
+
 /// A policy. Each worker has one for the keys of its partition.
 ///
 /// A popular key has a *slot*, a number below the policy's size, until it is evicted or removed. A hash stands for
@@ -23,9 +26,11 @@ pub trait Popularity: Send {
     /// Removes all popular keys.
     fn clear(&mut self);
 
-    /// Returns the slot of the key that is to go next, where the secondary store has no room for as many as the
-    /// policy; `None`: the policy names none.
-    fn next_victim(&mut self) -> Option<u32> {
+    /// Returns the slot of the key that is to go next of those that `may_go`, where the secondary store has no room
+    /// for as many as the policy; `None`: the policy names none. It need not look at all keys in one call, which
+    /// the worker waits for, but at others in the next.
+    fn next_victim(&mut self, may_go: &dyn Fn(u32) -> bool) -> Option<u32> {
+        let _ = may_go;
         None
     }
 

@@ -9,6 +9,8 @@ pub(crate) struct Recency {
     links: Box<[Links]>,
     /// Least and most recently used.
     ends: Links,
+    /// Where [`Recency::least_of`] goes on; [`NONE`]: at the one used least recently.
+    hand: u32,
 }
 
 /// The slots before and behind one: used earlier, and later.
@@ -29,6 +31,7 @@ impl Recency {
         Self {
             links: vec![ALONE; most].into(),
             ends: ALONE,
+            hand: NONE,
         }
     }
 
@@ -40,6 +43,27 @@ impl Recency {
     /// Returns the slot used least recently.
     pub(crate) fn least(&self) -> Option<u32> {
         (self.ends.earlier != NONE).then_some(self.ends.earlier)
+    }
+
+    /// Returns the slot used least recently of those that `may_go`. Looks at `most` slots, and in the next call at
+    /// those behind them, if none of them may.
+    pub(crate) fn least_of(&mut self, may_go: &dyn Fn(u32) -> bool, most: usize) -> Option<u32> {
+        let mut slot = match self.hand {
+            NONE => self.ends.earlier,
+            hand => hand,
+        };
+        self.hand = NONE;
+        for _ in 0..most {
+            if slot == NONE {
+                return None;
+            }
+            if may_go(slot) {
+                return Some(slot);
+            }
+            slot = self.links[slot as usize].later;
+        }
+        self.hand = slot;
+        None
     }
 
     /// Notes the use of a slot that is in the list.
@@ -68,6 +92,9 @@ impl Recency {
     /// Removes a slot that is in the list.
     pub(crate) fn remove(&mut self, slot: u32) {
         let Links { earlier, later } = self.links[slot as usize];
+        if self.hand == slot {
+            self.hand = later;
+        }
         match earlier {
             NONE => self.ends.earlier = later,
             earlier => self.links[earlier as usize].later = later,
@@ -81,5 +108,35 @@ impl Recency {
     /// Removes all.
     pub(crate) fn clear(&mut self) {
         self.ends = ALONE;
+        self.hand = NONE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_that_finds_none_goes_on_behind_where_it_ended() {
+        let mut recency = Recency::new(100);
+        (0..100).for_each(|slot| recency.push(slot));
+        let is_rare = |slot: u32| slot == 60 || slot == 90;
+        // 0 to 29, then 30 to 59.
+        assert_eq!(recency.least_of(&is_rare, 30), None);
+        // It goes on behind a slot that is used, or leaves.
+        recency.touch(30);
+        recency.remove(31);
+        assert_eq!(recency.least_of(&is_rare, 28), None);
+        assert_eq!(recency.least_of(&is_rare, 1), Some(60));
+        // From the beginning.
+        assert_eq!(recency.least_of(&|_| true, 30), Some(0));
+        recency.remove(60);
+        let found = [(); 4].map(|()| recency.least_of(&is_rare, 30));
+        assert_eq!(found, [None, None, Some(90), None]);
+        recency.remove(90);
+        let calls = (0..100).filter(|_| recency.least_of(&is_rare, 30).is_some());
+        assert_eq!(calls.count(), 0);
+        recency.clear();
+        assert_eq!(recency.least_of(&|_| true, 30), None);
     }
 }

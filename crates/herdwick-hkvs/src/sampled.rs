@@ -6,7 +6,7 @@ use herdwick_request::KeyHash;
 
 use crate::{
     members::Members,
-    popularity::{Limits, Popularity, Seen},
+    popularity::{LOOKED_AT, Limits, Popularity, Seen},
     window::Window,
 };
 
@@ -132,15 +132,14 @@ impl Popularity for Sampled {
         self.members.remove(slot);
     }
 
-    fn next_victim(&mut self) -> Option<u32> {
+    fn next_victim(&mut self, may_go: &dyn Fn(u32) -> bool) -> Option<u32> {
         let (count, members) = (self.ranks.len() as u32, &self.members);
         let slots = (0..count).map(|n| (self.hand + n) % count);
-        let sample = slots
-            .filter(|slot| members.has(*slot))
-            .take(SAMPLE as usize);
+        let looked_at = slots.filter(|slot| members.has(*slot)).take(LOOKED_AT);
         // The slots that are free, perhaps most of them, are passed once for all members, not in each call.
         let mut hand = self.hand;
-        let sample = sample.inspect(|slot| hand = (slot + 1) % count);
+        let looked_at = looked_at.inspect(|slot| hand = (slot + 1) % count);
+        let sample = looked_at.filter(|slot| may_go(*slot)).take(SAMPLE as usize);
         let worst = sample.min_by_key(|slot| self.ranks[*slot as usize]);
         self.hand = hand;
         worst

@@ -33,9 +33,14 @@ const FULL_PAUSE: Duration = Duration::from_millis(100);
 /// Keys that wait for their removal; if there are more, all are removed.
 const DROPPED_MAX: usize = 1024;
 
+/// Tells the size class that the secondary store has an item in, by the lengths of its key and its record: it has
+/// memory of its own for each.
+pub type SizeClass = fn(usize, usize) -> u8;
+
 /// The tracker of a worker.
 pub struct Tracker {
     policy: Box<dyn Popularity>,
+    size_class: SizeClass,
     slots: Box<[Slot]>,
     end: WorkerEnd,
     /// The connection to the secondary store; 0: none.
@@ -66,6 +71,8 @@ struct Slot {
     replicated: bool,
     /// The version of the item in the change that was sent last.
     version: u64,
+    /// Its size class.
+    class: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,9 +86,14 @@ struct UnderWay {
 impl Tracker {
     /// Makes a tracker without a connection, of a policy whose slots are below `slots`.
     #[must_use]
-    pub fn new(policy: Box<dyn Popularity>, slots: usize, end: WorkerEnd) -> Self {
+    pub fn new(
+        (policy, slots): (Box<dyn Popularity>, usize),
+        size_class: SizeClass,
+        end: WorkerEnd,
+    ) -> Self {
         Self {
             policy,
+            size_class,
             slots: vec![Slot::default(); slots].into(),
             end,
             epoch: 0,
@@ -165,7 +177,8 @@ impl Tracker {
             Outcome::Refused => {
                 self.counters.refused += 1;
                 if is_current {
-                    self.make_room(change.slot);
+                    let class = (self.size_class)(change.key.len(), change.record.len());
+                    self.make_room(change.slot, class);
                 }
             }
             Outcome::Done | Outcome::Lost => {}
@@ -173,13 +186,15 @@ impl Tracker {
         self.counters.changes += u64::from(change.outcome == Outcome::Done);
     }
 
-    /// The secondary store had no room for the item of this slot: it goes, with the key that would be evicted
-    /// next.
+    /// The secondary store had no room for the item of this slot: it goes, with the key of its size class that
+    /// would be evicted next. Those of others would make no room for it.
     #[cold]
-    fn make_room(&mut self, slot: u32) {
+    fn make_room(&mut self, slot: u32, class: u8) {
         self.full = self.now + FULL_PAUSE;
         self.drop_slot(slot);
-        if let Some(victim) = self.policy.next_victim() {
+        let slots = &self.slots;
+        let is_of_class = |slot: u32| slots[slot as usize].class == class;
+        if let Some(victim) = self.policy.next_victim(&is_of_class) {
             self.counters.evictions += 1;
             self.drop_slot(victim);
         }
@@ -254,7 +269,9 @@ impl Tracker {
         };
         record.append_to(&mut change.record);
         (change.act, change.slot) = (Act::Put, slot);
-        self.slots[slot as usize].version = version;
+        let class = (self.size_class)(key.len(), change.record.len());
+        let of = &mut self.slots[slot as usize];
+        (of.version, of.class) = (version, class);
         let now = self.now;
         self.push(change, now, replaces);
         true

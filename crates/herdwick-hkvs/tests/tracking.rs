@@ -26,6 +26,11 @@ fn hash(number: u64) -> KeyHash {
     KeyHash(Rng::new(number).bits())
 }
 
+/// Items above and below 100 bytes have memory of their own.
+fn size_class(_key_len: usize, record_len: usize) -> u8 {
+    u8::from(record_len > 100)
+}
+
 fn worker(number: u64) -> usize {
     number as usize % WORKERS
 }
@@ -123,7 +128,11 @@ impl World {
         let (mut trackers, mut ends) = (Vec::new(), Vec::new());
         for _ in 0..WORKERS {
             let (worker, end) = channel();
-            trackers.push(Tracker::new(policy.build(LIMITS), LIMITS.keys, worker));
+            trackers.push(Tracker::new(
+                (policy.build(LIMITS), LIMITS.keys),
+                size_class,
+                worker,
+            ));
             ends.push(end);
         }
         let mut syncer = Syncer::new(WORKERS, LIMITS.keys);
@@ -395,7 +404,11 @@ fn a_worker_at_the_limit_drops_keys_and_never_waits() {
         reads: 1,
         window: 10_000,
     };
-    let mut tracker = Tracker::new(Policy::Combined.build(limits), limits.keys, end);
+    let mut tracker = Tracker::new(
+        (Policy::Combined.build(limits), limits.keys),
+        size_class,
+        end,
+    );
     let now = Duration::from_secs(1);
     tracker.begin(now, 1);
     let mut stored = stored(1);
@@ -444,7 +457,7 @@ fn eager(keys: usize) -> (Tracker, SyncEnd) {
         window: 10_000,
     };
     let policy = Policy::Combined.build(limits);
-    (Tracker::new(policy, keys, end), sync)
+    (Tracker::new((policy, keys), size_class, end), sync)
 }
 
 fn read(tracker: &mut Tracker, number: u64, stored: &Stored) -> Marks {
@@ -473,57 +486,132 @@ fn only_what_may_be_read_out_of_date_ends_leases() {
     assert!(!tracker.marks().leased, "the old value is there");
 }
 
-#[test]
-fn the_hottest_keys_find_room_in_a_secondary_store_that_is_smaller_than_the_policy() {
-    const ROOM: usize = 4;
-    let (mut tracker, mut sync) = eager(64);
-    let mut syncer = Syncer::new(1, 64);
-    syncer.begin(1);
-    let mut there: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
-    let mut now = Duration::from_secs(1);
-    let mut turn = |tracker: &mut Tracker, there: &mut HashMap<Vec<u8>, Vec<u8>>| {
-        now += Duration::from_millis(20);
-        tracker.begin(now, 1);
-        while let Some(change) = sync.changes.pop() {
-            if let Some(change) = syncer.accept(0, change) {
-                sync.back.push(change).expect("has room");
+/// A tracker with a secondary store that has room for so many items of each size class.
+struct Small {
+    tracker: Tracker,
+    sync: SyncEnd,
+    syncer: Syncer,
+    there: HashMap<Vec<u8>, Vec<u8>>,
+    rooms: [usize; 2],
+    now: Duration,
+}
+
+impl Small {
+    fn new(rooms: [usize; 2]) -> Self {
+        let (tracker, sync) = eager(64);
+        let mut syncer = Syncer::new(1, 64);
+        syncer.begin(1);
+        Self {
+            tracker,
+            sync,
+            syncer,
+            there: HashMap::new(),
+            rooms,
+            now: Duration::from_secs(1),
+        }
+    }
+
+    fn read(&mut self, number: u64, stored: &Stored) -> Marks {
+        read(&mut self.tracker, number, stored)
+    }
+
+    fn has_room(&self, key: &[u8], record: &[u8]) -> bool {
+        let class = |record: &[u8]| usize::from(size_class(0, record.len()));
+        let others = self.there.iter().filter(|(other, _)| *other != key);
+        let taken = others.filter(|(_, other)| class(other) == class(record));
+        taken.count() < self.rooms[class(record)]
+    }
+
+    /// Time passes, and the changes are carried out.
+    fn turn(&mut self) {
+        self.now += Duration::from_millis(20);
+        self.tracker.begin(self.now, 1);
+        while let Some(change) = self.sync.changes.pop() {
+            if let Some(change) = self.syncer.accept(0, change) {
+                self.sync.back.push(change).expect("has room");
             }
         }
-        while let Some((token, op)) = syncer.next_op() {
-            let answer = match op {
-                SyncOp::Store { key, .. } if there.len() >= ROOM && !there.contains_key(key) => {
-                    SyncAnswer::Refused
-                }
-                SyncOp::Store { key, record } => {
-                    there.insert(key.to_vec(), record.to_vec());
+        while let Some((token, op)) = self.syncer.next_op() {
+            let (key, record) = match op {
+                SyncOp::Store { key, record } => (key.to_vec(), Some(record.to_vec())),
+                SyncOp::Delete { key } => (key.to_vec(), None),
+            };
+            let answer = match record {
+                Some(record) if !self.has_room(&key, &record) => SyncAnswer::Refused,
+                Some(record) => {
+                    self.there.insert(key, record);
                     SyncAnswer::Done
                 }
-                SyncOp::Delete { key } => {
-                    there.remove(key);
+                None => {
+                    self.there.remove(&key);
                     SyncAnswer::Done
                 }
             };
-            syncer.begun();
-            if let Some((_, change)) = syncer.answered(token, answer) {
-                sync.back.push(change).expect("has room");
+            self.syncer.begun();
+            if let Some((_, change)) = self.syncer.answered(token, answer) {
+                self.sync.back.push(change).expect("has room");
             }
         }
-    };
+    }
+}
+
+#[test]
+fn the_hottest_keys_find_room_in_a_secondary_store_that_is_smaller_than_the_policy() {
+    let mut small = Small::new([4, 0]);
     for number in 0..30 {
-        read(&mut tracker, number, &stored(1));
-        turn(&mut tracker, &mut there);
+        small.read(number, &stored(1));
+        small.turn();
     }
     // Two keys are read all the time from now on, and were not among the first.
     for _ in 0..100 {
         for number in [100, 101] {
-            read(&mut tracker, number, &stored(1));
+            small.read(number, &stored(1));
         }
-        turn(&mut tracker, &mut there);
+        small.turn();
     }
-    assert!(there.contains_key(&key(100)) && there.contains_key(&key(101)));
     for number in [100, 101] {
-        assert!(read(&mut tracker, number, &stored(1)).replicated);
+        assert!(small.there.contains_key(&key(number)));
+        assert!(small.read(number, &stored(1)).replicated);
     }
+}
+
+#[test]
+fn keys_whose_size_class_is_full_take_the_places_of_no_others() {
+    let mut small = Small::new([64, 4]);
+    let large = |version| Stored {
+        value: vec![2; 200],
+        ..stored(version)
+    };
+    for number in 0..30 {
+        small.turn();
+        small.read(number, &stored(1));
+    }
+    // The small ones are not read any more, and so those that were read least recently.
+    for number in 200..240 {
+        small.read(number, &large(1));
+        (0..10).for_each(|_| small.turn());
+    }
+    for _ in 0..100 {
+        for number in [100, 101] {
+            small.read(number, &large(1));
+        }
+        small.turn();
+    }
+    assert!(small.tracker.counters().refused > 10);
+    for number in [100, 101].into_iter().chain(0..30) {
+        assert!(small.there.contains_key(&key(number)), "{number}");
+    }
+    // An update that no longer fits in its class is one of the other class.
+    let before = small.tracker.counters().refused;
+    small
+        .tracker
+        .changed(hash(0), &key(0), Some(&item(&large(2))));
+    (0..10).for_each(|_| small.turn());
+    assert_eq!(small.tracker.counters().refused, before + 1);
+    for number in 1..30 {
+        assert!(small.there.contains_key(&key(number)), "{number}");
+    }
+    assert!(!small.there.contains_key(&key(0)));
 }
 
 /// Keys of up to 250 bytes take no more memory than there is for all of them.

@@ -3,6 +3,7 @@
 use std::{io, sync::Arc};
 
 use herdwick::Address;
+use herdwick_clover::layout::{CLASSES, HEAD_BYTES, class_of_len};
 use herdwick_herd::hello::SecondaryOffer;
 use herdwick_hkvs::{LEASE, Tracker, channel};
 use herdwick_request::HashKey;
@@ -51,7 +52,7 @@ impl OffloadParts {
         for _ in 0..workers {
             let (worker, end) = channel();
             let policy = offload.policy.build(limits);
-            let tracker = Tracker::new(policy, limits.keys, worker);
+            let tracker = Tracker::new((policy, limits.keys), size_class, worker);
             parts.push(OffloadPart::new(tracker, Arc::clone(&link), at));
             ends.push(end);
         }
@@ -74,6 +75,12 @@ impl OffloadParts {
             link: Some(link),
         })
     }
+}
+
+/// Returns the size class of Clover's that has an item.
+fn size_class(key_len: usize, record_len: usize) -> u8 {
+    let class = class_of_len(HEAD_BYTES + key_len + record_len);
+    class.unwrap_or(CLASSES) as u8
 }
 
 fn address(offload: &Offload) -> Result<Address, StartError> {

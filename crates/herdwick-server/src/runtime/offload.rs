@@ -213,7 +213,7 @@ mod tests {
             window: 100,
         };
         let (end, _) = channel();
-        let tracker = Tracker::new(Policy::Combined.build(limits), limits.keys, end);
+        let tracker = Tracker::new((Policy::Combined.build(limits), limits.keys), |_, _| 0, end);
         let waker = mio::Waker::new(mio::Poll::new().unwrap().registry(), mio::Token(0)).unwrap();
         let link = Arc::new(OffloadLink::new(WakeupFd::new(waker)));
         link.set(1, StoreId(7));
