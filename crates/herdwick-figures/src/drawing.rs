@@ -73,8 +73,10 @@ pub struct Simulated {
     pub profile: String,
     /// Of the network and the load.
     pub seed: u64,
-    /// Virtual time that is measured for each point, after as much that is not, in nanoseconds.
+    /// Virtual time that is measured for each point, after a millisecond that is not, in nanoseconds.
     pub measured_ns: u64,
+    /// And for each point of FaRM-KV and Pilaf.
+    pub stores_measured_ns: u64,
 }
 
 /// A series.

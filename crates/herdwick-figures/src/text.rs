@@ -113,8 +113,12 @@ pub fn to_text(drawing: &Drawing) -> String {
     if let Some(simulated) = &drawing.simulated {
         let _ = writeln!(
             text,
-            "profile {}, seed {}, {} ns a point; commit {}",
-            simulated.profile, simulated.seed, simulated.measured_ns, simulated.commit
+            "profile {}, seed {}, {} ns a point, {} of FaRM-KV and Pilaf; commit {}",
+            simulated.profile,
+            simulated.seed,
+            simulated.measured_ns,
+            simulated.stores_measured_ns,
+            simulated.commit
         );
     }
     text
