@@ -263,8 +263,8 @@ impl Channel {
         let Some(bucket) = bucket else {
             return;
         };
-        if !self.held.is_empty() && self.keys.may_conflict(bucket, is_read) {
-            self.resume(self.lines[index].hash(), is_read, 0);
+        if self.held.has(bucket) {
+            self.resume_behind(index, bucket);
         }
     }
 

@@ -102,18 +102,37 @@ impl Keys {
     }
 }
 
-/// The requests that are held back, at most a window of them.
+/// The requests that are held back, at most a window of them. Each bucket lists its own, so that the end of a
+/// request looks at those that share its bucket alone.
 pub(super) struct Held {
-    /// In the order of submission.
-    queue: Vec<Waiting>,
-    /// Encoded requests, without the stamps of slots; each at its [`Waiting::place`].
+    /// By place; what is at a free place is no request.
+    waiting: Box<[Waiting]>,
+    /// The list of each bucket, in the order of submission.
+    lists: Box<[List]>,
+    /// Encoded requests by place, without the stamps of slots.
     lines: Box<[Line]>,
     /// Overflowing bodies, `body_bytes` apart. No page of it is touched before it is used.
     bodies: Box<[u8]>,
     body_bytes: usize,
     /// Places that are free.
     free: Vec<u16>,
+    /// How many requests were ever held back.
+    pushed: u64,
+    /// Memory for [`Held::in_order`].
+    places: Vec<u16>,
 }
+
+/// The places of a list's first and last request, or [`NOWHERE`] without one.
+#[derive(Clone, Copy)]
+struct List {
+    first: u16,
+    last: u16,
+}
+
+/// No place.
+const NOWHERE: u16 = u16::MAX;
+/// The number of no request.
+const NOT_HELD: u64 = u64::MAX;
 
 /// A request that is held back.
 #[derive(Clone, Copy)]
@@ -122,49 +141,103 @@ pub(super) struct Waiting {
     hash: KeyHash,
     /// When it times out, in nanoseconds; `u64::MAX` until a scan has found it.
     pub(super) deadline: u64,
-    /// How many earlier requests for its key must end first.
+    /// The number of its submission.
+    number: u64,
+    /// How many requests for its key must leave their slots first, if it is the first of its key that is held
+    /// back; the others wait for that one. In slots are either reads of a key or one mutation, and no more of
+    /// them while one is held back.
     waits_for: u16,
-    /// Where its line and its body are.
-    place: u16,
+    bucket: u16,
+    /// The place of the next request of its bucket.
+    next: u16,
     overflow_len: u16,
     is_read: bool,
+}
+
+impl Waiting {
+    const NONE: Self = Self {
+        token: 0,
+        hash: KeyHash(0),
+        deadline: 0,
+        number: NOT_HELD,
+        waits_for: 0,
+        bucket: 0,
+        next: NOWHERE,
+        overflow_len: 0,
+        is_read: false,
+    };
 }
 
 impl Held {
     /// Makes room for `window` requests whose bodies have up to `body_bytes`.
     pub(super) fn new(window: usize, body_bytes: usize) -> Self {
+        let list = List {
+            first: NOWHERE,
+            last: NOWHERE,
+        };
         Self {
-            queue: Vec::with_capacity(window),
+            waiting: vec![Waiting::NONE; window].into(),
+            lists: vec![list; window * BUCKETS_PER_SLOT].into(),
             lines: vec![Line::default(); window].into(),
             bodies: vec![0; window * body_bytes].into(),
             body_bytes,
             free: (0..window as u16).rev().collect(),
+            pushed: 0,
+            places: Vec::with_capacity(window),
         }
     }
 
+    /// Whether a request of this bucket is held back.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    pub(super) fn has(&self, bucket: u16) -> bool {
+        self.lists[usize::from(bucket)].first != NOWHERE
     }
 
-    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Waiting> {
-        self.queue.get_mut(index)
+    /// Returns the request at `place`, if there is one.
+    pub(super) fn get_mut(&mut self, place: u16) -> Option<&mut Waiting> {
+        let waiting = self.waiting.get_mut(usize::from(place));
+        waiting.filter(|waiting| waiting.number != NOT_HELD)
+    }
+
+    /// Returns the places of all requests, in the order of submission. The memory goes back by
+    /// [`Held::reuse`].
+    pub(super) fn in_order(&mut self) -> Vec<u16> {
+        let mut places = std::mem::take(&mut self.places);
+        if self.free.len() < self.waiting.len() {
+            let all = (0..).zip(&self.waiting);
+            let held = all.filter(|(_, waiting)| waiting.number != NOT_HELD);
+            places.extend(held.map(|(place, _)| place));
+            places.sort_unstable_by_key(|place: &u16| self.waiting[usize::from(*place)].number);
+        }
+        places
+    }
+
+    pub(super) fn reuse(&mut self, mut places: Vec<u16>) {
+        places.clear();
+        self.places = places;
     }
 
     /// Removes all of them, in the order of submission.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Waiting> {
-        self.free
-            .extend(self.queue.iter().map(|waiting| waiting.place));
-        self.queue.drain(..)
+        let places = self.in_order();
+        // Each is the first of its list when its turn comes.
+        places.into_iter().map(|place| self.remove(NOWHERE, place))
     }
 
-    /// Encodes `request` and appends it; it waits for `waits_for` earlier ones.
+    /// Returns the requests of a bucket, in the order of submission.
+    fn of(&self, bucket: u16) -> impl Iterator<Item = &Waiting> {
+        let at = |place: u16| self.waiting.get(usize::from(place));
+        let first = at(self.lists[usize::from(bucket)].first);
+        std::iter::successors(first, move |waiting| at(waiting.next))
+    }
+
+    /// Encodes `request` and appends it to its bucket's list; it waits for `waits_for` earlier ones.
     fn push(
         &mut self,
         request: &Request<'_>,
         token: u64,
         is_read: bool,
-        (stamp, waits_for): (Stamp, u16),
+        (stamp, bucket, waits_for): (Stamp, u16, u16),
     ) -> Result<(), Unencodable> {
         let Some(place) = self.free.last().copied() else {
             unreachable!("the window, which has room, is not larger");
@@ -173,44 +246,91 @@ impl Held {
         let body = &mut self.bodies[at * self.body_bytes..][..self.body_bytes];
         let overflow_len = encode(request, stamp, &mut self.lines[at], body)?;
         self.free.pop();
-        self.queue.push(Waiting {
+        self.waiting[at] = Waiting {
             token,
             hash: request.hash,
             deadline: u64::MAX,
+            number: self.pushed,
             waits_for,
-            place,
+            bucket,
+            next: NOWHERE,
             overflow_len: overflow_len as u16,
             is_read,
-        });
+        };
+        self.pushed += 1;
+        let list = &mut self.lists[usize::from(bucket)];
+        match self.waiting.get_mut(usize::from(list.last)) {
+            Some(last) => last.next = place,
+            None => list.first = place,
+        }
+        list.last = place;
         Ok(())
     }
 
-    fn remove(&mut self, index: usize) -> Waiting {
-        let waiting = self.queue.remove(index);
-        self.free.push(waiting.place);
+    /// Removes the request at `place`, whose bucket's list has it behind that at `before`; [`NOWHERE`]: first.
+    fn remove(&mut self, before: u16, place: u16) -> Waiting {
+        let at = usize::from(place);
+        let waiting = std::mem::replace(&mut self.waiting[at], Waiting::NONE);
+        let list = &mut self.lists[usize::from(waiting.bucket)];
+        match self.waiting.get_mut(usize::from(before)) {
+            Some(before) => before.next = waiting.next,
+            None => list.first = waiting.next,
+        }
+        if waiting.next == NOWHERE {
+            list.last = before;
+        }
+        self.free.push(place);
         waiting
     }
 
-    fn line(&self, waiting: &Waiting) -> &Line {
-        &self.lines[usize::from(waiting.place)]
+    /// Returns the place before `place` in its bucket's list, [`NOWHERE`] if it is first.
+    fn before(&self, place: u16) -> u16 {
+        let bucket = self.waiting[usize::from(place)].bucket;
+        let (mut before, mut at) = (NOWHERE, self.lists[usize::from(bucket)].first);
+        while at != place && at != NOWHERE {
+            (before, at) = (at, self.waiting[usize::from(at)].next);
+        }
+        before
     }
 
-    fn body(&self, waiting: &Waiting) -> &[u8] {
-        let at = usize::from(waiting.place) * self.body_bytes;
-        &self.bodies[at..][..waiting.overflow_len.into()]
+    /// Returns the place of the first request for the key of `hash`, and the place before it in its bucket's
+    /// list; [`NOWHERE`] without one.
+    fn first_of(&self, bucket: u16, hash: KeyHash) -> (u16, u16) {
+        let (mut before, mut place) = (NOWHERE, self.lists[usize::from(bucket)].first);
+        while let Some(waiting) = self.waiting.get(usize::from(place)) {
+            if waiting.hash == hash {
+                break;
+            }
+            (before, place) = (place, waiting.next);
+        }
+        (before, place)
+    }
+
+    fn line(&self, place: u16) -> &Line {
+        &self.lines[usize::from(place)]
+    }
+
+    fn body(&self, place: u16, len: u16) -> &[u8] {
+        &self.bodies[usize::from(place) * self.body_bytes..][..len.into()]
     }
 }
 
 impl Channel {
-    /// Counts the requests that a request for the key of `hash` has to wait for.
+    /// Counts the requests that a request for the key of `hash` has to wait for. One that is held back stands
+    /// for all.
     #[cold]
     pub(super) fn conflicts(&self, bucket: u16, hash: KeyHash, is_read: bool) -> u16 {
+        if self.held.of(bucket).any(|held| held.hash == hash) {
+            return 1;
+        }
+        self.conflicts_in_slots(bucket, hash, is_read)
+    }
+
+    fn conflicts_in_slots(&self, bucket: u16, hash: KeyHash, is_read: bool) -> u16 {
         let sent = self.keys.slots_of(bucket).filter(|slot| {
             self.lines[*slot].hash() == hash && !(is_read && self.slots[*slot].is_read)
         });
-        let held = self.held.queue.iter();
-        let held = held.filter(|held| held.hash == hash && !(is_read && held.is_read));
-        (sent.count() + held.count()) as u16
+        sent.count() as u16
     }
 
     /// Takes a request that has to wait for `waits_for` others.
@@ -223,48 +343,88 @@ impl Channel {
         waits_for: u16,
     ) -> Result<(), Unencodable> {
         let stamp = Stamp::new(self.spec.epoch, Sequence::default());
-        let order = (stamp, waits_for);
+        let bucket = self.keys.bucket(request.hash);
+        let order = (stamp, bucket, waits_for);
         self.held.push(request, token, is_read, order)?;
-        self.keys.add(self.keys.bucket(request.hash), is_read);
+        self.keys.add(bucket, is_read);
         self.in_flight += 1;
         Ok(())
     }
 
-    /// Sends the requests that waited for one for the key of `hash`, which has ended. Those before
-    /// the one at `first` were submitted before it.
+    /// Sends the requests that waited for the one that has left the slot at `index`.
     #[cold]
-    pub(super) fn resume(&mut self, hash: KeyHash, is_read: bool, first: usize) {
-        let mut next = first;
-        while let Some(waiting) = self.held.queue.get_mut(next) {
-            if waiting.hash == hash && !(is_read && waiting.is_read) {
-                waiting.waits_for -= 1;
-                if waiting.waits_for == 0 {
-                    self.send_held(next);
-                    continue;
-                }
-            }
-            next += 1;
+    pub(super) fn resume_behind(&mut self, index: usize, bucket: u16) {
+        let (hash, is_read) = (self.lines[index].hash(), self.slots[index].is_read);
+        let (before, place) = self.held.first_of(bucket, hash);
+        let Some(first) = self.held.get_mut(place) else {
+            return;
+        };
+        if is_read && first.is_read {
+            return;
+        }
+        first.waits_for -= 1;
+        if first.waits_for == 0 {
+            // Nothing else for its key is in a slot: a mutation waits for all, a read for a mutation, which
+            // was alone.
+            self.send_first(before, place, 0);
         }
     }
 
-    /// Removes a request that is held back, because it has timed out; those behind it do not wait
+    /// Removes the request held back at `place`, because it has timed out; those behind it do not wait
     /// for it any more.
-    pub(super) fn drop_held(&mut self, index: usize) {
-        let waiting = self.held.remove(index);
-        self.keys
-            .remove(self.keys.bucket(waiting.hash), waiting.is_read);
+    pub(super) fn drop_held(&mut self, place: u16) {
+        let Waiting { bucket, hash, .. } = self.held.waiting[usize::from(place)];
+        let was_first = self.held.first_of(bucket, hash).1 == place;
+        let before = self.held.before(place);
+        let waiting = self.held.remove(before, place);
+        self.keys.remove(bucket, waiting.is_read);
         self.in_flight -= 1;
-        self.resume(waiting.hash, waiting.is_read, index);
+        if !was_first {
+            return;
+        }
+        let (before, place) = self.held.first_of(bucket, hash);
+        let Some(first) = self.held.get_mut(place) else {
+            return;
+        };
+        let is_read = first.is_read;
+        let waits_for = self.conflicts_in_slots(bucket, hash, is_read);
+        if waits_for == 0 {
+            let in_slots = self.conflicts_in_slots(bucket, hash, false);
+            self.send_first(before, place, in_slots);
+        } else if let Some(first) = self.held.get_mut(place) {
+            first.waits_for = waits_for;
+        }
     }
 
-    /// Moves a request into the slot in which the worker expects the next one.
-    fn send_held(&mut self, index: usize) {
+    /// Sends the first request of its key, which is at `place` behind that at `before`; and if it is a read, all
+    /// reads before the key's next mutation. What is left waits for them and for the reads of the key that were
+    /// `in_slots` before.
+    fn send_first(&mut self, mut before: u16, mut place: u16, in_slots: u16) {
+        let Waiting { hash, is_read, .. } = self.held.waiting[usize::from(place)];
+        let mut sent = 0;
+        while let Some(waiting) = self.held.waiting.get_mut(usize::from(place)) {
+            let next = waiting.next;
+            if waiting.hash != hash {
+                before = place;
+            } else if sent > 0 && !(is_read && waiting.is_read) {
+                waiting.waits_for = in_slots + sent;
+                return;
+            } else {
+                self.send_held(before, place);
+                sent += 1;
+            }
+            place = next;
+        }
+    }
+
+    /// Moves the request at `place`, in its list behind that at `before`, into the slot in which the worker
+    /// expects the next one.
+    fn send_held(&mut self, before: u16, place: u16) {
         self.resumed = true;
-        let waiting = self.held.remove(index);
-        let bucket = self.keys.bucket(waiting.hash);
-        self.keys.remove(bucket, waiting.is_read);
+        let waiting = self.held.remove(before, place);
+        self.keys.remove(waiting.bucket, waiting.is_read);
         let to = self.next_free();
-        self.keys.take_slot(to, bucket, waiting.is_read);
+        self.keys.take_slot(to, waiting.bucket, waiting.is_read);
         let slot = &mut self.slots[to];
         let stamp = Stamp::new(self.spec.epoch, slot.sequence);
         slot.token = waiting.token;
@@ -273,18 +433,19 @@ impl Channel {
         slot.attempts = 0;
         slot.is_read = waiting.is_read;
         slot.state = SlotState::Queued;
-        self.lines[to] = *self.held.line(&waiting);
+        self.lines[to] = *self.held.line(place);
         self.lines[to].restamp(stamp);
         self.stage.write_bytes(
             to * REQUEST_BYTES_MAX + LINE_BYTES,
-            self.held.body(&waiting),
+            self.held.body(place, waiting.overflow_len),
         );
         self.enqueue(to);
     }
 }
 
-// The counters of a bucket have 16 bits each for a window's slots, and a bucket's index has 16.
+// The counters of a bucket have 16 bits each for a window's slots; a bucket's index has 16, and so has a place.
 const _: () = {
+    assert!(crate::wire::Window::MAX <= NOWHERE as usize);
     assert!(crate::wire::Window::MAX * BUCKETS_PER_SLOT <= FREE as usize);
     assert!(OVERFLOW_BYTES <= u16::MAX as usize);
 };

@@ -78,20 +78,25 @@ impl Channel {
         counters: &mut ClientCounters,
         sink: &mut impl FnMut(u64, Outcome<'_>),
     ) -> usize {
-        let (mut outcomes, mut next) = (0, 0);
-        while let Some(waiting) = self.held.get_mut(next) {
+        let mut outcomes = 0;
+        let places = self.held.in_order();
+        for place in &places {
+            let Some(waiting) = self.held.get_mut(*place) else {
+                // Sent, because one before it has timed out.
+                continue;
+            };
             if waiting.deadline == u64::MAX {
                 waiting.deadline = now.saturating_add(nanos(options.deadline));
             }
             if now < waiting.deadline {
-                next += 1;
                 continue;
             }
             sink(waiting.token, Outcome::Timeout);
-            self.drop_held(next);
+            self.drop_held(*place);
             counters.abandoned += 1;
             outcomes += 1;
         }
+        self.held.reuse(places);
         outcomes
     }
 

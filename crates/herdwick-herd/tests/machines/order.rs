@@ -325,3 +325,52 @@ fn close_reports_held_back_requests_as_not_executed() {
     outcomes.sort_unstable();
     assert_eq!(outcomes, [(0, false), (1, true), (2, true), (3, true)]);
 }
+
+/// A SET times out behind a GET whose line is lost. The GET behind it goes at once; the SET behind that waits for
+/// both GETs, of which either may be answered first.
+#[test]
+fn mutation_waits_for_all_reads_before_one_that_timed_out() {
+    for healed in 0..60 {
+        let mut fixture = fixture(RequestPath::UcWrite, healed);
+        let (client, worker) = (fixture.clients[0].party(), fixture.workers[0].port.party());
+        fixture.network.partition(client, worker);
+        let (start, half) = (fixture.now, fixture.deadline / 2);
+        let mut told = Vec::new();
+        for (at, token, op) in [
+            (Duration::ZERO, 0, get()),
+            (Duration::ZERO, 1, set(b"1")),
+            (half, 2, get()),
+            (half, 3, set(b"3")),
+        ] {
+            while fixture.now - start < at {
+                fixture.step(&mut |_, token, outcome| panic!("{token}: {outcome:?}"));
+            }
+            let side = &mut fixture.clients[0].side;
+            side.submit(&request(KEY, op), token).unwrap();
+        }
+        while told.len() < 2 {
+            fixture.step(&mut |_, token, outcome| {
+                assert!(matches!(outcome, Outcome::Timeout), "{token}: {outcome:?}");
+                told.push((token, None));
+            });
+        }
+        for _ in 0..healed * 7 {
+            fixture.step(&mut |_, token, outcome| panic!("{token}: {outcome:?}"));
+        }
+        fixture.network.heal(client, worker);
+        while told.len() < 4 {
+            fixture.step(&mut |_, token, outcome| match outcome {
+                Outcome::Answered(answer) => told.push((token, Some(answer.status))),
+                _ => panic!("{token}: {outcome:?}"),
+            });
+        }
+        told.sort_unstable_by_key(|(token, _)| *token);
+        let answers = [
+            None,
+            None,
+            Some(ReplyStatus::NotFound),
+            Some(ReplyStatus::Done),
+        ];
+        assert!((0..).zip(answers).eq(told), "healed after {}", healed * 7);
+    }
+}
