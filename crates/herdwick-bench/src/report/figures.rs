@@ -57,6 +57,9 @@ pub struct Latency {
     pub p95: f64,
     pub p99: f64,
     pub p999: f64,
+    /// 0 in reports of versions that did not know it.
+    #[serde(default)]
+    pub p9999: f64,
     pub max: f64,
 }
 
@@ -74,6 +77,7 @@ impl Latency {
             p95: at(0.95),
             p99: at(0.99),
             p999: at(0.999),
+            p9999: at(0.9999),
             max: us(latencies_ns.max() as f64),
         })
     }
@@ -89,6 +93,7 @@ impl Latency {
             p95: of(|run| run.p95)?,
             p99: of(|run| run.p99)?,
             p999: of(|run| run.p999)?,
+            p9999: of(|run| run.p9999)?,
             max: runs.iter().map(|run| run.max).fold(0.0, f64::max),
         })
     }

@@ -1,4 +1,4 @@
-//! The table of the trace benchmark: hit ratios by objects and by bytes, and resident memory.
+//! The table of the trace benchmark: hit ratios by objects and by bytes, resident memory, and the longest requests.
 
 use std::fmt;
 
@@ -19,7 +19,8 @@ obj, byte: % of reads, and of their bytes, that hit, in the second half of the t
 % of what a cache without end would hold at most; MiB: the same, or what memcached held with -m of as \
 much, if that is more; segm: this store; memcd: \
 memcached (not where items expire: it has no time but the host's); lru to belady: models, charged this store's bytes an item, the last of which knows the \
-future; RSS: resident memory in MiB";
+future; RSS h/m: resident memory of this store and of memcached in MiB; below it the time that 99.99 % of this \
+store's requests did not exceed, and that of the longest, in us, the host's pauses included";
 
 /// Writes two lines for each trace and size of memory.
 pub(super) fn cells(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
@@ -27,7 +28,7 @@ pub(super) fn cells(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result
     for (_, heading) in CACHES {
         write!(f, " {heading:>6}")?;
     }
-    writeln!(f, " RSS h/m")?;
+    writeln!(f, " {:>7}", "RSS h/m")?;
     let same = |a: &Outcome, b: &Outcome| {
         let of = |outcome: &Outcome| {
             (
@@ -69,7 +70,11 @@ fn line(
         }
     }
     if kind == "byte" {
-        return f.write_char('\n');
+        let times = of("segments").and_then(|outcome| outcome.latency_us);
+        return match times {
+            Some(of) => writeln!(f, " {:>7}", format!("{:.0}/{:.0}", of.p9999, of.max)),
+            None => f.write_char('\n'),
+        };
     }
     let resident = |name| {
         let mb = of(name).and_then(|outcome| outcome.server_rss_mb);

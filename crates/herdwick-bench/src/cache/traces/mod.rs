@@ -288,6 +288,8 @@ impl Bench<'_> {
         let (mut score, half) = (Score::default(), requests.len() / 2);
         let mut start_ns = 0;
         for (part, from) in [(&requests[..half], 0), (&requests[half..], half)] {
+            // Those of the warm-up.
+            let _ = cache.take_times();
             (score, start_ns) = (
                 Score {
                     wrong_values: score.wrong_values,
@@ -310,6 +312,7 @@ impl Bench<'_> {
         }
         let seconds = (clock.ns() - start_ns) as f64 / 1e9;
         let resident_mb = resident();
+        let latency_us = cache.take_times();
         let held = hold();
         drop(cache);
         drop(held);
@@ -319,6 +322,7 @@ impl Bench<'_> {
             byte_hit_ratio: Some(score.hit_bytes as f64 / score.read_bytes.max(1) as f64),
             wrong_values: score.wrong_values,
             server_rss_mb: resident_mb,
+            latency_us,
             ..Run::default()
         };
         let subject = self.subject(cell, name);
@@ -431,6 +435,15 @@ mod tests {
         let expected = expected.map(|system| (system.to_owned(), Some(1.0)));
         for percent in [5, 10] {
             assert_eq!(of(percent).collect::<Vec<_>>(), expected);
+            for outcome in &results {
+                let times = outcome.latency_us.map(|of| (of.p9999, of.max));
+                let is_measured = times.is_some_and(|(p9999, max)| 0.0 < p9999 && p9999 <= max);
+                assert_eq!(
+                    is_measured,
+                    outcome.subject.system == "segments",
+                    "{times:?}"
+                );
+            }
         }
     }
 }

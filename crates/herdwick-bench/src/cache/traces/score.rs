@@ -2,7 +2,7 @@
 //! values that name their key.
 
 use super::{model::Answer, table::Request};
-use crate::error::BenchError;
+use crate::{error::BenchError, report::Latency};
 
 /// A cache under measurement.
 pub(super) trait Cache {
@@ -10,6 +10,11 @@ pub(super) trait Cache {
     /// answers to reads.
     fn run(&mut self, requests: &[Request], at: usize, score: &mut Score)
     -> Result<(), BenchError>;
+
+    /// Returns how long each request took since the last call, if that is measured.
+    fn take_times(&mut self) -> Option<Latency> {
+        None
+    }
 }
 
 /// Reads and hits, in requests and in bytes.

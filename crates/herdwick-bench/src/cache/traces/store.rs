@@ -1,5 +1,6 @@
 //! This server's store as a cache under measurement, in the trace's time.
 
+use hdrhistogram::Histogram;
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
     Clock, Execute, Get, HashKey, ITEM_BYTES_MAX, Mode, Op as StoreOp, Put, Reply,
@@ -11,15 +12,27 @@ use super::{
     score::{Cache, Score, is_signed, key_text, sign},
     table::{Op, Request},
 };
-use crate::{BenchError, host::ProcessCpu};
+use crate::{
+    BenchError,
+    host::{ProcessCpu, Stopwatch},
+    report::Latency,
+};
 
 /// An arbitrary hash key: the keys are not hostile.
 const HASH_KEY: HashKey = HashKey([0x7472, 0x6163]);
+
+/// Longer requests count as of this length.
+const LONGEST_NS: u64 = 10_000_000_000;
+/// Significant digits of times.
+const DIGITS: u8 = 2;
 
 /// A store of one partition.
 pub(super) struct LocalStore {
     store: Store,
     value: Vec<u8>,
+    clock: Stopwatch,
+    /// Nanoseconds of each request since the warm-up.
+    times: Histogram<u64>,
 }
 
 impl LocalStore {
@@ -35,7 +48,13 @@ impl LocalStore {
         })?;
         let value = vec![b'v'; ITEM_BYTES_MAX];
         let resident = move || Some((process.resident_mb()? - before?).max(0.0));
-        Ok((Self { store, value }, resident))
+        let own = Self {
+            store,
+            value,
+            clock: Stopwatch::start(),
+            times: Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("valid bounds"),
+        };
+        Ok((own, resident))
     }
 
     fn execute(&mut self, request: &Request, op: Op) -> Heard {
@@ -69,7 +88,9 @@ impl LocalStore {
             found: None,
             wrong: false,
         };
+        let start_ns = self.clock.ns();
         self.store.execute(clock, &[asked], &mut heard);
+        self.times.saturating_record(self.clock.ns() - start_ns);
         heard
     }
 }
@@ -91,6 +112,12 @@ impl Sink for Heard {
 }
 
 impl Cache for LocalStore {
+    fn take_times(&mut self) -> Option<Latency> {
+        let times = Latency::of(&self.times);
+        self.times.reset();
+        times
+    }
+
     fn run(&mut self, requests: &[Request], _: usize, score: &mut Score) -> Result<(), BenchError> {
         for request in requests {
             let heard = self.execute(request, request.op);
