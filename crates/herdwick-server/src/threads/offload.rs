@@ -52,13 +52,47 @@ struct Running {
     syncer: Syncer,
     /// The number of the last connection.
     epoch: u64,
-    /// When the next one may begin.
-    next: Duration,
-    /// How long to wait after the next attempt that fails.
-    pause: Duration,
+    attempts: Attempts,
     /// The operations under way.
     tokens: HashMap<Ticket, SyncToken>,
     answers: Vec<(SyncToken, SyncAnswer)>,
+}
+
+/// When connections may begin.
+#[derive(Debug)]
+struct Attempts {
+    /// The next one.
+    next: Duration,
+    /// How long to wait after the next attempt that fails.
+    pause: Duration,
+}
+
+impl Attempts {
+    fn new() -> Self {
+        Self {
+            next: Duration::ZERO,
+            pause: PAUSE,
+        }
+    }
+
+    /// Returns how long to wait for the next attempt.
+    fn left(&self, now: Duration) -> Duration {
+        self.next.saturating_sub(now)
+    }
+
+    fn failed(&mut self, now: Duration) {
+        self.next = now + self.pause;
+        self.pause = PAUSE_MAX.min(self.pause * 2);
+    }
+
+    /// Notes that a connection has begun. The numbers of connections come again, so the next one may not follow at
+    /// once.
+    fn connected(&mut self, now: Duration) {
+        *self = Self {
+            next: now + CONNECT_EVERY,
+            pause: PAUSE,
+        };
+    }
 }
 
 impl OffloadThread {
@@ -80,8 +114,7 @@ impl OffloadThread {
             shutdown,
             events: Events::with_capacity(EVENTS),
             epoch: 0,
-            next: Duration::ZERO,
-            pause: PAUSE,
+            attempts: Attempts::new(),
             tokens: HashMap::new(),
             answers: Vec::new(),
         };
@@ -99,7 +132,7 @@ impl Running {
     fn idle(&mut self) {
         while !self.shutdown.is_set() {
             self.take_changes();
-            let left = self.next.saturating_sub(self.thread.timer.now());
+            let left = self.attempts.left(self.thread.timer.now());
             if left.is_zero() {
                 return;
             }
@@ -128,20 +161,16 @@ impl Running {
             false if begun.is_none() => counters.unreachable(),
             false => {}
         }
-        self.pause = match begun {
-            Some(_) => PAUSE,
-            None => {
-                self.next = timer.now() + self.pause;
-                PAUSE_MAX.min(self.pause * 2)
-            }
-        };
+        match begun {
+            Some(_) => self.attempts.connected(timer.now()),
+            None => self.attempts.failed(timer.now()),
+        }
         begun
     }
 
     /// Replicates until the connection is lost.
     fn follow(&mut self, mut session: Session, store: StoreId) {
         self.epoch += 1;
-        self.next = self.thread.timer.now() + CONNECT_EVERY;
         self.syncer.begin(self.epoch);
         self.thread.counters.connected(true);
         self.thread.link.set(self.epoch, store);
@@ -252,4 +281,34 @@ fn is_refused(session: &Session) -> bool {
     let token = Fallback::Refused(LeaseRefusal::Token);
     let missed = session.missed();
     missed.is_some_and(|why| *why == token || *why == Fallback::NotSecondary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_become_rarer_until_one_succeeds_and_connections_do_not_follow_at_once() {
+        let mut attempts = Attempts::new();
+        let mut now = Duration::from_secs(7);
+        assert_eq!(
+            attempts.left(now),
+            Duration::ZERO,
+            "the first is made at once"
+        );
+        for _ in 0..2 {
+            for pause in [100, 200, 400, 800, 1000, 1000, 1000] {
+                attempts.failed(now);
+                let left = attempts.left(now);
+                assert_eq!(left, Duration::from_millis(pause));
+                assert_eq!(attempts.left(now + left), Duration::ZERO);
+                now += left;
+            }
+            attempts.connected(now);
+            assert_eq!(attempts.left(now), CONNECT_EVERY);
+            // One that is lost after that is followed by another at once.
+            now += CONNECT_EVERY;
+            assert_eq!(attempts.left(now), Duration::ZERO);
+        }
+    }
 }
