@@ -20,7 +20,7 @@ obj, byte: % of reads, and of their bytes, that hit, in the second half of the t
 much, if that is more; segm: this store; memcd: \
 memcached (not where items expire: it has no time but the host's); lru to belady: models, charged this store's bytes an item, the last of which knows the \
 future; RSS h/m: resident memory of this store and of memcached in MiB; below it the time that 99.99 % of this \
-store's requests did not exceed, and that of the longest, in us, the host's pauses included";
+store's requests did not exceed, in us, and that of the longest, in ms, the host's pauses included";
 
 /// Writes two lines for each trace and size of memory.
 pub(super) fn cells(f: &mut impl fmt::Write, results: &[Outcome]) -> fmt::Result {
@@ -72,7 +72,11 @@ fn line(
     if kind == "byte" {
         let times = of("segments").and_then(|outcome| outcome.latency_us);
         return match times {
-            Some(of) => writeln!(f, " {:>7}", format!("{:.0}/{:.0}", of.p9999, of.max)),
+            Some(of) => writeln!(
+                f,
+                " {:>7}",
+                format!("{:.0}/{:.1}", of.p9999, of.max / 1000.0)
+            ),
             None => f.write_char('\n'),
         };
     }
