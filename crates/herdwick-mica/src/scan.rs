@@ -18,9 +18,9 @@ impl Store {
 
     /// Calls `visit` with key, item, and bytes in memory of each valid item in one bucket. Records
     /// no access. Insertions between two calls may move an item to a bucket that has been visited,
-    /// or from one to another that has not; that takes a nearly full index, or one that grows, which moves
+    /// or from one to another that has not; that takes full buckets, or an index that grows, which moves
     /// items to buckets behind all others: then an item may be visited twice,
-    /// but none is left out by a walk from bucket 0 to the last there is at its end. One that stops for a minute, or
+    /// but growth leaves none out of a walk from bucket 0 to the last there is at its end. One that stops for a minute, or
     /// while eight others go on, may leave items out, if the index shrinks meanwhile. Call [`Self::end_walk`] if it
     /// ends before.
     pub fn scan(
