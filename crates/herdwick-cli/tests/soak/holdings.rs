@@ -14,7 +14,7 @@ use crate::{
 /// Memory for buffers beside `-m` while all clients are connected.
 const PEAK_MB: u64 = 96;
 /// Memory that may remain beside the earlier amount: freed, but kept by the allocator.
-const LEFT_KIB: u64 = 8 << 10;
+const LEFT_KIB: u64 = 16 << 10;
 /// Mappings that the allocator may keep: an arena for each thread, and a guard after it.
 const LEFT_MAPS: usize = 24;
 

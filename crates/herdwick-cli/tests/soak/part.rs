@@ -35,8 +35,9 @@ const WORKERS: usize = 2;
 const FILL_BYTES: usize = 60_000;
 const FILL_ITEMS: usize = 100_000;
 /// glibc returns what is larger at once. By default it learns to keep such buffers, tens of megabytes of free ones
-/// between others, as many as the host's load makes of it: what the server holds does not show then.
-const RETURN_LARGE: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
+/// between others, as many as the host's load makes of it: what the server holds does not show then. With 128 KiB
+/// replies to slow readers take so long that bystanders wait.
+const RETURN_LARGE: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "1048576");
 /// Least number of clients of a part that must have been over every transport: one activity over one
 /// of them is one in thirty at the least.
 const COVERS_MIN: u64 = 600;
