@@ -616,8 +616,13 @@ mod tests {
 
     #[test]
     fn index_five_sixths_full_loses_no_entry() {
-        let mut index = Index::new(1024).unwrap();
+        let index = Index::new(1024).unwrap();
         let count = index.slots() * 5 / 6;
+        keeps_all(index, count);
+    }
+
+    /// Adds so many entries, none of which replaces another, and finds them.
+    fn keeps_all(mut index: Index, count: usize) {
         for (n, hash) in hashes().take(count).enumerate() {
             assert_eq!(
                 index.insert(hash, offset(n), |_| 0),
@@ -691,18 +696,9 @@ mod tests {
     /// entries that are added meanwhile replaces another.
     #[test]
     fn index_nine_tenths_full_replaces_no_entry() {
-        let mut index = Index::new(64 * BLOCK).unwrap();
+        let index = Index::new(64 * BLOCK).unwrap();
         let count = index.slots() * 9 / 10;
-        for (n, hash) in hashes().take(count).enumerate() {
-            assert_eq!(
-                index.insert(hash, offset(n), |_| 0),
-                None,
-                "at {n} of {count}"
-            );
-        }
-        for (n, hash) in hashes().take(count).enumerate() {
-            assert!(index.find(hash, |at| at == offset(n)).is_some(), "{n}");
-        }
+        keeps_all(index, count);
     }
 
     #[test]
