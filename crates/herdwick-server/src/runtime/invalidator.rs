@@ -26,8 +26,8 @@ impl Invalidator {
     }
 
     /// Invalidates what was stored before this is called, and returns when no client can read it: with
-    /// `--offload` after a second. A flush that is pending is replaced. Returns false, and may have invalidated nothing, if the server
-    /// ends meanwhile.
+    /// `--offload` after a second. A flush that is pending is replaced. Returns false, and may have invalidated
+    /// nothing, if the server ends meanwhile.
     #[must_use]
     pub fn invalidate_all(&self) -> bool {
         let invalidation = &self.context.tunables.invalidation;
