@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    api::{Etcd, Range},
+    api::{Etcd, KeyValue, Range},
     error::EtcdError,
     pause::{PAUSE, jittered},
     place::{EtcdCluster, JOINS, LEAVES},
@@ -307,10 +307,12 @@ impl Registrar {
     /// Puts the key under the lease, if it is there and has been since this server, or the one before it, has
     /// registered.
     fn has_kept_place(&self, lease: i64, found: &Range) -> Result<bool, EtcdError> {
-        // Its own key is of an attempt that got no further.
-        let mut others = found.entries.iter().filter(|entry| entry.lease != lease);
-        let before = self.since.or_else(|| others.next().map(|it| it.created));
-        let put = (self.key.as_str(), self.member.address.as_str(), lease);
+        let address = self.member.address.as_str();
+        // Its own key is of an attempt that got no further. And one that leaves, or is about to join, is not used.
+        let is_used = |it: &&KeyValue| it.lease != lease && it.value == address;
+        let used = found.entries.iter().find(is_used);
+        let before = self.since.or_else(|| used.map(|it| it.created));
+        let put = (self.key.as_str(), address, lease);
         match before {
             Some(created) if !self.is_stale => self.etcd().put_if_kept(put, created),
             _ => Ok(false),

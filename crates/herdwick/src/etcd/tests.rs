@@ -271,6 +271,23 @@ fn items_of_before_are_invalidated_unless_the_place_was_kept() {
     assert_eq!(one.invalidated.load(SeqCst), 0);
 }
 
+/// One before it had left, or was about to invalidate its items: clients used other servers.
+#[test]
+fn a_place_that_clients_did_not_use_is_not_kept() {
+    for value in ["-", ""] {
+        let one = register(true);
+        let lease = one.grants();
+        let key = kv("a:1", 2, 9).replace(
+            &format!(r#""value":"{}""#, STANDARD.encode("a:1")),
+            &format!(r#""value":"{}""#, STANDARD.encode(value)),
+        );
+        one.etcd.next(RANGE).answer(&list(4, &[key]));
+        one.puts(lease, "");
+        one.puts(lease, "a:1");
+        assert_eq!(one.invalidated.load(SeqCst), 1);
+    }
+}
+
 #[test]
 fn a_place_that_ends_while_it_is_taken_over_is_not_kept() {
     let one = register(true);
