@@ -16,7 +16,9 @@ use std::{
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{Ordering, fence},
+        mpsc,
     },
+    thread,
     time::Duration,
 };
 
@@ -26,7 +28,8 @@ use herdwick_mem::Words;
 use raw::{Channel, NOT_FOUND, Raw};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity},
+    process::{Pid, Signal, kill_process},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
 /// Sleeps of each side in each of the two tests: ten thousand in total.
@@ -38,6 +41,11 @@ const CHECKS: u32 = 200;
 /// Range, in spins, by which the time of a request varies around the moment at which the worker
 /// goes to sleep.
 const JITTER: usize = 32;
+
+/// The server is stopped at every eighth request, until the client sleeps. Without that, a client
+/// would hardly ever sleep on a host whose worker wakes up and answers faster than a client goes to
+/// sleep.
+const STOPPED: u64 = 8;
 
 /// A thread, by its directory in /proc.
 struct Sleeper(PathBuf);
@@ -110,9 +118,32 @@ fn keep_apart(worker: &Sleeper, client: &Sleeper) -> bool {
     cpus.len() == 2
 }
 
+/// A thread that lets a stopped server go on when the client sleeps.
+struct Releaser(mpsc::Sender<()>);
+
+impl Releaser {
+    fn new(server: &Server, client: Sleeper) -> Self {
+        let server = Pid::from_raw(server.pid().cast_signed()).unwrap();
+        let (sender, stopped) = mpsc::channel();
+        thread::spawn(move || {
+            for () in stopped {
+                let clock = Clock::start();
+                while !client.is_asleep() && clock.now() < TIMEOUT {}
+                // It is gone if the test failed.
+                let _ = kill_process(server, Signal::CONT);
+            }
+        });
+        Self(sender)
+    }
+}
+
 /// A worker and this thread, which exchange requests until both have slept often enough.
-struct Night {
+struct Night<'a> {
     _alone: MutexGuard<'static, ()>,
+    server: &'a Server,
+    releaser: Releaser,
+    /// How often the server was stopped, which counts as a sleep of the worker in /proc.
+    stops: u64,
     worker: Sleeper,
     client: Sleeper,
     before: [u64; 2],
@@ -124,13 +155,18 @@ struct Night {
     delay: usize,
 }
 
-impl Night {
-    fn new(server: &Server) -> Self {
+impl<'a> Night<'a> {
+    fn new(server: &'a Server) -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (worker, client) = (Sleeper::worker(server), Sleeper::this());
+        // Before this thread is pinned, as the releaser is then not.
+        let releaser = Releaser::new(server, Sleeper::this());
         let apart = keep_apart(&worker, &client);
         Self {
             _alone: alone,
+            server,
+            releaser,
+            stops: 0,
             sleepers: if apart { 2 } else { 1 },
             before: [worker.sleeps(), client.sleeps()],
             worker,
@@ -159,6 +195,11 @@ impl Night {
             while !self.worker.is_asleep() {
                 assert!(clock.now() < TIMEOUT, "the worker never sleeps");
             }
+            if self.sleepers == 2 && self.rounds.is_multiple_of(STOPPED) {
+                self.stops += 1;
+                self.server.freeze();
+                self.releaser.0.send(()).unwrap();
+            }
         } else {
             let spins = self.delay + self.chance.below(JITTER);
             (0..spins).for_each(|_| std::hint::spin_loop());
@@ -172,7 +213,8 @@ impl Night {
 
     fn slept(&self) -> [u64; 2] {
         let [worker, client] = self.before;
-        [self.worker.sleeps() - worker, self.client.sleeps() - client]
+        let worker = self.worker.sleeps() - worker - self.stops;
+        [worker, self.client.sleeps() - client]
     }
 
     /// Panics if the worker keeps sleeping while `answered` finds no answer.
@@ -189,7 +231,7 @@ impl Night {
 
 /// Waits for the answer to the one request in flight. `now` advances with each wait, so that every
 /// wait sleeps.
-fn answer(session: &mut Session, now: &mut Duration, night: &Night) {
+fn answer(session: &mut Session, now: &mut Duration, night: &Night<'_>) {
     let mut answered = false;
     let mut check = |session: &mut Session, now| {
         session.poll(now, &mut |_, answer| {
@@ -241,7 +283,7 @@ impl Patient {
     }
 
     /// Sleeps until the wakeup descriptor becomes readable, unless there is an answer already.
-    fn reply(&mut self, night: &Night) -> raw::Reply {
+    fn reply(&mut self, night: &Night<'_>) -> raw::Reply {
         loop {
             self.parked += 1;
             let parked = self.parked;
