@@ -216,6 +216,37 @@ mod tests {
         assert_eq!(crc32(0, b"123456789"), 0xcbf4_3926);
     }
 
+    /// Every length up to those of the largest MTU, so that each way is taken, and its first and last bytes.
+    #[test]
+    fn crc32_of_every_length_and_alignment_is_that_of_single_bits() {
+        const LONGEST: usize = 4200;
+        const INITIAL: u32 = 0x2144_df1c;
+        let mut next = 1_u32;
+        let bytes: Vec<u8> = (0..LONGEST + 64)
+            .map(|_| {
+                next = next.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                (next >> 24) as u8
+            })
+            .collect();
+        for start in [0, 1, 4, 7, 16, 31, 63] {
+            let mut register = !INITIAL;
+            for (len, byte) in bytes[start..start + LONGEST].iter().enumerate() {
+                let message = &bytes[start..start + len];
+                assert_eq!(
+                    crc32(INITIAL, message),
+                    !register,
+                    "{len} bytes from {start}"
+                );
+                let batch = crc32_interleaved([INITIAL; 4], [message; 4]);
+                assert_eq!(batch, [!register; 4], "a batch of {len} bytes from {start}");
+                register ^= u32::from(*byte);
+                for _ in 0..8 {
+                    register = (register >> 1) ^ if register & 1 == 1 { 0xedb8_8320 } else { 0 };
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn crc32c_shift_predicts_the_effect_of_a_changed_start(
