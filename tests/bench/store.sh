@@ -5,7 +5,8 @@
 #
 # prints a table with a column for each build of `crates/herdwick-mica/examples/requests.rs`, by default the
 # release build of this tree. Requests are executed 32 at a time, as a worker does. Keys have 16 bytes. No clock
-# and no other thread takes part, so the figures are the same on every run of a build.
+# and no other thread takes part, so the figures are the same on every run of a build. The row `restart` is for each
+# item that is found again in a file.
 set -euo pipefail
 [ $# = 0 ] || mapfile -t examples < <(realpath -- "$@")
 cd "$(dirname "$0")/../.."
@@ -22,8 +23,8 @@ if [ -z "${examples+given}" ]; then
 fi
 COUNT=64000
 for bytes in 32 500; do
-    for kind in get miss touch put evict delete; do
-        row=$(printf '%-6s %4d' "$kind" "$bytes")
+    for kind in get miss touch put evict delete restart; do
+        row=$(printf '%-7s %4d' "$kind" "$bytes")
         for example in "${examples[@]}"; do
             counted=$(valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*execute_all*' \
                 "$example" "$kind" "$COUNT" "$bytes" 2>&1 >/dev/null | sed -n 's/.*Collected : \([0-9]*\).*/\1/p')

@@ -2,14 +2,21 @@
 //!
 //!     requests KIND COUNT VALUE_BYTES
 //!
-//! The store has room for all items, and is filled before; for `evict` it has not. Keys are of 16 bytes.
+//! The store has room for all items, and is filled before; for `evict` it has not. Keys are of 16 bytes. With `restart`
+//! as kind it lies in a file, and COUNT items are found there again.
 
 #![forbid(unsafe_code)]
+
+#[path = "../tests/common/file.rs"]
+mod test_file;
+
+use std::fs::File;
 
 use herdwick_mica::{Store, StoreConfig};
 use herdwick_request::{
     Clock, Delete, Execute, Get, HashKey, KeyHash, Op, Put, Reply, Request, Second, Status,
 };
+use test_file::nameless_file;
 
 const HASH_KEY: HashKey = HashKey([1, 2]);
 const CLOCK: Clock = Clock {
@@ -54,6 +61,37 @@ fn requests<'a>(keys: &'a [Key], op: &Op<'a>) -> Vec<Request<'a>> {
     keys.iter().map(request).collect()
 }
 
+/// Recovers the items of a store in a file; returns how many.
+#[inline(never)]
+fn execute_all_again(config: &StoreConfig, file: &File) -> u64 {
+    let (_, recovered) = Store::in_file(config, file, 0, true).expect("a store");
+    recovered.expect("items").items
+}
+
+/// Fills a store in a file, and recovers its items.
+fn restart(count: usize, value: &[u8]) {
+    let config = StoreConfig {
+        memory_bytes: count * (value.len() + 32) * 100 / 84,
+        item_bytes_max: 64 << 10,
+        hash_key: HASH_KEY,
+    };
+    let file = nameless_file(Store::file_bytes(&config).expect("bytes"));
+    let (mut store, _) = Store::in_file(&config, &file, 0, false).expect("a store");
+    let op = Op::Put(Put {
+        value,
+        ..Put::default()
+    });
+    for first in (0..count).step_by(KEYS) {
+        let keys: Vec<Key> = (first..count.min(first + KEYS)).map(Key::new).collect();
+        for chunk in requests(&keys, &op).chunks(CHUNK) {
+            store.execute(CLOCK, chunk, &mut |_, _: &Reply<'_>| {});
+        }
+    }
+    drop(store);
+    let items = execute_all_again(&config, &file);
+    println!("{items} of {count} found");
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [kind, count, value_bytes] = &args[..] else {
@@ -61,6 +99,9 @@ fn main() {
     };
     let number = |text: &str| text.parse::<usize>().expect("a number");
     let (count, value) = (number(count), vec![b'v'; number(value_bytes)]);
+    if kind == "restart" {
+        return restart(count, &value);
+    }
     // Just more than the part of it that live items take before any is evicted: the index is as full as in a store
     // that is nearly full.
     let room = KEYS * (value.len() + 32) * 100 / 84;
