@@ -57,11 +57,13 @@ impl Budget {
     pub(super) fn new(memory_bytes: usize, workers: usize, item_bytes_max: usize) -> Self {
         let all = (memory_bytes / AMPLE_PART).clamp(AMPLE_MIN, AMPLE_MAX);
         Self {
+            // Two, so that one value can arrive while the reply with another leaves.
             ample: (all / workers).max(2 * item_bytes_max),
             held: 0,
             waiting: 0,
             holders: 0,
             besides: 0,
+            // What a connection may be granted is either; each grant is counted as the larger.
             item_bytes_max: item_bytes_max.max(GET_LINE_BYTES_MAX),
             queue: WaitQueue::default(),
             granted: 0,
@@ -135,6 +137,8 @@ impl Budget {
     }
 
     fn has_room(&self) -> bool {
+        // What was granted and is not held yet counts in full: otherwise each waiting connection
+        // would find the same room free.
         self.busy() + self.granted * self.item_bytes_max < self.ample
     }
 
@@ -192,6 +196,8 @@ impl Budget {
         counters: &mut WorkerCounters,
     ) -> Vec<(u32, Closed)> {
         let mut given_up = Vec::new();
+        // Timeouts have a resolution of a second; stalls that make others wait are looked for ten
+        // times as often.
         if second != self.second {
             self.second = second;
             let late = |connection: &Connection| verdict(connection, timeout, second);
@@ -214,6 +220,8 @@ impl Budget {
         let short = self.is_short() || permits.any_wanted();
         let begins = short && !std::mem::replace(&mut self.short, short);
         if short {
+            // Outside of a shortage no socket is asked how much its peer has taken: that is a
+            // system call for each connection.
             for connection in connections.iter_mut().flatten() {
                 let stalls = connection.peer_is_late();
                 let untaken = connection.untaken();
@@ -286,6 +294,7 @@ fn stalled(connections: &[Option<Connection>], is_over: bool) -> Vec<(u32, &Conn
     };
     let late = all.filter_map(|(place, c)| Some((place, c.as_ref().filter(late)?)));
     let mut stalled: Vec<_> = late.collect();
+    // Among those that stalled equally long, the one that holds most goes first.
     stalled.sort_by_cached_key(|(_, c)| Reverse((c.activity.missed(), c.buffers())));
     stalled
 }

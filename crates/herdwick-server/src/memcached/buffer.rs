@@ -12,10 +12,14 @@ pub(super) const UPLOAD_BYTES_MIN: usize = 16 << 10;
 /// Maximum bytes of input that a connection buffers: a line, a value below the size of an upload,
 /// and some more.
 pub(super) const INPUT_BYTES_MAX: usize = 32 << 10;
+// The decoder always has a whole line, or a whole value and its line, before the buffer is full:
+// otherwise a full buffer could neither be decoded nor read into.
 const _: () = assert!(LINE_BYTES_MAX + UPLOAD_BYTES_MIN + 2 <= INPUT_BYTES_MAX);
 /// The same for a long `get` line.
+// One byte more than the longest line, so that the decoder sees that it is too long.
 pub(super) const LONG_INPUT_BYTES_MAX: usize = GET_LINE_BYTES_MAX + 1;
 /// Initial size of an input buffer, and so of a read.
+// memcached's read buffer has this size, too (`READ_BUFFER_SIZE`).
 const INPUT_BYTES: usize = 16 << 10;
 /// A rest of input up to this size is copied to a buffer of its own size at the end of a turn, so
 /// that an idle connection keeps little memory.
@@ -121,6 +125,8 @@ impl Pool {
 
     /// Returns an output buffer to the pool, unless a large value has made it grow.
     fn put_output(&mut self, mut buffer: Vec<u8>) {
+        // A batch may exceed `OUTPUT_BYTES` by one reply, and a vector doubles: such a buffer is
+        // kept.
         if buffer.capacity() <= 2 * OUTPUT_BYTES {
             buffer.clear();
             self.outputs.put(buffer);
@@ -128,6 +134,8 @@ impl Pool {
     }
 
     fn input(&mut self) -> Vec<u8> {
+        // Zeroed once. A buffer of the pool keeps the bytes of another connection, which lie behind
+        // `end`, where nothing is read.
         self.inputs.pop().unwrap_or_else(|| vec![0; INPUT_BYTES])
     }
 
@@ -199,6 +207,8 @@ impl Input {
         if self.end < self.bytes.len() {
             return;
         }
+        // Only when the buffer has no room behind the data: so each byte is moved once for each
+        // buffer that is read, not once for each read.
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -206,6 +216,9 @@ impl Input {
         } else if let Some(larger) = pool.larger_input(self.bytes.len(), limit) {
             pool.put_input(self.move_to(larger));
         } else {
+            // Beyond the limit by one byte at most: the caller reads no more without a complete
+            // command, and a buffer that cannot grow would read nothing, which is the end of a
+            // stream.
             let larger = (2 * self.bytes.len()).min(limit.max(self.bytes.len() + 1));
             self.bytes.resize(larger, 0);
         }
@@ -222,9 +235,11 @@ impl Input {
     /// Reduces the memory to what the data needs, at the end of a turn.
     pub(crate) fn rest(&mut self, pool: &mut Pool) {
         let left = self.end - self.start;
+        // More than this would be copied back for the next read.
         if left > ASIDE_BYTES || self.bytes.len() <= ASIDE_BYTES {
             return;
         }
+        // A buffer as small as the rest. For no rest it has no memory.
         let aside = self.data().to_vec();
         pool.put_input(std::mem::replace(&mut self.bytes, aside));
         self.start = 0;

@@ -197,6 +197,8 @@ impl Connection {
     ) -> Flow {
         match taken {
             Ok((0, _)) => {
+                // The end of the stream. What was received before it is still executed and
+                // answered.
                 self.readable = false;
                 self.closing = true;
                 Flow::Moved
@@ -216,6 +218,8 @@ impl Connection {
 
     /// Writes once.
     pub(crate) fn write(&mut self, pool: &mut Pool, counters: &mut WorkerCounters) -> Flow {
+        // TLS may hold records that the socket did not take, although all replies have been
+        // encrypted.
         if self.output.is_empty() {
             return match self.stream.flush() {
                 Ok(()) => Flow::Moved,
@@ -230,6 +234,8 @@ impl Connection {
                 if self.output.is_empty() {
                     Flow::Moved
                 } else {
+                    // A write that took a part has filled the socket's buffer: another one would
+                    // fail with EAGAIN.
                     Flow::Blocked
                 }
             }
@@ -242,6 +248,8 @@ impl Connection {
         match kind {
             ErrorKind::WouldBlock => {
                 self.readable = false;
+                // While the server drains, an empty socket is the end: all that had arrived is
+                // read.
                 self.closing |= self.draining;
                 Flow::Blocked
             }
@@ -311,6 +319,8 @@ impl Connection {
             return self.gone;
         };
         match self.stream.unread() {
+            // What the socket holds counts as received: a peer may close its side after it has sent
+            // everything.
             Some(unread) if self.gone || self.half_closed => {
                 unread + self.input.data().len() < upload.remains()
             }
@@ -416,6 +426,8 @@ impl Connection {
     /// Drops input that is to be dropped; returns whether all of it has been.
     pub(crate) fn discard(&mut self) -> bool {
         let here = self.input.data().len();
+        // A block to be dropped may be longer than the address space: then all that is here is part
+        // of it.
         let count = usize::try_from(self.discard).map_or(here, |discard| discard.min(here));
         self.input.consume(count);
         self.discard -= count as u64;
@@ -436,6 +448,8 @@ impl Connection {
             self.decoder.check_again();
         }
         let (used, cursor) = progress.cursor.rebased();
+        // A claim or another protocol is looked for at the first byte only. A round that used
+        // nothing does not end that.
         self.opening &= used == 0;
         self.input.consume(used);
         self.cursor = cursor;

@@ -82,6 +82,7 @@ impl Service {
 
 /// Authenticates by the command at the front of `input`.
 fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> AuthStep {
+    // memcached closes after 2 KiB without a line end, before the authentication as after it.
     let Some(end) = memchr::memchr(b'\n', &input[..input.len().min(LINE_BYTES_MAX + 1)]) else {
         return if input.len() > LINE_BYTES_MAX {
             AuthStep::Close
@@ -89,6 +90,7 @@ fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> Aut
             AuthStep::NeedMore(input.len() + 1)
         };
     };
+    // memcached closes on such a line, too: it is shorter than any `set`.
     if end < LINE_BYTES_MIN {
         return AuthStep::Close;
     }
@@ -100,6 +102,7 @@ fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> Aut
     if bytes > TOKEN_BYTES_MAX {
         return turned(used, b"CLIENT_ERROR auth token too long\r\n");
     }
+    // The line end behind the block.
     let used = used + bytes + 2;
     let Some(block) = input.get(end + 1..used) else {
         return AuthStep::NeedMore(used);
@@ -111,6 +114,7 @@ fn authenticate(auth: &Auth, input: &[u8], counters: &mut WorkerCounters) -> Aut
         let answer = b"CLIENT_ERROR bad authentication token format\r\n";
         return turned(used, answer);
     };
+    // Only a block that has the form of a token counts as an attempt.
     counters.auth_cmds += 1;
     if auth.admits(&token[..space], &token[space + 1..]) {
         return AuthStep::Admitted { used };

@@ -92,6 +92,7 @@ impl Purpose {
                 if let WorkerCommand::Dump(stepped) = batch.command {
                     *dump = stepped;
                 }
+                // The buffer goes back with the batch, which is cleared by `recycle`.
                 std::mem::swap(text, batch.text_mut());
             }
             Self::Prefixes { sum, .. } => {
@@ -167,6 +168,7 @@ impl OrderedReplies {
         self.slots.clear();
         self.slots.resize(count, Slot::Outstanding);
         self.text.clear();
+        // Memory of requests that were put off is not kept: most rounds put none off.
         self.put_off.clear(0);
     }
 
@@ -208,12 +210,15 @@ impl OrderedReplies {
     /// Appends the replies in order to `out`, up to the first request that was put off. Returns
     /// whether there was one: then it keeps that request and all behind it.
     pub(crate) fn encode(&mut self, out: &mut Vec<u8>) -> bool {
+        // One worker gave all replies in one text: the connection takes that over, and copies
+        // nothing.
         if out.is_empty() && self.is_in_order() {
             std::mem::swap(out, &mut self.text);
             self.slots.clear();
             return false;
         }
         for (at, slot) in self.slots.iter().enumerate() {
+            // A hole: what is behind it must not overtake it.
             let Slot::Said(range) = slot else {
                 self.hold(at);
                 return true;

@@ -39,6 +39,7 @@ impl<'a, 'p> HeldPartitions<'a, 'p> {
             if is_own(&owner) || tried.contains(&owner) {
                 continue;
             }
+            // The others are forwarded: a run that holds many partitions makes many owners wait.
             if tried.try_push(owner).is_err() {
                 break;
             }
@@ -49,6 +50,7 @@ impl<'a, 'p> HeldPartitions<'a, 'p> {
                 others.push((owner, partition));
             }
         }
+        // Last, and without the lock: `each` takes it when the others are unlocked.
         let owner = run.owners.iter().copied().find(is_own);
         Self {
             own: owner.map(|owner| (owner, own)),

@@ -102,6 +102,7 @@ impl MemcachedFront {
         writer: Sender<Asking>,
         permits: Arc<Permits>,
     ) -> Self {
+        // `-R` counts requests; a round has up to `RUN_REQUESTS`.
         let rounds = context.settings.turn_requests.div_ceil(RUN_REQUESTS);
         Self {
             intake,
@@ -389,6 +390,7 @@ impl MemcachedFront {
 fn waiting(connections: &mut [Option<Connection>], ticket: ReplyTo) -> Option<&mut Connection> {
     connections[ticket.connection as usize]
         .as_mut()
+        // Another connection may have the place by now.
         .filter(|connection| connection.generation == ticket.generation)
 }
 
@@ -433,6 +435,7 @@ impl Front for MemcachedFront {
         if self.is_short() {
             self.let_go_on(pass);
         }
+        // The length now: a connection that queues itself again has its next turn in the next pass.
         for _ in 0..self.queue.len() {
             busy = true;
             if let Some(place) = self.queue.pop_front() {

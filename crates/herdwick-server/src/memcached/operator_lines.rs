@@ -74,6 +74,7 @@ impl Admin {
 
     /// As [`Self::read`]; `crawls`: the crawler is enabled.
     fn parse(line: &[u8], offers: &Offers, crawls: bool) -> Option<Self> {
+        // One place more than any command has words: a line with too many fits no pattern.
         let mut words = [&b""[..]; WORDS_MAX + 1];
         let mut count = 0;
         for (slot, word) in words.iter_mut().zip(Keys::new(line)) {

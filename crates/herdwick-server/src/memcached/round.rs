@@ -77,6 +77,7 @@ impl Service {
         let mut room = std::mem::take(&mut self.room);
         let round = self.run(&room, connection, ticket, pass);
         room.clear();
+        // Taken out for the round: the run borrows the decoded keys while `self` executes it.
         self.room = room;
         round
     }
@@ -171,6 +172,7 @@ impl Service {
             let gather = self.resume(behind, &run, ticket, pass);
             return self.await_replies(connection, gather);
         }
+        // The requests are in `run` now, and no reply is held: the list has done its work.
         self.spare.put(behind);
         match self.execute_run(&run, &mut connection.output, ticket, pass) {
             RunOutcome::Scattered(gather) => self.await_replies(connection, gather),
@@ -328,6 +330,7 @@ impl Service {
             batch_encoder.counters.executed_in_place += requests.len() as u64;
         }
         partition.execute_for(clock, &requests, |_| caller, &mut batch_encoder);
+        // Others may lock it while the replies are copied.
         drop(partition);
         let mut from = 0;
         for (&slot, &mark) in part.slots.iter().zip(&self.marks) {

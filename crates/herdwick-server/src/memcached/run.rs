@@ -176,6 +176,8 @@ impl<'a> Run<'a> {
                 Some(Ahead::Get(rest)) => {
                     let rest_of_it = self.retrieve(input, cursor.at, rest, owners);
                     cursor.ahead = rest_of_it.map(Ahead::Get);
+                    // The run is full amid the keys of a `get`: the next round goes on behind the
+                    // last key.
                     if rest_of_it.is_some() {
                         return Stop::Full;
                     }
@@ -184,12 +186,16 @@ impl<'a> Run<'a> {
                 Some(Ahead::Refused(refusing)) if self.requests.is_empty() => {
                     return Stop::Refused(refusing);
                 }
+                // Replies keep the order of the commands: the error comes after the replies of the
+                // requests before it.
                 Some(Ahead::Refused(_)) => return Stop::Full,
             }
             if cursor.at == input.len() {
                 return Stop::NeedMore(1);
             }
             if self.requests.len() >= RUN_REQUESTS {
+                // Looked at before the next command is decoded, so that nothing decoded has no
+                // place.
                 return Stop::Full;
             }
             let decoded = decoder.decode(&input[cursor.at..], room, self.admits());
@@ -230,17 +236,21 @@ impl<'a> Run<'a> {
             } => {
                 self.ask(asked, owners);
                 cursor.at += used;
+                // The bytes to drop come before the next command, so the run cannot go on.
                 (*discard > 0).then_some(Stop::Discard(*discard))
             }
             Decoded::Held => Some(Stop::Held),
             Decoded::NeedMore { at } => Some(Stop::NeedMore(*at)),
             Decoded::Close if self.requests.is_empty() => Some(Stop::Close),
+            // The requests before it are executed first. The next round finds it again, and closes.
             Decoded::Close => Some(Stop::Full),
             Decoded::Announced {
                 asked,
                 used,
                 value_len,
                 has_line_end,
+                // Only an empty run meets one: with requests in it the decoder holds the command
+                // back (`Admits`).
             } => Some(Stop::Upload {
                 upload: Upload::new(asked, *value_len, *has_line_end, owners),
                 used: cursor.at + used,

@@ -42,6 +42,7 @@ impl Service {
         connection: &mut Connection,
         counters: &mut WorkerCounters,
     ) -> bool {
+        // A client that is not admitted yet gets no longer a turn than one that is.
         for _ in 0..PACKETS_MAX {
             let Some(auth) = &self.context.auth else {
                 return false;
@@ -159,6 +160,7 @@ fn handle(
     match packet.verb {
         Verb::Version => respond(echo, Status::Ok, VERSION, out),
         Verb::SaslList => respond(echo, Status::Ok, MECHANISMS, out),
+        // As memcached, EINVAL; the message is dropped by `discard`.
         Verb::Sasl { .. } if packet.key.len() > MECHANISM_BYTES_MAX => {
             echo.error(out, Status::Invalid);
         }
@@ -184,6 +186,8 @@ fn take_step(
     counters: &mut WorkerCounters,
 ) -> bool {
     let echo = packet.echo;
+    // Whatever the packet is, the exchange before it has ended: only a step that goes on puts it
+    // back.
     let step = match (message, exchange.take()) {
         (Some(message), _) if echo.plain() == opcode::SASL_AUTH => {
             SaslExchange::start(auth, packet.key, message)
@@ -202,6 +206,7 @@ fn take_step(
             *exchange = Some(next);
             respond(echo, Status::AuthContinue, &message, out);
         }
+        // As in memcached the connection stays, and the client may begin anew.
         SaslStep::Refused => {
             counters.auth_cmds += 1;
             counters.auth_errors += 1;

@@ -76,6 +76,7 @@ pub(super) fn begin(
             pass.counters.closed_not_memcached += 1;
             return Begun::HangUp { faulty: true };
         }
+        // The run was empty, and no command is complete.
         Stop::NeedMore(_) | Stop::Full | Stop::Held | Stop::Discard(_) | Stop::Upload { .. } => {
             return Begun::Incomplete;
         }
@@ -93,6 +94,8 @@ pub(super) fn begin(
             server_packets::begin(service, output, &packet, (used, discard), pass)
         }
         Command::Shutdown { known, noreply } => shutdown(service, output, known, noreply, used),
+        // The decoder knows no operators' commands: they are looked for among the unknown lines,
+        // which cost no client that sends none.
         Command::Unknown(line) if let Some(admin) = Admin::read(line, &service.context) => {
             let admin = if is_noreply(line) {
                 admin.quiet()
@@ -196,6 +199,7 @@ fn crawler(context: &Context, command: CrawlerCommand) -> &'static [u8] {
 /// Turns the counting by prefix on or off at all workers.
 pub(super) fn detail(service: &Service, on: bool, encoder: Encoder, used: usize) -> Begun {
     let purpose = Purpose::Consent { encoder };
+    // Relaxed: it is only shown, in `stats settings`. The workers count from the command on.
     service.context.tunables.detail.store(on, Relaxed);
     to_every_worker(WorkerCommand::Detail(on), purpose, used)
 }
@@ -284,6 +288,7 @@ pub(super) fn broadcast(
 ) -> Round {
     let Ok(outstanding) = pass.cross_core.broadcast(command.0, ticket) else {
         pass.counters.forward_batches_exhausted += 1;
+        // Its line is consumed already: the next round sends the command, and decodes nothing.
         connection.command = Some(command);
         return Round::NoBatch;
     };
@@ -423,6 +428,8 @@ pub(super) fn end(
             Round::Incomplete
         }
         Begun::Authenticate => {
+            // The packet stays in the input: the next turn handles it as one before the
+            // authentication.
             connection.admitted = false;
             Round::Incomplete
         }

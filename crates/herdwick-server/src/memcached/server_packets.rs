@@ -77,6 +77,7 @@ pub(super) fn begin(
             echo.error(out, Status::UnknownCommand);
         }
         // Not allowed.
+        // As memcached with `-F`.
         Verb::Flush { .. } => echo.error(out, Status::Auth),
     }
     Begun::Said { used, discard }

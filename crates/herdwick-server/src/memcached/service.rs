@@ -105,6 +105,7 @@ impl Service {
             hello,
             owners,
             room: KeyRoom::new(RUN_REQUESTS),
+            // No round allocates it.
             marks: Vec::with_capacity(RUN_REQUESTS),
             part: Part::default(),
             spare: SpareReplies::new(pool_bytes(workers)),

@@ -47,6 +47,7 @@ pub(super) fn topic(
         Topic::Latency => stats::latency(&context.settings, sum, &mut stats),
         Topic::Workers => stats::workers(view, parts, &mut stats),
         Topic::Reset => {
+            // The workers have reset theirs already; these belong to no worker.
             context.reset_counters();
             encoder.reset(out);
             return;
@@ -63,6 +64,7 @@ pub(super) fn local(context: &Context, mut words: Keys<'_>, encoder: Encoder, ou
         // memcached accepts any prefix of the word.
         Some(word) if b"settings".starts_with(word) => stats::settings(context, &mut stats),
         Some(word) if encoder.is_text() && b"extstore".starts_with(word) => {}
+        // As a memcached that was not started with `-o track_sizes`.
         Some(b"sizes") => stats.add("sizes_status", "disabled"),
         _ => {
             encoder.no_topic(out);

@@ -22,6 +22,8 @@ pub(super) fn step(
     for connection in some.flatten() {
         encode(connection, now.0, out);
     }
+    // A step may show none, where places are vacant: the caller goes on by `next`, not by what was
+    // shown.
     (next < connections.len()).then_some(next)
 }
 
@@ -46,6 +48,7 @@ fn encode(connection: &Connection, now: u32, out: &mut Vec<u8>) {
                 let path = address.as_pathname().map(|path| path.display().to_string());
                 format!("unix:{}", path.unwrap_or_default())
             });
+            // A client's end of a unix socket has no name.
             (Ok("unix:".to_owned()), local)
         }
     };

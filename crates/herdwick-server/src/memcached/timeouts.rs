@@ -85,6 +85,8 @@ impl ActivityTimer {
     /// Records the end of a turn at second `now`. `half_sent`: the peer owes the rest of a command;
     /// `quiet`: no request or reply is pending.
     pub(crate) fn note(&mut self, now: u32, half_sent: bool, quiet: bool) {
+        // `last_busy` moves on while the connection is busy, and once more with the turn that ends
+        // it.
         if !(quiet && std::mem::replace(&mut self.quiet, quiet)) {
             (self.quiet, self.last_busy) = (quiet, now);
         }
@@ -132,10 +134,12 @@ impl ActivityTimer {
             self.missed = 0;
         } else {
             self.has_paused = true;
+            // A check that was earned is used up instead of missed.
             self.missed += u32::from(self.earned == 0);
             self.earned = self.earned.saturating_sub(1);
         }
         if !begins && stalls {
+            // A peer that moves more than the rate is not ahead: it cannot save up for a stall.
             self.behind = (self.behind + CHECK_BYTES).saturating_sub(moved);
         }
     }
@@ -146,6 +150,8 @@ impl ActivityTimer {
         let before = std::mem::replace(&mut self.untaken, untaken);
         let moved = std::mem::take(&mut self.moved_bytes);
         match untaken {
+            // What went into the socket, less what its queue has grown by, is what the peer has
+            // taken.
             Some(now) => (moved + before.unwrap_or(0)).saturating_sub(now),
             None => moved,
         }

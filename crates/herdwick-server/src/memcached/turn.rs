@@ -33,6 +33,8 @@ pub(super) fn serve(
     pass: &mut Pass<'_>,
 ) -> Turn {
     let flow = write(service, connection, pass);
+    // Replies first: a peer that does not read them is given no more work, and a round that others
+    // take part in ends before the next.
     if flow != Flow::Moved || connection.gather.is_some() {
         return Turn::flows(flow);
     }
@@ -74,6 +76,8 @@ pub(super) fn serve(
         return Turn::flows(write(service, connection, pass));
     }
     let mut waits_for_batch = false;
+    // Bounded by `-R`, so that a connection that sends without a pause does not keep others waiting
+    // (memcached's `conn_yields`).
     for _ in 0..rounds {
         match service.round(connection, ticket, pass) {
             Round::Done => {}

@@ -80,12 +80,14 @@ fn advance(
     }
     let filled = begin(service, upload, ticket, pass)
         .and_then(|()| feed(service, connection, upload, ticket, pass));
+    // The upload stays as it is, and the step is taken again in a later turn.
     if let Err(went) = filled {
         return went;
     }
     if upload.lacking > 0 {
         return Went::On;
     }
+    // The line end behind the value is read into the input buffer, with what follows it.
     if !upload.has_come(connection.input.data().len())
         && connection.may_read()
         && connection.read(&mut service.pool, INPUT_BYTES_MAX, pass.counters) == Flow::Broken
@@ -108,6 +110,7 @@ fn begin(
     ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
+    // Staged already, in an earlier turn.
     if upload.place != UploadPlace::Nowhere {
         return Ok(());
     }
@@ -128,6 +131,7 @@ fn begin(
         UploadPlace::InPlace(staged)
     } else {
         let step = UploadStep::Begin(&upload.key, upload.value_len);
+        // If no batch is free the permit is kept: the next turn takes it up here.
         pass.cross_core.upload(owner, ticket.uploader(own), step)?;
         UploadPlace::Forwarded
     };
@@ -163,6 +167,8 @@ fn in_place<'a>(
             counters: pass.counters,
         }));
     }
+    // The owner has to know the reservation before the first bytes: steps of a batch keep their
+    // order.
     let (who, step) = (ticket.uploader(own), UploadStep::Adopt(staged));
     pass.cross_core.upload(upload.owner, who, step)?;
     upload.place = UploadPlace::Forwarded;
@@ -191,6 +197,7 @@ fn feed(
         };
         connection.input.consume(count);
         upload.lacking -= count;
+        // The batch is full: the next turn goes on in the next one.
         if count < buffered {
             return Ok(());
         }
@@ -210,6 +217,7 @@ fn read(
     pass: &mut Pass<'_>,
 ) -> Result<(), Went> {
     let own = service.owners.own;
+    // The partition is locked while the socket is read, so this bounds how long its owner waits.
     let most = upload.lacking.min(READ_BYTES);
     let stream = &mut connection.stream;
     let (taken, least) = if let Some(locked) = in_place(own, upload, ticket, pass)? {
@@ -222,6 +230,7 @@ fn read(
             return broken_or_on(flow);
         }
         let taken = stream.read(&mut room[..most]);
+        // An error has moved no bytes. It is judged below, without the lock.
         let count = *taken.as_ref().unwrap_or(&0);
         partition.store.fill(staged, count);
         (taken, most)
@@ -258,6 +267,8 @@ fn refuse(
         let out = connection.output.buffer(&mut service.pool);
         out.extend_from_slice(Refusal::DataChunk.line());
     }
+    // As memcached: the bytes where the line end should be are dropped, and the connection goes on
+    // behind them.
     connection.advance(Progress::past(upload.ending().len()));
     abort(service, upload, ticket, pass);
     Went::Over
@@ -333,11 +344,15 @@ fn forward(
     ticket: ReplyTo,
     pass: &mut Pass<'_>,
 ) -> Result<Went, Exhausted> {
+    // The owner fills in the reservation that it keeps for this connection
+    // (`ForwardBatch::execute`).
     let (request, answer) = upload.request(Staged::unknown(upload.value_len));
     pass.cross_core
         .send(upload.owner, &request, &answer, ticket, true)?;
     time(service, connection, upload, pass.start.now);
     let after = Progress::past(upload.ending().len());
+    // Only now that the batch has taken the request: an upload that found none free tries all of it
+    // again.
     let mut replies = service.spare.take();
     replies.expect(1);
     connection.advance(after);
@@ -364,6 +379,7 @@ pub(super) fn abort(
         service.permits.forget(owner, ticket.connection);
     }
     let staged = match upload.place {
+        // Nothing is staged. A permit that it was granted goes back at once.
         UploadPlace::Nowhere => return over(service, upload),
         UploadPlace::Forwarded => None,
         UploadPlace::InPlace(staged) => {

@@ -75,6 +75,7 @@ impl Upload {
         if self.queued {
             return false;
         }
+        // Without a place it can take a permit and stage, whatever has arrived.
         self.place == UploadPlace::Nowhere || here > 0 && self.lacking > 0 || self.has_come(here)
     }
 

@@ -44,6 +44,7 @@ impl WorkerCrawl {
         (second, now): (Second, Duration),
         workers: usize,
     ) -> bool {
+        // The common case of each whole pass: two loads, inlined; the crawl itself is not.
         if self.left.is_none() && crawler.starts() == self.start {
             return false;
         }
@@ -68,6 +69,7 @@ impl WorkerCrawl {
         let mut walked = 0;
         while walked < buckets && self.items_left > 0 && self.until_pause > 0 {
             let checked = store.remove_expired(second, self.bucket);
+            // A bucket may hold more items than are left of the limit.
             self.items_left = self.items_left.saturating_sub(checked);
             self.until_pause = self.until_pause.saturating_sub(checked);
             self.bucket += 1;
@@ -81,6 +83,7 @@ impl WorkerCrawl {
         if left == 0 {
             left = self.take_new(store, left);
         }
+        // `lru_crawler disable` ends a crawl that is under way, too.
         if left == 0 || self.items_left == 0 || !crawler.is_enabled() {
             self.left = None;
             store.end_walk(self.bucket);
@@ -93,6 +96,7 @@ impl WorkerCrawl {
         }
         self.until_pause = ITEMS_PER_PAUSE;
         self.due = now + pause(crawler);
+        // With `lru_crawler sleep 0` there is no pause.
         self.due <= now
     }
 
@@ -102,6 +106,8 @@ impl WorkerCrawl {
         let items_max = u64::from(crawler.items_max());
         self.items_left = match items_max {
             0 => u64::MAX,
+            // Rounded up, so that a limit below the number of workers still lets each check an
+            // item.
             _ => items_max.div_ceil(workers as u64),
         };
         self.until_pause = ITEMS_PER_PAUSE;

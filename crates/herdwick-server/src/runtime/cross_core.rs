@@ -62,6 +62,7 @@ impl CrossCore {
         let workers = wakeups.len();
         let wakeups: Vec<&WakeupFd> = wakeups.iter().chain(observer).collect();
         let mut all = Self::grid(&wakeups, workers);
+        // The observer's ends were made last.
         let last = observer.and_then(|_| all.pop());
         (all, last)
     }
@@ -79,6 +80,8 @@ impl CrossCore {
                         returning: back[own][peer].0.take().expect("each end is taken once"),
                         returned: back[peer][own].1.take().expect("each end is taken once"),
                         wakeup: wakeups[peer].clone(),
+                        // All batches begin with their sender. From then on they move between the
+                        // two ends, so no queue of the pair is ever full.
                         free: (0..BATCHES_PER_PAIR).map(|_| Box::default()).collect(),
                         open: None,
                         news: false,
@@ -163,6 +166,8 @@ impl CrossCore {
             return Err(Exhausted);
         }
         for link in workers {
+            // First what was added before. The queue keeps the order, so the command comes behind
+            // each request that its connection has sent.
             link.seal();
             let mut batch = link.free.pop().expect("looked above");
             batch.command = command;
@@ -183,6 +188,8 @@ impl CrossCore {
         ticket: ReplyTo,
     ) -> Result<(), Exhausted> {
         let link = &mut self.links[peer];
+        // Before the open batch is sealed: where no batch is free, that one stays open and takes
+        // more requests.
         let mut batch = link.free.pop().ok_or(Exhausted)?;
         link.seal();
         batch.command = command;
@@ -239,6 +246,7 @@ impl CrossCore {
     pub(crate) fn depart(&mut self) {
         for link in &mut self.links {
             link.seal();
+            // One wakeup for all batches that were pushed in the pass, of both directions.
             if std::mem::take(&mut link.news) {
                 link.wakeup.ring();
             }
@@ -293,6 +301,7 @@ type Ends = (
 /// Creates a queue from each of `count` workers to each.
 fn grid(count: usize) -> Vec<Vec<Ends>> {
     let queue = || {
+        // Each direction has room for every batch of the pair: a push cannot fail.
         let (tx, rx) = spsc::channel(BATCHES_PER_PAIR);
         (Some(tx), Some(rx))
     };

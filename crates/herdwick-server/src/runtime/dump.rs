@@ -87,6 +87,8 @@ impl Dump {
     /// Lists some items of the owner's partition.
     pub(crate) fn step(&mut self, store: &mut Store, clock: Clock, out: &mut Vec<u8>) {
         let end = store.buckets().min(self.bucket + BUCKETS_PER_STEP);
+        // `out` is looked at between buckets only, because a bucket that was begun has to be listed
+        // whole: the dump goes on by bucket.
         while self.bucket < end && out.len() < STEP_BYTES {
             store.scan(clock.second, self.bucket, |key, item, bytes| {
                 let from = out.len();
@@ -100,6 +102,8 @@ impl Dump {
         }
         // The index may have shrunk.
         self.done = self.bucket >= store.buckets();
+        // The other partitions are not walked any more, and the store must not wait for a walk that
+        // has no next step.
         if self.is_full() {
             store.end_walk(self.bucket);
         }
@@ -157,6 +161,7 @@ fn show(
             let (used, cas) = (unix(item.last_access.0), item.version);
             let fetched = if item.fetched { "yes" } else { "no" };
             let flags = item.flags;
+            // memcached ends each of these lines with a space, too.
             writeln!(
                 out,
                 " la={used} cas={cas} fetch={fetched} cls=1 size={bytes} flags={flags} "
@@ -164,6 +169,7 @@ fn show(
         }
         DumpFormat::Mgdump => {
             out.extend_from_slice(b"mg ");
+            // Keys that are no word of the text protocol are in base64, which the flag `b` states.
             if key.iter().all(u8::is_ascii_graphic) {
                 out.extend_from_slice(key);
                 writeln!(out, "\r")

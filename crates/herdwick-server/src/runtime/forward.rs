@@ -116,6 +116,8 @@ impl ForwardBatch {
     }
 
     pub(crate) fn has_room(&self, request: &Request<'_>) -> bool {
+        // Keys and values bound the batch. Opaques have at most 32 bytes, so the number of requests
+        // bounds those.
         let more = request.key.len() + value_of(&request.op).len();
         self.forwarded.len() < BATCH_REQUESTS && more <= self.room()
     }
@@ -200,6 +202,7 @@ impl ForwardBatch {
     /// Returns the replies in order: the ticket, and the reply's range in [`text`](Self::text), or
     /// `Err(large)` if the reply was deferred; `large`: for being large.
     pub(crate) fn replies(&self) -> impl Iterator<Item = (ReplyTo, Result<Range<usize>, bool>)> {
+        // A deferred request has no reply in the text, so its mark moves no offset.
         let mut from = 0;
         let replies = self.tickets.iter().zip(&self.marks);
         replies.map(move |(&ticket, &mark)| match ReplyMark::of(mark) {

@@ -37,11 +37,15 @@ impl OffloadLink {
     pub(crate) fn set(&self, epoch: u64, id: StoreId) {
         let number = store_number(epoch);
         self.name(Some(StoreName { id, number }));
+        // After the name, with Release: a partition that loads the number (Acquire, in `get`) marks
+        // replies for a store that hellos name already.
         self.epoch.store(epoch, Ordering::Release);
     }
 
     /// There is no connection any more.
     pub(crate) fn unset(&self) {
+        // First, the other way round: partitions stop granting leases at the store before hellos
+        // stop naming it.
         self.epoch.store(0, Ordering::Release);
         self.name(None);
     }
@@ -88,6 +92,8 @@ impl OffloadPart {
         let (now, epoch) = (self.timer.now(), self.link.get());
         self.tracker.begin(now, epoch);
         if epoch != 0 {
+            // The tracker is looked up for each request: its cache lines come while the store
+            // executes the batch.
             batch.iter().for_each(|it| self.tracker.prefetch(it.hash));
         }
     }
@@ -150,6 +156,7 @@ impl OffloadPart {
                 let is_own = || hash_key.hash(key) == hash;
                 self.tracker.missed(hash, is_own);
             }
+            // Refused, with the old item as it was.
             (_, Status::NotStored | Status::Exists | Status::NonNumeric | Status::BadKey) => {}
             // A read that may have changed what the item is, but for its value.
             (Op::Get(_), _) => self.tracker.changed(hash, key, None),

@@ -49,6 +49,7 @@ impl OwnedRequests {
         let (value, opaque) = (value_of(&request.op), answer.opaque());
         self.list.push(OwnedRequest {
             hash: request.hash,
+            // Without value and opaque they borrow nothing, and can be kept; `get` puts both back.
             op: with_value(&request.op, &[]),
             answer: answer.with_opaque(&[]),
             at: self.bytes.len(),
@@ -80,6 +81,8 @@ impl OwnedRequests {
 
     /// Removes all, and keeps at most `most` bytes of memory for the next ones' bytes.
     pub(crate) fn clear(&mut self, most: usize) {
+        // The list keeps its memory: those that use it bound the number of requests, not their
+        // bytes.
         self.list.clear();
         self.bytes.clear();
         self.bytes.shrink_to(most);

@@ -96,6 +96,8 @@ impl Partition {
     /// the memory limit.
     #[inline]
     pub(crate) fn begin(&mut self, start: PassStart) {
+        // Batches of one pass have the same time: a pass takes one step, however many batches it
+        // has.
         let is_first = start.now > self.now;
         self.update(start);
         if is_first {
@@ -143,7 +145,7 @@ impl Partition {
         self.clock
     }
 
-    /// Starts or stops counting by prefix. Shutdown keeps the counts.
+    /// Starts or stops counting by prefix. The counts are kept when it stops.
     pub(crate) fn detail(&mut self, on: bool) {
         if on && self.prefixes.is_none() {
             self.prefixes = Some(self.laid_by.take().unwrap_or_default());
@@ -161,6 +163,7 @@ impl Partition {
     pub(crate) fn reset(&mut self) {
         self.store.reset_counters();
         (self.event_queue.written, self.event_queue.dropped) = (0, 0);
+        // `stats reset` clears the counts in either state, and leaves the counting on or off.
         self.laid_by = None;
         if let Some(offload) = &mut self.offload {
             offload.reset();
@@ -343,6 +346,8 @@ impl Partition {
     /// Takes a step towards the memory limit; returns whether there is more to do.
     pub(crate) fn adjust(&mut self, clock: Clock) -> bool {
         let watched = self.event_queue.wants(topic::EVICTIONS);
+        // Turned off, too, when the last watcher has gone: a record that is never read would only
+        // fill.
         self.store.record_evictions(watched);
         let more = self.store.adjust();
         if watched {

@@ -24,6 +24,7 @@ pub(crate) const RUN_REQUESTS: usize = 128;
 pub(crate) type PerRequest<T> = ArrayVec<T, RUN_REQUESTS>;
 
 /// The mark of a read without room for its reply behind others.
+// Marks are numbers and no `ReplyMark`s: 4 bytes for each reply instead of 16.
 const DEFERRED: u32 = u32::MAX;
 /// The mark of a read of a large value, for which its connection has to wait for room.
 const DEFERRED_LARGE: u32 = DEFERRED - 1;
@@ -100,6 +101,8 @@ impl Encoder {
     pub(crate) fn detailed(self, out: &mut Vec<u8>, lines: &[u8]) {
         match self {
             Self::Text { .. } => out.extend_from_slice(lines),
+            // memcached sends all lines as the value of one statistic named `detailed`, then the
+            // packet that ends the statistics.
             Self::Packet(echo) => {
                 echo.stat(out, "detailed", String::from_utf8_lossy(lines));
                 echo.stat(out, "", "");
@@ -119,6 +122,8 @@ impl Encoder {
     pub(crate) fn reset(self, out: &mut Vec<u8>) {
         match self {
             Self::Text { .. } => out.extend_from_slice(text::RESET),
+            // In packets memcached has no `RESET`: the empty statistic, which ends each topic, is
+            // all.
             Self::Packet(_) => self.end(out),
         }
     }
@@ -127,6 +132,7 @@ impl Encoder {
     pub(crate) fn no_topic(self, out: &mut Vec<u8>) {
         match self {
             Self::Text { .. } => out.extend_from_slice(text::ERROR),
+            // memcached answers an unknown topic with KEY_ENOENT.
             Self::Packet(echo) => echo.error(out, Status::NotFound),
         }
     }
@@ -151,7 +157,7 @@ pub(crate) struct BatchEncoder<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Large<'a> {
     /// All or none of one connection's. After a deferred one no other read is answered, to keep the
-    /// command of replies.
+    /// order of replies.
     All(bool),
     /// A flag for each request.
     Some(&'a [bool]),
@@ -169,6 +175,8 @@ impl Sink for BatchEncoder<'_> {
     #[inline]
     fn has_room(&mut self, index: usize) -> bool {
         let full =
+            // Only reads are deferred. A mutation has a short reply, and may not take effect after
+            // what follows it.
             (self.out.len() >= OUTPUT_BYTES || self.is_held_up()) && self.answers[index].is_read();
         if full {
             self.counters.reads_deferred += 1;

@@ -61,6 +61,8 @@ impl RequestTimes {
         if timer.since.is_none() {
             timer.since = Some(now);
             if self.slow.is_some() {
+                // Copied into a buffer that stays: a slow request is known only when its input is
+                // gone.
                 timer.key.clear();
                 timer.key.extend_from_slice(first.key);
                 timer.first = Some(TimedCommand::of(&first.op));
@@ -75,6 +77,8 @@ impl RequestTimes {
         let Some(since) = timer.since.take() else {
             return;
         };
+        // Read anew: the time of the pass is that of its beginning. The clock is read for each
+        // batch of replies only where requests are measured.
         let time = pass.timer.now().saturating_sub(since);
         let requests = std::mem::take(&mut timer.requests);
         if let Some(histograms) = &mut self.histograms {

@@ -17,6 +17,7 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 )]
 pub(crate) fn unix_time() -> Duration {
     let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    // A wall clock before 1970 counts as 1970.
     wall.unwrap_or_default()
 }
 
@@ -28,6 +29,7 @@ pub(crate) fn unix_time() -> Duration {
 pub(crate) fn monotonic() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     let (seconds, nanos) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
+    // tv_nsec is below 10^9 (clock_gettime(2)).
     Duration::new(seconds, u32::try_from(nanos).unwrap_or(0))
 }
 
@@ -103,6 +105,7 @@ impl ServerClock {
     /// Changes what [`ServerClock::clock`] returns from `now` on.
     pub(crate) fn warp(&mut self, warp: Warp, now: Duration) {
         match warp {
+            // A second pause does not move the time at which the clock was stopped.
             Warp::Pause => self.paused = self.paused.or(Some(now)),
             Warp::Resume => self.paused = None,
             Warp::By(seconds) => self.skipped = self.skipped.saturating_add(seconds),
@@ -130,6 +133,7 @@ impl ServerClock {
     pub(crate) fn clock(&self, now: Duration) -> Clock {
         let elapsed = self.paused.unwrap_or(now) + self.started_within;
         let elapsed = elapsed.as_secs();
+        // `debugtime` may subtract more than has passed: the clock stops at its first second.
         let elapsed = elapsed.saturating_add_signed(self.skipped);
         let elapsed = u32::try_from(elapsed).unwrap_or(u32::MAX);
         Clock {

@@ -140,12 +140,15 @@ impl WorkerPermits {
     pub(crate) fn ask(&mut self, owner: usize, place: u32) -> Option<Permit> {
         // A shared permit is not taken past connections that wait, of whichever worker.
         let in_front = &self.permits.partitions[owner].waiting;
+        // Connections of this worker that wait for the same partition come first.
         if self.queues[owner].is_empty()
             && let Some(permit) = self.take(owner, in_front.load(Relaxed) == 0)
         {
             return Some(permit);
         }
         if self.queues[owner].is_empty() {
+            // `waiting` counts workers and not connections, so only the first one of this worker
+            // adds to it.
             self.permits.partitions[owner].waiting.fetch_add(1, Relaxed);
         }
         self.queues[owner].push_back(place);
@@ -155,6 +158,8 @@ impl WorkerPermits {
 
     fn take(&mut self, owner: usize, shared: bool) -> Option<Permit> {
         let (partition, own) = (&self.permits.partitions[owner], self.permits.own(owner));
+        // Own permits need room in `used`, too: after the number has fallen, others may still use
+        // more than their share.
         let is_own = self.own_out[owner] < own;
         // While this worker uses more than it owns now, those stand for shared ones.
         if !is_own && (!shared || self.own_out[owner] > own)
@@ -164,6 +169,8 @@ impl WorkerPermits {
         }
         // Workers that own permits may not have taken them: shared ones alone must not use those up.
         if !is_own && !take_below(&partition.shared_used, self.permits.shared(owner)) {
+            // Taken back. A worker that looks between the two finds one permit too few, and waits
+            // for a pass.
             partition.used.fetch_sub(1, Relaxed);
             return None;
         }
@@ -200,6 +207,7 @@ impl WorkerPermits {
             if self.queues[owner].is_empty() {
                 continue;
             }
+            // This worker is one of those that wait.
             let alone = self.permits.partitions[owner].waiting.load(Relaxed) <= 1;
             if let Some(permit) = self.take(owner, alone || in_turn)
                 && let Some(place) = self.queues[owner].pop_front()
@@ -259,6 +267,8 @@ impl WorkerPermits {
                 waits => (waits, usize::MAX),
             };
             PermitsWanted {
+                // Permits in excess have to come back first: to give one of those back serves no
+                // connection.
                 count: if served > 0 { served + excess } else { 0 },
                 excess,
                 own,
@@ -275,6 +285,8 @@ impl WorkerPermits {
         wanted: &mut [PermitsWanted],
         permits: impl Iterator<Item = (usize, Permit)>,
     ) {
+        // Counted down in a copy: the difference is what the stalled connections of this worker
+        // could give back of what helps.
         let mut rest = wanted.to_vec();
         for (owner, permit) in permits {
             rest[owner].take(permit);
@@ -292,6 +304,8 @@ impl WorkerPermits {
         let before = std::mem::replace(&mut self.stalled[owner], count);
         let all = &self.permits.partitions[owner].stalled;
         if count != before {
+            // The difference may be negative. Modulo 2^64 the sum over all workers is right all the
+            // same.
             all.fetch_add(count.wrapping_sub(before), Relaxed);
         }
         all.load(Relaxed)

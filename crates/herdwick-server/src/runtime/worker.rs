@@ -37,6 +37,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// Time from the start of the shutdown after which unfinished connections are closed.
 const DRAIN: Duration = Duration::from_secs(2);
 /// Maximum number of events per `epoll_wait`.
+// The limit loses nothing: the events left over come first in the next call (epoll_wait(2), round
+// robin).
 pub(crate) const EVENTS: usize = 256;
 /// Forwarded batches executed between two polls of the front ends.
 const BATCHES: usize = 16;
@@ -93,6 +95,8 @@ enum WorkFound {
 impl Worker {
     /// Serves until the server stops.
     pub(crate) fn run(mut self) {
+        // `last_in_memory` is when the last request in memory was done with, not when it was found:
+        // the gap to the next one, by which `spin` adapts, is idle time alone.
         let (mut last_work, mut last_in_memory) = (Duration::ZERO, None);
         let (mut passes, mut worked, mut awake) = (0u32, false, false);
         let partitions = Arc::clone(&self.partitions);
@@ -103,6 +107,8 @@ impl Worker {
         let mut start = self.start(&partitions);
         loop {
             let looks_at_all = !awake || passes.is_multiple_of(WHOLE_EVERY);
+            // A batch of another worker does not wait for the next whole pass: its clients wait for
+            // it.
             let whole = looks_at_all || self.state.goes_on || !self.cross_core.is_quiet();
             if whole || worked || self.state.keeps_time {
                 start = self.start(&partitions);
@@ -123,6 +129,8 @@ impl Worker {
             worked = found == WorkFound::InMemory;
             let since = last_in_memory.map(|last| now.saturating_sub(last));
             if let (true, Some(since)) = (worked, since) {
+                // `since` is the gap before the work of this pass, because `last_in_memory` is set
+                // by the pass after that found it.
                 self.spin.learn(since);
             }
             let watches_memory = since.is_some_and(|since| since < self.spin.get());
@@ -133,6 +141,7 @@ impl Worker {
                 self.state.keeps_time = self.fronts.iter().any(|front| front.keeps_time());
             }
             let keeps = awake || is_alone;
+            // Only at a change: a lock that is kept costs nothing a pass.
             if keeps != kept.is_some() {
                 kept = keeps.then(|| lock.keep());
             }
@@ -146,6 +155,7 @@ impl Worker {
                 || found != WorkFound::Nothing
                 || now.saturating_sub(last_work) < self.spin.base()
             {
+                // No wait: this poll only collects the events of sockets, and returns at once.
                 self.check(Duration::ZERO);
             } else {
                 self.sleep(&walk);
@@ -175,6 +185,7 @@ impl Worker {
         let mut found = WorkFound::Nothing;
         if whole {
             found = self.tend(&mut start, &mut own, walk);
+            // What a step or a batch began may go on, and nothing in memory would show it.
             self.state.goes_on = found != WorkFound::Nothing;
         }
         let mut pass = Pass {
@@ -193,12 +204,15 @@ impl Worker {
                 let kind = if front.polls_memory() {
                     WorkFound::InMemory
                 } else {
+                    // A socket or a queue may hold more than one turn has served.
                     *pass.goes_on = true;
                     WorkFound::ByEvents
                 };
                 found = found.max(kind);
             }
         }
+        // Once, at the end: requests of all front ends to one worker share a batch, and each peer
+        // is woken at most once a pass.
         self.cross_core.depart();
         found
     }
@@ -221,6 +235,8 @@ impl Worker {
             self.permits
                 .resize(self.index, partition.store.staged_max());
         }
+        // Before the batches: a request that is executed from here on comes after the flush.
+        // Several orders since the last pass are carried out by one flush.
         let orders = self.context.tunables.invalidation.orders();
         if orders != self.state.invalidated {
             self.state.invalidated = orders;
@@ -232,6 +248,7 @@ impl Worker {
         if lowers_memory || crawls {
             found = WorkFound::ByEvents;
         }
+        // Bounded: peers that send without a pause do not keep this worker's own clients waiting.
         for _ in 0..BATCHES {
             let Some((peer, mut batch)) = self.cross_core.arrived() else {
                 break;
@@ -263,6 +280,8 @@ impl Worker {
         now: Duration,
         partition: &mut Partition,
     ) {
+        // The partition's clock and not this pass's own: a pass of another worker that began later
+        // may have set it on.
         let clock = partition.clock();
         match batch.command {
             WorkerCommand::Execute => {
@@ -270,6 +289,7 @@ impl Worker {
                     .execute((peer, batch), partition, &mut self.counters)
             }
             WorkerCommand::Flush(at) => partition.flush(clock.second, at),
+            // Each worker has a copy of the clock, so each is sent the change.
             WorkerCommand::Warp(warp) => {
                 self.timer.warp(warp, now);
                 partition.set_clock(now, self.timer.clock(now));
@@ -280,6 +300,8 @@ impl Worker {
                 self.counters.reset();
                 self.polling.reset();
                 for front in &mut self.fronts {
+                    // The front end keeps histograms or does not: a reset empties them, and leaves
+                    // that as it is.
                     front.latencies().map(std::mem::take);
                 }
                 partition.reset();
@@ -367,6 +389,7 @@ impl Worker {
         let mut may_sleep = self.cross_core.is_quiet()
             && !(self.shutdown.is_set() && self.state.drain_end.is_none());
         for front in &mut self.fronts {
+            // `&=` and not `&&`: each front end is armed, because each is disarmed below.
             may_sleep &= front.arm();
         }
         // A poll of no time is none: `herdwick top` shows how often the kernel has to wake a worker.
@@ -375,6 +398,8 @@ impl Worker {
         let pause = walk.longest_sleep(&self.context.tunables.crawler);
         let longest = ticks.chain(pause).min().unwrap_or(TICK);
         self.check(if may_sleep { longest } else { Duration::ZERO });
+        // After the poll: a producer that still sees the flag writes one wakeup too many, which
+        // only ends the next poll early.
         self.wakeup.flag().lower();
         for front in &mut self.fronts {
             front.disarm();
@@ -384,6 +409,7 @@ impl Worker {
     /// Drains the front ends. Returns whether the worker may end: when all workers have drained,
     /// because until then others may need this partition, or when `DRAIN` has passed.
     fn has_stopped(&mut self, now: Duration) -> bool {
+        // The first call begins the drain, later ones only wait for its end.
         let end = *self.state.drain_end.get_or_insert_with(|| {
             for front in &mut self.fronts {
                 front.drain();
@@ -394,6 +420,8 @@ impl Worker {
             self.state.drained = true;
             self.shutdown.one_drained();
         }
+        // A connection here may have requests in another partition, and others may have some in
+        // this one: no worker ends alone before `DRAIN` has passed.
         self.shutdown.all_drained() || now >= end
     }
 }
