@@ -81,6 +81,7 @@ impl Default for Retry {
             ack_timeout_max: Duration::from_millis(256),
             count: 8,
             rnr_count: 6,
+            // Code 20 is 10.24 ms (IBTA table 45).
             rnr_timer: 20,
         }
     }

@@ -48,7 +48,10 @@ impl Draw {
     pub(crate) fn rkey(&mut self) -> u32 {
         self.rkeys = self.rkeys.wrapping_add(1);
         let (mut left, mut right) = (self.rkeys >> 16, self.rkeys & 0xffff);
+        // Four rounds make a strong pseudorandom permutation of a random function (Luby and
+        // Rackoff).
         for round in 0..4 {
+            // Each round has a domain of its own, 1 to 4; `NUMBERS` is 0.
             let mixed = self.hash(RKEYS + round, right.into()) & 0xffff;
             (left, right) = (right, left ^ mixed);
         }

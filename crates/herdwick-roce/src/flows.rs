@@ -26,6 +26,8 @@ impl Flows {
     }
 
     pub(crate) fn peer(&self, flow: FlowId) -> Option<&Peer> {
+        // By the whole id: an index that was reused has another generation, and no longer names
+        // this peer.
         self.slab.get(flow.0).map(|flow| &flow.peer)
     }
 
@@ -44,6 +46,8 @@ impl Flows {
         let id = self.slab.insert(Flow {
             peer,
             users: 1,
+            // The pace is the flow's, not the queue pair's: all connections to a peer share the
+            // path that is congested.
             pace: Pace::new(),
         })?;
         self.by_peer.insert(peer, id);

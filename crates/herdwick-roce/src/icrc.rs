@@ -53,6 +53,7 @@ fn ends_with(packet: &[u8], icrc: u32) -> bool {
 /// Writes `icrc` into the last four bytes.
 #[inline]
 fn put(packet: &mut [u8], icrc: u32) {
+    // Least significant byte first, unlike all other fields of a packet.
     let end = packet.len() - ICRC_BYTES;
     packet[end..].copy_from_slice(&icrc.to_le_bytes());
 }
@@ -65,6 +66,7 @@ pub fn check(packet: &[u8], route: &Route, ip_id: IpId) -> Option<u16> {
     if packet.len() < BTH_BYTES + ICRC_BYTES {
         return None;
     }
+    // The length was checked: a BTH is needed for the mask below.
     let (_, last) = packet.split_last_chunk::<ICRC_BYTES>()?;
     let found = u32::from_le_bytes(*last);
     let guess = match ip_id {
@@ -76,6 +78,7 @@ pub fn check(packet: &[u8], route: &Route, ip_id: IpId) -> Option<u16> {
     match (difference, ip_id) {
         (0, _) => Some(guess),
         (_, IpId::Known(_)) => None,
+        // IPv6 has no identification, so there is nothing to solve for.
         _ if masked.len == MASKED_6 => None,
         _ => solve(difference, packet.len()).map(|wrong_by| guess ^ wrong_by),
     }
@@ -104,6 +107,7 @@ impl Masked {
     fn new(packet: &[u8], route: &Route, ip_id: u16) -> Self {
         let source = route.source.ip().to_canonical();
         let destination = route.destination.ip().to_canonical();
+        // What is not set below stays ones: TOS, TTL and both checksums.
         let mut bytes = [0xff; MASKED_6];
         #[expect(
             clippy::cast_possible_truncation,
@@ -114,6 +118,8 @@ impl Masked {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 // Version 4, a header of five words: without options.
                 bytes[0] = 0x45;
+                // Wraps only for lengths that no datagram has; the checksum is wrong then, and the
+                // packet is dropped.
                 let total = udp_len.wrapping_add(IPV4 as u16);
                 bytes[2..4].copy_from_slice(&total.to_be_bytes());
                 bytes[4..6].copy_from_slice(&ip_id.to_be_bytes());
@@ -124,6 +130,8 @@ impl Masked {
                 bytes[16..20].copy_from_slice(&destination.octets());
                 IPV4
             }
+            // A socket reports both addresses in one family. Were they of two, the checksum would
+            // be wrong.
             _ => {
                 // Version 6; the traffic class and the flow label are masked, as is the hop limit.
                 bytes[0] = 0x6f;
@@ -149,6 +157,7 @@ impl Masked {
 
     #[inline]
     fn crc(&self, packet: &[u8]) -> u32 {
+        // `crc32fast` takes the finalised CRC of what came before.
         let mut hasher = crc32fast::Hasher::new_with_initial(PREFIX);
         hasher.update(&self.bytes[..self.len]);
         hasher.update(&packet[BTH_BYTES..packet.len() - ICRC_BYTES]);
@@ -183,6 +192,7 @@ impl Run {
             route: Route {
                 source: NOWHERE,
                 destination: NOWHERE,
+                // Differs from every real route, so the first packet computes the common part.
                 dont_fragment: false,
             },
             len: 0,
@@ -210,6 +220,8 @@ impl Run {
     #[inline]
     pub fn seal_batch(&mut self, batch: &mut [u8], segment: usize, route: &Route) {
         self.follow(route);
+        // The kernel gives segment i of a GSO batch the identification i, since the socket is not
+        // connected.
         let mut first = 0_u16;
         for group in batch.chunks_mut(segment.saturating_mul(INTERLEAVED)) {
             if let Some(sums) = self.interleaved(group, segment, first) {
@@ -217,6 +229,7 @@ impl Run {
                     put(packet, sum);
                 }
             } else {
+                // The last group is seldom a full one, and its last packet may be shorter.
                 for (packet, nth) in group.chunks_mut(segment).zip(0..) {
                     put(packet, self.crc(packet, first.wrapping_add(nth)));
                 }
@@ -235,17 +248,22 @@ impl Run {
         segment: usize,
         first: u16,
     ) -> Option<[u32; INTERLEAVED]> {
+        // A slice of the table that ends beyond it means an identification of 128 or more: no batch
+        // has so many packets.
         let changes: &[u32; INTERLEAVED] = IDS.get(usize::from(first)..)?.first_chunk()?;
         if segment < BTH_BYTES + ICRC_BYTES || group.len() != segment.saturating_mul(INTERLEAVED) {
             return None;
         }
         let packets: [&[u8]; INTERLEAVED] = array::from_fn(|i| &group[i * segment..][..segment]);
+        // `ones` replaces a byte of zero only. A sender sets FECN and BECN in CNPs alone, so few
+        // packets are refused here.
         if packets.iter().any(|packet| packet[CONGESTION_BITS] != 0) {
             return None;
         }
         if self.len != segment {
             self.turn(packets[0]);
         }
+        // A mask instead of a branch, for it applies to four packets at once.
         let v4 = if self.v4 { !0 } else { 0 };
         let before = changes.map(|change| self.before ^ change & v4);
         let bodies = packets.map(|packet| &packet[..segment - ICRC_BYTES]);
@@ -257,6 +275,7 @@ impl Run {
     pub fn follow(&mut self, route: &Route) {
         if self.route != *route {
             self.route = *route;
+            // No packet has this length, so the next one recomputes the common part.
             self.len = 0;
         }
     }
@@ -272,6 +291,7 @@ impl Run {
         {
             return Some(id);
         }
+        // Also after a wrong hint: a batch that was segmented elsewhere has other identifications.
         check(packet, &self.route, ip_id)
     }
 
@@ -279,6 +299,7 @@ impl Run {
     /// identification in `ip_id`.
     #[inline]
     pub(crate) fn confirms(&self, packet: &[u8], sum: u32, ip_id: IpId) -> bool {
+        // A mismatch is no proof: the identification may differ from the hint.
         ends_with(packet, sum) || check(packet, &self.route, ip_id).is_some()
     }
 
@@ -290,12 +311,15 @@ impl Run {
         }
         let change = IDS
             .get(usize::from(ip_id))
+            // As in `interleaved`: `ones` stands for the replacement of a zero byte.
             .filter(|_| packet[CONGESTION_BITS] == 0);
         let Some(change) = change else {
             return Masked::new(packet, &self.route, ip_id).crc(packet);
         };
         let change = if self.v4 { *change } else { 0 };
         let body = &packet[..packet.len() - ICRC_BYTES];
+        // CRC is linear: the sum over the packet as it is, XORed with what the replaced byte
+        // changes.
         let [sum] = summed([self.before ^ change], [body]);
         sum ^ self.ones
     }
@@ -309,6 +333,7 @@ impl Run {
         self.v4 = masked.len == MASKED_4;
         self.before = hasher.finalize();
         self.len = packet.len();
+        // Zeros behind the changed byte shift its effect through the register.
         self.ones = fed(0xff, packet.len() - ICRC_BYTES - CONGESTION_BITS);
     }
 }
@@ -345,6 +370,7 @@ const IDS: [u32; 128] = {
     let mut ids = [0; 128];
     let mut id = 0;
     while id < ids.len() {
+        // The register's low byte is the first of the message; the field is big-endian.
         ids[id] = fed((id as u16).swap_bytes() as u32, BEFORE);
         id += 1;
     }
@@ -364,6 +390,8 @@ const fn fed(mut register: u32, bytes: usize) -> u32 {
 }
 
 /// x^8, x^16, x^32 ...: the factors that advance a register over 1, 2, 4 ... bytes of zeros.
+// 17 powers reach 2^17 - 1 bytes, more than the largest IP packet. x^0 is the highest bit, so x^8
+// is eight below.
 const FORTH: [u32; 17] = squares(1 << (31 - 8));
 
 fn v6(address: IpAddr) -> [u8; 16] {
@@ -399,6 +427,8 @@ const BACK: [u32; 17] = {
     let mut byte = 1 << 31;
     let mut bit = 0;
     while bit < 8 {
+        // Division by x shifts the other way. If the coefficient of x^0 is set, the polynomial is
+        // added first, which clears it; the polynomial's x^32 then becomes x^31, the lowest bit.
         byte = if byte >> 31 == 1 {
             (byte ^ POLYNOMIAL) << 1 | 1
         } else {
@@ -427,6 +457,7 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut bit = 32;
     while bit > 0 {
         bit -= 1;
+        // Bit 31 is the coefficient of x^0; `b` is multiplied by x in each round.
         if a >> bit & 1 == 1 {
             product ^= b;
         }

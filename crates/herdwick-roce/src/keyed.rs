@@ -44,6 +44,7 @@ pub fn agree(one: &Secret, other: &Secret) -> Secret {
     // Ordered, so that both ends hash the same bytes without a role.
     let (low, high) = (one.0.min(other.0), one.0.max(other.0));
     let mut key = [0; 16];
+    // SipHash has 64 bits: two of them, over different first bytes, make the 128 of a key.
     for (domain, half) in (0..).zip(key.chunks_exact_mut(8)) {
         let mut hasher = SipHasher24::new_with_key(&low);
         hasher.write_u64(domain);
@@ -72,6 +73,7 @@ impl Keyed {
     /// Fills in the trailer of `room`, which is complete except for the trailer and the ICRC after
     /// it.
     pub(crate) fn seal(&mut self, sender: u32, room: &mut [u8]) {
+        // 64 bits do not wrap, so no counter is used twice under one key.
         self.sent += 1;
         let end = room.len() - ICRC_BYTES - TRAILER_BYTES;
         let (packet, rest) = room.split_at_mut(end);
@@ -105,6 +107,8 @@ impl Keyed {
     /// Returns the hash of the sender's number, the packet without the bits that routers change,
     /// and the counter.
     fn tag(&self, sender: u32, packet: &[u8], counter: u64) -> u64 {
+        // The sender's number is not in the packet of a connection. Without it the two directions,
+        // which share a key and count alike, could be reflected.
         let mut head = [0; 4 + BTH_BYTES];
         head[..4].copy_from_slice(&sender.to_be_bytes());
         head[4..].copy_from_slice(&packet[..BTH_BYTES]);
@@ -134,6 +138,7 @@ impl Window {
         if counter > self.highest {
             // A jump beyond the window clears every place once.
             let steps = (counter - self.highest).min(WINDOW);
+            // At most `WINDOW` steps, whatever the counter: a jump costs no more.
             for passed in counter - steps + 1..=counter {
                 self.set(passed, false);
             }

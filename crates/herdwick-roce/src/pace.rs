@@ -72,11 +72,14 @@ impl Pace {
             return Ok(());
         };
         slowed.grow(now);
+        // The path carries the former rate again. Beyond it nothing is known, so the flow is free.
         if slowed.rate >= slowed.peak {
             self.slowed = None;
             return Ok(());
         }
         slowed.refill(now);
+        // The whole packet must be covered. `BURST_MIN` exceeds the largest packet, so it is
+        // reached at any rate.
         match bytes.checked_sub(slowed.credit) {
             None | Some(0) => Ok(()),
             Some(missing) => Err(now + time(missing, slowed.rate)),
@@ -92,6 +95,7 @@ impl Pace {
             self.since = now;
             self.sent = 0;
         }
+        // Measured while not slowed down, too: the peak has to be known when the first loss comes.
         self.sent += bytes as u64;
         if let Some(slowed) = &mut self.slowed {
             slowed.credit = slowed.credit.saturating_sub(bytes as u64);
@@ -100,6 +104,7 @@ impl Pace {
 
     /// Halves the rate, once for all packets that were lost together.
     pub(crate) fn slow_down(&mut self, now: Duration) {
+        // A loss is reported by many packets, and by each connection of the flow.
         if self.cut.is_some_and(|cut| now < cut + CUT_EVERY) {
             return;
         }
@@ -141,8 +146,10 @@ impl Slowed {
     fn grow(&mut self, now: Duration) {
         let elapsed = now.saturating_sub(self.grown);
         let ticks = u64::try_from(elapsed.as_nanos() / TICK.as_nanos()).unwrap_or(u64::MAX);
+        // Calls within a tick change nothing: their growth would be rounded to zero.
         if ticks > 0 {
             self.grown = now;
+            // One more, so that a small peak grows at all.
             let step = self.peak / GROWTH_TICKS + 1;
             self.rate = self.rate.saturating_add(step.saturating_mul(ticks));
         }

@@ -122,6 +122,7 @@ impl Regions {
         if !granted {
             return Err(Drop::Right);
         }
+        // The address is the peer's, so every step may overflow.
         let offset = remote.addr.checked_sub(region.base).ok_or(Drop::Range)?;
         let offset = usize::try_from(offset).map_err(|_| Drop::Range)?;
         let end = offset.checked_add(len).ok_or(Drop::Range)?;

@@ -86,6 +86,7 @@ impl Shared {
             let room = wire.packet(flow, len, kind != Kind::Datagram);
             return self.counted(room);
         };
+        // Before the wire is asked: a buffer, once handed out, is sent.
         if let Err(when) = pace.admit(self.now, len) {
             self.pause = Some(self.pause.map_or(when, |pause| pause.min(when)));
             return None;
@@ -93,6 +94,7 @@ impl Shared {
         // Data of a connection keeps its order; on UC a packet that overtakes another loses its
         // message.
         let room = wire.packet(flow, len, true);
+        // Only what leaves is counted; a packet without room is admitted again later.
         if room.is_some() {
             pace.spend(self.now, len);
         }

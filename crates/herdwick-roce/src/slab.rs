@@ -42,6 +42,7 @@ impl<T> Slab<T> {
 
     /// Stores `value` and returns its id; `None` when the table is full.
     pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
+        // The slot has advanced its id when it was freed.
         if let Some(place) = self.free.pop() {
             let slot = &mut self.slots[place as usize];
             slot.value = Some(value);
@@ -70,6 +71,7 @@ impl<T> Slab<T> {
             return None;
         }
         let value = slot.value.take()?;
+        // The index, in the low bits, is unaffected.
         slot.id = id.wrapping_add(1 << INDEX_BITS);
         self.free.push(id & INDEX_MASK);
         Some(value)

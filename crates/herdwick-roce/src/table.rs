@@ -12,6 +12,7 @@ pub(crate) struct Table {
 impl Table {
     /// Makes a table for `limit` numbers.
     pub(crate) fn new(limit: usize) -> Self {
+        // A power of two, so that the mask replaces a division.
         let len = (2 * limit.max(1)).next_power_of_two();
         Self {
             slots: vec![None; len].into_boxed_slice(),
@@ -69,6 +70,8 @@ impl Table {
     /// The numbers of one shard are equal in their low bits; a multiplication spreads them.
     #[inline]
     fn home(&self, key: u32) -> usize {
+        // 2^32 divided by the golden ratio (Fibonacci hashing). The low eight bits of the product
+        // depend on the low bits of the key alone, and are dropped.
         (key.wrapping_mul(0x9e37_79b1) >> 8) as usize & self.mask
     }
 }

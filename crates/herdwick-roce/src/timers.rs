@@ -62,6 +62,8 @@ impl Timers {
         self.places[index as usize] = ABSENT;
         if place < self.heap.len() {
             // The entry moved here from the end may be too early or too late for its new place.
+            // At most one of the two moves it; the second call then finds it where the first left
+            // it.
             self.up(place);
             self.down(self.places[self.heap[place].1 as usize] as usize);
         }

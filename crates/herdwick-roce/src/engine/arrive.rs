@@ -55,6 +55,8 @@ impl Engine {
         for group in batch.bytes.chunks(segment.saturating_mul(INTERLEAVED)) {
             arrival.bytes = group;
             // A packet that will be dropped is not worth a checksum.
+            // `addressee` reads the first packet of the group alone. The others may be for other
+            // queue pairs; `take` checks each of them.
             let sums = match self.addressee(&arrival) {
                 Ok(_) if self.shared.config.check_icrc => self.sums.interleaved(group, segment, id),
                 _ => None,
@@ -80,6 +82,7 @@ impl Engine {
         self.shared.counters.packets_in += 1;
         match self.accept(arrival, sum, memory, wire) {
             Err(reason) => self.note_dropped(arrival, reason),
+            // Only for accepted packets: a forged one must not make this end send CNPs.
             Ok(()) if arrival.tos & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED => {
                 self.tell_of_congestion(arrival);
             }
@@ -91,6 +94,8 @@ impl Engine {
     #[cold]
     fn note_dropped(&mut self, arrival: &Arrival<'_>, reason: Drop) {
         self.shared.counters.drop(reason);
+        // `addressee` fails for a source that a connection does not accept, so a forger with
+        // another address brings no blame on the peer.
         let turn = self.shared.turn;
         if reason.is_wrong()
             && let Ok((id, _, source)) = self.addressee(arrival)
@@ -104,6 +109,8 @@ impl Engine {
     #[cold]
     fn tell_of_congestion(&mut self, arrival: &Arrival<'_>) {
         if let Ok((id, bth, _)) = self.addressee(arrival)
+            // A CNP that is marked itself is not answered: two ends would exchange CNPs for as long
+            // as the network is congested.
             && bth.opcode() != CONGESTION
             && let Some(qp) = self.qps.get_mut(id)
             && qp.tell_of_congestion(&mut self.shared)
@@ -127,9 +134,11 @@ impl Engine {
         }
         // A socket bound to `::` reports IPv4 peers as mapped addresses.
         let source = arrival.from.ip().to_canonical();
+        // The UDP source port is not compared: RoCE senders choose it freely, for ECMP.
         if qp.link.as_ref().is_some_and(|link| link.ip != source) {
             return Err(Drop::Source);
         }
+        // Before the ICRC: a packet that is dropped unseen costs no checksum.
         if qp.blame.turn == self.shared.turn && qp.blame.is_full(source) {
             return Err(Drop::TooManyRefused);
         }
@@ -145,6 +154,8 @@ impl Engine {
         wire: &mut W,
     ) -> Result<(), Drop> {
         let (bytes, (id, bth, source)) = (arrival.bytes, self.addressee(arrival)?);
+        // Before `open`: a packet that was damaged on the way must not count as a forged one
+        // (`Drop::Tag`).
         if self.shared.config.check_icrc {
             let right = match sum {
                 Some(sum) => self.sums.confirms(bytes, sum, arrival.ip_id),
@@ -152,6 +163,7 @@ impl Engine {
             };
             right.then_some(()).ok_or(Drop::Icrc)?;
         }
+        // Looked up again: `sums` and `qps` could not be borrowed at once above.
         let qp = self.qps.get_mut(id).ok_or(Drop::UnknownQp)?;
         let packet = self
             .shared
@@ -167,6 +179,7 @@ impl Engine {
         }
         // The commonest short messages, a WRITE of one packet and a datagram with an immediate, have
         // arms of their own, in which the compiler knows the opcode.
+        // After the congestion packets, whose opcode is of no transport.
         match (qp.transport, bth.opcode()) {
             (Transport::Uc, UC_WRITE_ONLY_OPCODE) => {
                 let packet = Packet::parse_as(UC_WRITE_ONLY, packet)?;
@@ -204,6 +217,7 @@ impl Engine {
             }
             parsed => parsed?,
         };
+        // A UC packet to an RC queue pair is no unsupported request: it is dropped, not answered.
         if packet.op.class != class(qp.transport) {
             return Err(Drop::Transport);
         }
@@ -212,6 +226,7 @@ impl Engine {
             Transport::Uc => qp.receive_unreliable(&mut self.shared, &packet, memory),
             Transport::Rc => {
                 let done = qp.receive_reliable(&mut self.shared, &packet, memory, wire);
+                // Also after a drop: a NAK may be queued.
                 if qp.has_work() {
                     self.ready.add(qp);
                 }
@@ -246,8 +261,12 @@ impl Shared {
     fn open<'p>(&mut self, qp: &Qp, source: IpAddr, bytes: &'p [u8]) -> Result<&'p [u8], Drop> {
         let (keyed, sender) = match qp.link {
             Some(link) => (link.target.keyed, link.target.qpn),
+            // An unkeyed UD queue pair accepts datagrams of any sender with its Q_Key, as the verbs
+            // have it.
             None if !qp.keyed => (None, 0),
             None => {
+                // The sender's number selects the key, so it is read before the tag is checked; a
+                // false number selects a key under which the tag is wrong.
                 let sender = Deth::peek(bytes).ok_or(Drop::Short)?;
                 let known = self.by_source.get(&(qp.id, source, sender));
                 (Some(*known.ok_or(Drop::Unkeyed)?), sender)

@@ -36,7 +36,9 @@ impl Engine {
     pub fn destroy_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
         let known = self.pds.remove(pd.0);
         known.ok_or(ControlError::Unknown("protection domain"))?;
+        // Regions first: from here on no packet finds memory of the domain.
         self.shared.regions.remove_pd(pd);
+        // The ids are collected first, because each removal changes the table.
         for id in self.qps.ids(|qp| qp.pd == pd) {
             self.destroy_qp(QpId(id))?;
         }
@@ -65,6 +67,7 @@ impl Engine {
             return Err(limit);
         }
         let mut rkey = self.draw.rkey();
+        // Only after 2^32 registrations can a number that is still registered be drawn again.
         while self.shared.regions.knows_rkey(rkey) {
             rkey = self.draw.rkey();
         }
@@ -104,6 +107,7 @@ impl Engine {
     /// A limit is reached.
     pub fn create_cq(&mut self, spec: &CqSpec) -> Result<CqId, ControlError> {
         let limit = over("completion queues", self.shared.cqs.limit());
+        // Before the queue is made: its memory would be allocated in vain.
         if self.shared.cqs.is_full() {
             return Err(limit);
         }
@@ -138,6 +142,8 @@ impl Engine {
         if self.qps.is_full() {
             return Err(limit);
         }
+        // Nothing after it fails, so what is reserved here is never left behind: the slab has room,
+        // as checked above.
         self.promise(spec)?;
         let names = Names {
             qpn: self.fresh_qpn(),
@@ -148,6 +154,7 @@ impl Engine {
         let qp = Qp::new(spec, &names, &self.shared.config);
         let id = self.qps.insert(qp).ok_or(limit)?;
         self.by_qpn.insert(names.qpn, id);
+        // The id is known only after the insertion.
         if let Some(qp) = self.qps.get_mut(id) {
             qp.id = QpId(id);
         }
@@ -161,6 +168,8 @@ impl Engine {
     pub fn destroy_qp(&mut self, id: QpId) -> Result<(), ControlError> {
         let qp = self.qps.remove(id.0);
         let qp = qp.ok_or(ControlError::Unknown("queue pair"))?;
+        // All that refers to the queue pair goes with it: a later one at the same index would
+        // inherit its timer and its place in the list.
         self.by_qpn.remove(qp.qpn);
         self.ready.forget(id);
         self.shared.timers.clear(slab::index(id.0));
@@ -169,6 +178,8 @@ impl Engine {
         }
         for (cq, depth) in [(qp.sends.cq, qp.sends.depth), (qp.recvs.cq, qp.recvs.depth)] {
             if let Some(cq) = self.shared.cqs.get_mut(cq.0) {
+                // Its unpolled completions too. Polled later, they would free slots of no queue
+                // pair.
                 cq.forget(id);
                 cq.promised -= depth;
                 cq.users -= 1;
@@ -218,17 +229,20 @@ impl Engine {
     pub fn connect(&mut self, qp: QpId, peering: &Peering) -> Result<FlowId, ConnectError> {
         let known = self.qps.get_mut(qp.0);
         let qp = known.ok_or(ControlError::Unknown("queue pair"))?;
+        // UD has no connection: address handles name its destinations.
         if qp.transport == Transport::Ud {
             return Err(ConnectError::Transport(qp.transport));
         }
         if qp.state != QpState::Init {
             return Err(ConnectError::State(qp.state));
         }
+        // Fails only when the table is full, and before anything has changed.
         let flow = self.shared.flows.join(peering.peer);
         let flow = flow.ok_or(ControlError::Unsupported("more destinations"))?;
         qp.link = Some(Link {
             target: Target {
                 flow,
+                // The upper byte of the field is reserved in the BTH.
                 qpn: peering.qpn.0 & LOW_24,
                 qkey: 0,
                 keyed: self.shared.join_keyed(peering.key),
@@ -238,7 +252,10 @@ impl Engine {
             rd_atomic: peering.rd_atomic.into(),
             refusals_are_fatal: peering.refusals_are_fatal,
         });
+        // Before the state changes: packets are accepted from that moment on.
         qp.inbound.expected = Psn24::new(peering.psn.0);
+        // The states RTR and RTS of the verbs are one here: a peer that is not connected yet drops
+        // packets as `NotReady`, and RC sends them again.
         qp.state = QpState::ReadyToSend;
         Ok(flow)
     }
@@ -263,6 +280,8 @@ impl Engine {
         }
         let from = (qp, to.peer.addr.ip().to_canonical(), to.qpn.0 & LOW_24);
         let source = to.key.map(|_| from);
+        // One key for each sender: with two, the receiver would not know which one to check a tag
+        // with.
         if source.is_some_and(|source| self.shared.by_source.contains_key(&source)) {
             return Err(ControlError::InUse("keyed address").into());
         }
@@ -276,6 +295,8 @@ impl Engine {
         };
         if let (Some(source), Some(keyed)) = (source, target.keyed) {
             self.shared.by_source.insert(source, keyed);
+            // From now on unkeyed datagrams are refused: otherwise a forger would leave the trailer
+            // out.
             self.require_keys(qp);
         }
         let address = Address { pd, target, source };
@@ -340,6 +361,8 @@ impl Engine {
             (spec.recv_cq, spec.recv_depth),
         ];
         let shared = spec.send_cq == spec.recv_cq;
+        // Both are checked before either is changed. If they are one queue, each check is of the
+        // sum.
         for (cq, depth) in feeds {
             let more = if shared {
                 spec.send_depth + spec.recv_depth
@@ -367,6 +390,8 @@ impl Engine {
     fn fresh_qpn(&mut self) -> u32 {
         let (shard, shards) = (self.shared.config.shard, self.shared.config.shards);
         loop {
+            // At least 2^16 numbers are steered to each shard: the loop ends soon if far fewer
+            // queue pairs exist.
             let qpn = self.draw.bits() & LOW_24;
             let steered = (qpn & 0xff) % shards == shard;
             if steered && (2..LOW_24).contains(&qpn) && self.by_qpn.get(qpn).is_none() {

@@ -61,6 +61,7 @@ impl Engine {
                 regions: Regions::new(limits.regions),
                 cqs: Slab::new(limits.cqs),
                 addresses: Slab::new(limits.addresses),
+                // Each connection and each address handle has one destination, and may share it.
                 flows: Flows::new(limits.qps + limits.addresses),
                 counters: Counters::default(),
                 timers: Timers::new(limits.qps),
@@ -70,6 +71,8 @@ impl Engine {
                 pause: None,
                 read_answers: READ_ANSWERS,
                 rationed: false,
+                // Turn 0 is `Blame::NONE`'s, so no queue pair begins with blame in the current
+                // pass.
                 turn: 1,
                 now: Duration::ZERO,
                 config,
@@ -105,15 +108,19 @@ impl Engine {
         if qp.state != QpState::ReadyToSend {
             return Err(PostError::State(qp.state));
         }
+        // All before any: a batch that is refused has no effect.
         for wr in batch {
             qp.check(&self.shared, wr)?;
         }
+        // `held` falls when a completion is polled, not when a packet is acknowledged: so the
+        // completion queue, whose depth covers the queue's, never overflows.
         if qp.sends.held + batch.len() > qp.sends.depth {
             return Err(PostError::Full);
         }
         for wr in batch {
             qp.post(&mut self.shared, wr, memory, wire);
         }
+        // What the wire had no room for, and all of RC, is in the ring now.
         if !qp.sends.ring.is_empty() {
             let all = qp.transmit(&mut self.shared, memory, wire);
             if !all || qp.has_work() {
@@ -129,6 +136,7 @@ impl Engine {
     /// [`PostError`]; nothing was posted.
     pub fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError> {
         let qp = self.qps.get_mut(qp.0).ok_or(PostError::UnknownQp)?;
+        // RECVs may be posted in the state Init, as the verbs allow: the peer may send at once.
         if qp.state == QpState::Error {
             return Err(PostError::State(qp.state));
         }
@@ -145,6 +153,8 @@ impl Engine {
             let Some(entry) = cq.pop() else {
                 break;
             };
+            // The queue pair may be gone; `forget` leaves none of its entries, but the id is
+            // checked anyway.
             if let Some(qp) = self.qps.get_mut(entry.completion.qp.0) {
                 qp.give_back(entry.slots);
             }
@@ -164,6 +174,7 @@ impl Engine {
     /// Advances the time to `now` and runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.shared.now = self.shared.now.max(now);
+        // Ends: `alarm` sets a timer only to a time that is after `now`.
         while let Some(place) = self.shared.timers.due(self.shared.now) {
             if let Some(qp) = self.qps.at_mut(place) {
                 qp.alarm(&mut self.shared);
@@ -182,6 +193,7 @@ impl Engine {
         wire: &mut W,
     ) -> bool {
         self.shared.now = self.shared.now.max(now);
+        // `poll_timeout` reads these: they tell what was held back since this round began.
         self.shared.short = false;
         self.shared.pause = None;
         self.shared.read_answers = READ_ANSWERS;
@@ -195,6 +207,8 @@ impl Engine {
             };
             qp.listed = false;
             let all = qp.transmit(&mut self.shared, memory, wire);
+            // After `transmit`: the timer starts when a packet has left, with the time of this
+            // pass.
             qp.arm(&mut self.shared);
             if !all {
                 self.ready.put_back(qp);
@@ -208,6 +222,7 @@ impl Engine {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         let timer = self.shared.timers.first();
+        // Only timers can cause work then.
         if self.ready.is_empty() {
             return timer;
         }

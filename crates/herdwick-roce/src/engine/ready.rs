@@ -32,6 +32,7 @@ impl Ready {
 
     /// Adds a queue pair, to be served in the next round.
     pub(super) fn add(&mut self, qp: &mut Qp) {
+        // Once at most: so the list never exceeds `limit`, and adding does not allocate.
         if !qp.listed {
             qp.listed = true;
             self.fresh = true;
@@ -51,6 +52,8 @@ impl Ready {
 
     /// Requeues a queue pair that this round could not finish.
     pub(super) fn put_back(&mut self, qp: &mut Qp) {
+        // Without `fresh`: a queue pair that waits for its pace must not make the driver poll again
+        // at once.
         qp.listed = true;
         self.queue.push_back(qp.id);
     }

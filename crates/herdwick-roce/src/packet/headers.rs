@@ -125,6 +125,7 @@ impl Bth {
     #[inline]
     #[must_use]
     pub fn partition_matches(&self) -> bool {
+        // Two limited members may not talk to each other, but the local key is a full member's.
         self.pkey.get() | PKEY_MEMBER == PKEY
     }
 }

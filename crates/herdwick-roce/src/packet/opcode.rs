@@ -149,6 +149,7 @@ impl PacketOp {
 
 /// The decoded opcodes, by byte.
 static KNOWN: [Option<PacketOp>; 256] = {
+    // Computed by the compiler, so that a packet's opcode is decoded by one load.
     let mut known = [None; 256];
     let mut byte = 0;
     while byte < known.len() {

@@ -65,6 +65,7 @@ impl<'a> Packet<'a> {
         let (extensions, padded) = split.ok_or(Malformed::Short)?;
         let pad = usize::from(bth.flags().pad);
         let len = padded.len().checked_sub(pad).ok_or(Malformed::Short)?;
+        // The pad has two bits, so a length that is a multiple of four leaves one value for it.
         if !padded.len().is_multiple_of(4) {
             return Err(Malformed::Pad);
         }
@@ -134,6 +135,7 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn imm(&self) -> Option<u32> {
         let has = self.op.has_immediate();
+        // The immediate is the last of the headers, whatever comes before it.
         let at = self.extensions.len().checked_sub(size_of::<Immediate>())?;
         let found: Option<Immediate> = has.then(|| self.extension(at)).flatten();
         found.map(|header| header.value.get())

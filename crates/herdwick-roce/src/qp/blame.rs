@@ -30,6 +30,8 @@ impl Blame {
     }
 
     pub(crate) fn add(&mut self, turn: u64, source: IpAddr) {
+        // Sources that alternate are not bounded: this is for one faulty or hostile client, not for
+        // a forger of addresses.
         let same = self.turn == turn && self.source == source;
         *self = Self {
             turn,

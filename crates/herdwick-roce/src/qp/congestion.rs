@@ -27,6 +27,8 @@ impl Qp {
             .link
             .and_then(|link| shared.flows.pace(link.target.flow));
         if pace.is_some_and(|pace| pace.tells(now)) {
+            // Only a note: the packet is sent by the next round of transmission, where there is a
+            // wire.
             self.congested = true;
         }
         self.congested
@@ -35,6 +37,7 @@ impl Qp {
     /// Sends the peer a CNP; returns `false` if the wire has no room.
     pub(super) fn emit_congestion<W: Wire>(&mut self, shared: &mut Shared, wire: &mut W) -> bool {
         let Some(link) = self.link else {
+            // UD: `tell_of_congestion` never marks it, for it has no link.
             return true;
         };
         let total = BTH_BYTES + CONGESTION_BYTES + ICRC_BYTES;
@@ -42,6 +45,7 @@ impl Qp {
             return false;
         };
         let bth = Bth::congestion(link.target.qpn);
+        // The reserved field of a CNP is zero.
         Head::new(&mut *room, &bth)
             .payload(CONGESTION_BYTES)
             .fill(0);

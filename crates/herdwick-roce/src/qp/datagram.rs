@@ -30,9 +30,11 @@ impl Qp {
             return Err(Drop::Qkey);
         }
         let len = packet.payload.len();
+        // Longer than the MTU that this end has announced.
         if len > shared.config.mtu.bytes() {
             return Err(Drop::Length);
         }
+        // Copied, not taken: the RECV stays if the datagram does not fit.
         let recv = *self.recvs.ring.front().ok_or(Drop::NoRecv)?;
         let mut received = Received {
             status: Status::Success,
@@ -51,9 +53,12 @@ impl Qp {
         } else if shared.regions.get(recv.into.region).is_none() {
             received = Received::failed(Status::LocalError);
         } else if DATAGRAM_HEADER_BYTES + len > recv.into.len {
+            // UD: the datagram is lost and the RECV remains, unlike RC, which fails.
             return Err(Drop::ShortBuffer);
         } else {
             let (region, offset) = (recv.into.region, recv.into.offset);
+            // The header first: the last word of the payload is what a poller of the buffer sees
+            // last.
             memory.write(region, offset, &global_header(arrival));
             memory.write(region, offset + DATAGRAM_HEADER_BYTES, packet.payload);
         }
@@ -68,6 +73,7 @@ impl Qp {
 fn global_header(arrival: &Arrival<'_>) -> [u8; DATAGRAM_HEADER_BYTES] {
     const UDP_PROTOCOL: u8 = 17;
     let mut header = [0; DATAGRAM_HEADER_BYTES];
+    // 8 is the length of the UDP header.
     let udp_len = u16::try_from(arrival.bytes.len() + 8).unwrap_or(u16::MAX);
     match (
         arrival.from.ip().to_canonical(),
@@ -96,6 +102,7 @@ fn global_header(arrival: &Arrival<'_>) -> [u8; DATAGRAM_HEADER_BYTES] {
             header[8..24].copy_from_slice(&from.octets());
             header[24..40].copy_from_slice(&to.octets());
         }
+        // One socket does not receive between two families. Zeros are as good as anything then.
         _ => {}
     }
     header

@@ -48,11 +48,13 @@ impl Fragment<'_> {
     ) -> bool {
         let (op, len) = (self.op(), self.payload.len());
         let pad = pad_of(len);
+        // The exact length: the wire hands out no more, and the head writers rely on it.
         let total = op.head_bytes() + len + usize::from(pad) + ICRC_BYTES;
         let kind = match self.class {
             Class::Ud => Kind::Datagram,
             Class::Rc | Class::Uc => Kind::Data,
         };
+        // Before anything is written: a packet without room leaves no trace, and is offered again.
         let Some(room) = shared.room(wire, &self.target, total, kind) else {
             return false;
         };
@@ -65,6 +67,8 @@ impl Fragment<'_> {
         let bth = Bth::new(op.encode(), self.target.qpn, self.psn, flags);
         let body = self.extend(Head::new(&mut *room, &bth)).payload(len);
         fill(body, &self.payload, memory);
+        // Last, for its tag covers all of the packet. The ICRC behind it is the driver's, which
+        // knows the addresses.
         shared.seal(&self.target, self.source, room);
         true
     }
@@ -90,6 +94,7 @@ impl Fragment<'_> {
                 source: self.source.into(),
             });
         }
+        // Address and length of a WRITE are in its first packet alone.
         if let (Some(whole), true) = (self.write, self.place.starts()) {
             head = head.and(&reth(whole.to, whole.len));
         }

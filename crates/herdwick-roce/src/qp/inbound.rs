@@ -55,6 +55,8 @@ impl Qp {
             Place::Last => 0 < len && len <= mtu,
             Place::Only => len <= mtu,
         };
+        // A first packet amid a message, or a middle one between messages. UC has dealt with the
+        // first case before.
         if !sized || place.starts() != self.inbound.is_idle() {
             return Err(Refusal::Invalid(Drop::Length));
         }
@@ -77,11 +79,14 @@ impl Qp {
             Message::Send { taken } => taken,
             Message::Write { .. } => return Err(Refusal::Invalid(Drop::Length)),
         };
+        // Not taken yet: a message that is cut short leaves its RECV to the next one.
         let recv = *self.recvs.ring.front().ok_or(Refusal::NoRecv)?;
         let len = taken + packet.payload.len();
+        // Only a message of one packet: parts of a longer one have to be collected in the buffer.
         let inline =
             (place == Place::Only && len <= INLINE_RECEIVE).then(|| inline_data(packet.payload));
         if inline.is_none() {
+            // Also for a part: a message that will not fit is refused at the first packet too many.
             if len > recv.into.len {
                 return Err(Refusal::TooLong);
             }
@@ -133,6 +138,8 @@ impl Qp {
         }
         // Before the bytes are stored: a packet that is refused for lack of a RECV has no effect, and
         // is sent again.
+        // Of a message of several packets the earlier ones are stored by then. That is harmless:
+        // they are stored again.
         if place.ends() && packet.imm().is_some() && self.recvs.ring.is_empty() {
             return Err(Refusal::NoRecv);
         }
@@ -172,6 +179,7 @@ impl Qp {
         } = self.inbound.message
         {
             // The rkey was checked by the first packet; only the region's end is left to notice.
+            // A region's id has a generation: another region at its index is not taken for it.
             let there = shared.regions.get(region).is_some();
             let gone = Refusal::Access(Drop::Gone);
             return there.then_some((region, offset, rest, total)).ok_or(gone);
@@ -181,6 +189,7 @@ impl Qp {
         let total = reth.len.get() as usize;
         if total == 0 {
             // A WRITE of length zero accesses no memory, so its rkey is not checked (IBTA C9-88).
+            // Never looked at: `execute_write` stores nothing of length zero.
             return Ok((RegionId(0), 0, 0, 0));
         }
         let at = Remote {
@@ -194,6 +203,7 @@ impl Qp {
 
     fn finish_write_with_imm(&mut self, shared: &mut Shared, packet: &Packet<'_>, total: usize) {
         let Some(recv) = self.recvs.ring.pop_front() else {
+            // `execute_write` has refused the packet if there was none.
             return;
         };
         let received = Received {

@@ -101,6 +101,7 @@ pub(crate) struct Names {
 
 impl Qp {
     pub(crate) fn new(spec: &QpSpec, names: &Names, config: &Config) -> Self {
+        // UD needs no peer, so it is ready at once.
         let state = match spec.transport {
             Transport::Ud => QpState::ReadyToSend,
             Transport::Rc | Transport::Uc => QpState::Init,
@@ -143,6 +144,8 @@ impl Qp {
     /// Ends one work request of the send queue, with a completion if it is signaled or failed.
     #[inline]
     pub(crate) fn finish_send(&mut self, cqs: &mut Slab<Cq>, ended: &Ended) {
+        // An unsignaled request keeps its slot until a later one completes: the slot is what bounds
+        // the completion queue.
         if ended.status == Status::Success && !ended.signaled {
             self.sends.quiet += 1;
             return;
@@ -155,6 +158,7 @@ impl Qp {
             qp: self.id,
             ..Completion::BLANK
         };
+        // A completion queue in use cannot be destroyed, so it is there.
         if let Some(cq) = cqs.get_mut(self.sends.cq.0) {
             cq.push(completion, Slots::Send(slots));
         }
@@ -176,6 +180,7 @@ impl Qp {
         memory: &M,
         wire: &mut W,
     ) -> bool {
+        // First, and unpaced: the peer slows down the sooner.
         if self.congested && !self.emit_congestion(shared, wire) {
             return false;
         }
@@ -199,11 +204,13 @@ impl Qp {
     pub(crate) fn fail(&mut self, shared: &mut Shared, status: Status) {
         self.state = QpState::Error;
         self.inbound.abandon();
+        // Queued responses stay: the NAK that explains the failure to the peer is among them.
         self.stop_requesting(shared);
         let cqs = &mut shared.cqs;
         let mut status = status;
         while let Some(entry) = self.sends.ring.pop_front() {
             self.finish_send(cqs, &entry.ended(status));
+            // Only the oldest request failed; the verbs report the others as flushed.
             status = Status::Flushed;
         }
         while let Some(recv) = self.recvs.ring.pop_front() {

@@ -29,6 +29,7 @@ impl Qp {
             }
             SendOp::FetchAdd { into, .. } | SendOp::CompareSwap { into, .. } => {
                 self.only(self.may_ask())?;
+                // The result of an atomic is one word.
                 if into.len != WORD || !into.offset.is_multiple_of(WORD) {
                     return Err(PostError::Bounds);
                 }
@@ -48,16 +49,19 @@ impl Qp {
         wire: &mut W,
     ) {
         self.sends.held += 1;
+        // Only then: a request must not overtake one that waits.
         if self.sends.ring.is_empty() && self.post_alone(shared, wr, memory, wire) {
             return;
         }
         let (payload, verb, imm, to) = parts(wr.op);
         let Ok(target) = self.target(shared, to) else {
+            // `check` has found the target before.
             return;
         };
         let entry = Wqe {
             wr_id: wr.wr_id,
             verb,
+            // Inline payloads are copied: the caller may reuse the memory once the post returns.
             body: self.sends.keep(payload),
             len: payload.len(),
             imm,
@@ -106,6 +110,7 @@ impl Qp {
                 let parts = (Payload::Words(words), Verb::Write(to), None, None);
                 return self.send_now(shared, (Class::Uc, wr, parts), memory, wire);
             }
+            // RC is queued until it is acknowledged, for it may be sent again.
             (Transport::Rc, _) => return false,
             _ => (class(self.transport), parts(wr.op)),
         };
@@ -119,6 +124,7 @@ impl Qp {
                 return Err(PostError::Bounds);
             }
         }
+        // As in `post_send`: a slot is free when its completion was polled.
         if self.recvs.held + batch.len() > self.recvs.depth {
             return Err(PostError::Full);
         }
@@ -132,6 +138,7 @@ impl Qp {
     pub(super) fn mtu(&self, shared: &Shared) -> usize {
         match self.link {
             Some(link) => link.mtu,
+            // UD has no peer with which an MTU was agreed.
             None => shared.config.mtu.bytes(),
         }
     }
@@ -143,6 +150,7 @@ impl Qp {
     )]
     fn packets(&self, shared: &Shared, len: usize) -> u32 {
         let mtu = self.mtu(shared);
+        // A message of no bytes is a packet, too. The branch saves the division for short ones.
         if len <= mtu {
             1
         } else {
@@ -172,6 +180,7 @@ impl Qp {
             (Some(link), None) => Ok(link.target),
             (None, Some(handle)) if self.transport == Transport::Ud => {
                 let address = shared.addresses.get(handle.0);
+                // An address handle of another domain is refused, as the verbs demand.
                 let address = address.filter(|address| address.pd == self.pd);
                 address.map(|address| address.target).ok_or(refused)
             }

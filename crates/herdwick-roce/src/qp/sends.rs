@@ -10,10 +10,11 @@ use crate::packet::Psn24;
 /// Maximum bytes of one RC or UC message. Its packets number far less than half the PSN space, so
 /// that PSN comparisons are unambiguous.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
+// Packets of at least 256 bytes.
 const _: () = assert!(MESSAGE_BYTES_MAX / 256 < 1 << 22);
 
-/// Maximum bytes of one READ, the most that a RETH can name in whole words. It is requested in pieces,
-/// so only its own packets are compared with each other.
+/// Maximum bytes of one READ: no message may be longer (IBTA). It is requested in pieces, so only
+/// its own packets are compared with each other.
 pub const READ_BYTES_MAX: usize = 1 << 31;
 const _: () = assert!(READ_BYTES_MAX / 256 <= 1 << 23);
 
@@ -102,6 +103,7 @@ impl Sends {
             ring: VecDeque::with_capacity(spec.send_depth),
             assign: psn,
             next: psn,
+            // One allocation when the queue pair is made: posts do not allocate.
             slots: vec![0; spec.send_depth * slot_bytes].into_boxed_slice(),
             slot_bytes,
             posted: 0,

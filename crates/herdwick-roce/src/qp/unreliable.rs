@@ -26,9 +26,11 @@ impl Qp {
         memory: &M,
         wire: &mut W,
     ) -> bool {
+        // `check` has accepted the target; were it gone, `post` would decide.
         let (Ok(target), len) = (self.target(shared, to), payload.len()) else {
             return false;
         };
+        // Several packets may find room for some of them only, so such a request is queued.
         if len > self.mtu(shared) {
             return false;
         }
@@ -53,6 +55,7 @@ impl Qp {
             return false;
         }
         self.sends.assign = psn.plus(1);
+        // The queue is empty, so both stay equal.
         self.sends.next = self.sends.assign;
         let ended = Ended {
             wr_id: wr.wr_id,
@@ -74,6 +77,7 @@ impl Qp {
         while let Some(entry) = self.sends.ring.front().copied() {
             let index = self.index_of_next(&entry);
             let mut status = Status::Success;
+            // Nothing more is sent of it; the receiver drops what it has of the message.
             if self.gone(shared, &entry) {
                 status = Status::LocalError;
             } else {
@@ -106,6 +110,8 @@ impl Qp {
     ) -> Result<(), Drop> {
         let psn = packet.bth.psn();
         let starts = packet.starts();
+        // A middle packet out of order, or whose beginning was lost, means a lost message: UC has
+        // no way to get it again.
         if !starts && (psn != self.inbound.expected || self.inbound.is_idle()) {
             self.inbound.abandon();
             return Err(Drop::Sequence);
@@ -131,6 +137,7 @@ impl Qp {
 
     /// Returns the index of the entry's next packet to send.
     pub(super) fn index_of_next(&self, entry: &Wqe) -> u32 {
+        // Never negative: `next` is at the entry's first packet or behind it.
         self.sends.next.ahead_of(entry.psn).cast_unsigned()
     }
 

@@ -19,11 +19,14 @@ impl Qp {
         packet: &Packet<'_>,
     ) -> Result<(), Drop> {
         let psn = packet.bth.psn();
+        // First: an old or forged response must not complete, restart or fail anything.
         self.outstanding(psn)?;
         match packet.aeth().ok_or(Drop::Short)?.syndrome() {
             // An ACK covers its packet and all before it. The credits in its syndrome are not used: a
             // receiver without a RECV sends an RNR NAK.
             Syndrome::Ack(_) => {
+                // `false`: the ACK passes a READ whose response has not arrived, which implies that
+                // it was lost.
                 if !self.settle(shared, psn.plus(1)) {
                     self.recover(shared);
                 }
@@ -35,10 +38,12 @@ impl Qp {
             }
             // It names the missing packet, and so acknowledges those before it.
             Syndrome::Nak(Nak::Sequence) => {
+                // Its result does not matter: recovery follows in any case.
                 self.settle(shared, psn);
                 self.recover(shared);
             }
             Syndrome::Nak(nak) => {
+                // Only the oldest request is failed: those before a refused one were executed.
                 if self.reaches(shared, psn) {
                     self.fail(shared, status(nak));
                 }
@@ -57,6 +62,8 @@ impl Qp {
     ) -> Result<(), Drop> {
         let psn = packet.bth.psn();
         self.outstanding(psn)?;
+        // The gap is requested again from its beginning; a response behind it is not kept
+        // (go-back-N).
         if !self.reaches(shared, psn) {
             return Ok(());
         }
@@ -65,17 +72,21 @@ impl Qp {
             return Err(Drop::Answer);
         };
         let index = psn.ahead_of(entry.psn).cast_unsigned();
+        // Below the length of the entry, for `psn` lies between `oldest` and `furthest`; the length
+        // is compared next.
         let (offset, len) = self.run(shared, &entry, index);
         let ends = entry.ends_answer(index);
         // A response that does not have the shape of what was requested is not stored, not even in part.
         if packet.payload.len() != len || place.ends() != ends {
             return Err(Drop::Length);
         }
+        // The region may have been deregistered while the READ was under way.
         if self.gone(shared, &entry) {
             self.fail(shared, Status::LocalError);
             return Err(Drop::Gone);
         }
         memory.write(into.region, into.offset + offset, packet.payload);
+        // Packet by packet: after a loss the READ continues where it broke off.
         self.requester.oldest = psn.plus(1);
         if ends {
             self.answered();
@@ -121,6 +132,7 @@ impl Qp {
     /// duplicates, or forged.
     fn outstanding(&self, psn: Psn24) -> Result<(), Drop> {
         let requester = &self.requester;
+        // `furthest`, not `next`: after going back, responses to what was sent before still count.
         let waited = psn.ahead_of(requester.oldest) >= 0 && requester.furthest.ahead_of(psn) > 0;
         waited.then_some(()).ok_or(Drop::Answer)
     }
@@ -141,6 +153,8 @@ impl Qp {
         let before = self.requester.oldest;
         let mut complete = true;
         while upto.ahead_of(self.requester.oldest) > 0 {
+            // Cannot happen while `oldest` is behind `furthest`; a loop that a packet drives ends
+            // anyway.
             let Some(entry) = self.sends.ring.front() else {
                 break;
             };
@@ -149,6 +163,7 @@ impl Qp {
                 break;
             }
             let end = entry.psn.plus(entry.packets);
+            // Within a message: the window moves on, and the request completes later.
             if upto.ahead_of(end) < 0 {
                 self.requester.oldest = upto;
                 break;
@@ -167,6 +182,7 @@ impl Qp {
         let Some(entry) = self.sends.ring.pop_front() else {
             return;
         };
+        // The cursor is 0 if the oldest request is being sent again when a late ACK covers it.
         if self.requester.cursor > 0 {
             self.requester.cursor -= 1;
         }

@@ -48,6 +48,7 @@ impl Qp {
         memory: &M,
         wire: &mut W,
     ) -> bool {
+        // Responses first: the peer waits for them, and its window opens with them.
         self.respond(shared, memory, wire) && self.request(shared, memory, wire)
     }
 

@@ -62,6 +62,7 @@ impl Qp {
             }
             let index = self.index_of_next(&entry);
             if !self.emit_request(shared, &entry, index, memory, wire) {
+                // The entry stays at the cursor, and the same packet is offered in the next round.
                 return false;
             }
             self.note_sent(shared, &entry, index);
@@ -79,13 +80,17 @@ impl Qp {
         let open = if under_way <= 0 {
             true
         } else if requester.probing || entry.fence && self.awaits_answer() {
+            // A fenced request waits for READs and atomics only; SENDs and WRITEs before it are
+            // executed in order anyway.
             false
         } else if entry.is_answered() {
+            // Responses fill this end's receive buffer, so pieces have a window of their own.
             let more = entry.asked_at_once(self.index_of_next(entry)).cast_signed();
             requester.reading < link.rd_atomic && under_way + more <= requester.read_window
         } else {
             under_way < WINDOW
         };
+        // After an RNR NAK even the oldest packet waits.
         (open && !requester.resting).then_some(*entry)
     }
 
@@ -122,6 +127,7 @@ impl Qp {
         wire: &mut W,
     ) -> bool {
         let (offset, _) = self.run(shared, entry, index);
+        // A multiple of the MTU, cut to the rest of the READ below.
         let most = entry.asked_at_once(index) as usize * self.mtu(shared);
         let operation = match entry.verb {
             Verb::FetchAdd { .. } => Operation::FetchAdd,
@@ -140,6 +146,7 @@ impl Qp {
             solicited: false,
             migration: shared.config.migration,
             pad: 0,
+            // `rdma_rxe` sets it on the last packet of every RC message.
             ack_request: true,
         };
         let psn = entry.psn.plus(index);
@@ -169,6 +176,7 @@ impl Qp {
         let requester = &mut self.requester;
         requester.unasked = if asks { 0 } else { requester.unasked + 1 };
         requester.reading += usize::from(entry.is_answered());
+        // What lies before `furthest` was sent before.
         if requester.furthest.ahead_of(self.sends.next) > 0 {
             shared.counters.connections.retransmitted += 1;
         }
@@ -176,9 +184,11 @@ impl Qp {
         if self.sends.next.ahead_of(requester.furthest) > 0 {
             requester.furthest = self.sends.next;
         }
+        // The next packet is of the next entry.
         if index + count == entry.packets {
             requester.cursor += 1;
         }
+        // A running timer is left alone: it times the oldest packet.
         if requester.timer == Timer::Off {
             requester.timer = Timer::Unarmed;
         }
@@ -193,6 +203,7 @@ impl Qp {
 
     fn start_timer(&mut self, shared: &mut Shared) {
         let retry = &shared.config.retry;
+        // Each retry without progress doubles the time; `heard` restores the count.
         let spent = retry.count.saturating_sub(self.requester.retries);
         // The bound keeps the shift within its type.
         let doubled = retry.ack_timeout.saturating_mul(1 << spent.min(16));
@@ -248,6 +259,7 @@ impl Qp {
         if self.sends.next.ahead_of(self.requester.oldest) < 0 {
             self.sends.next = self.requester.oldest;
         }
+        // The entry stays in the heap: an alarm that finds `Off` does nothing.
         if self.requester.oldest == self.requester.furthest {
             self.requester.timer = Timer::Off;
         } else {
@@ -268,7 +280,9 @@ impl Qp {
     /// Handles a missing packet or response: moves back to the oldest. It does so once until
     /// progress is made, however many responses report the gap.
     pub(super) fn recover(&mut self, shared: &mut Shared) {
+        // Counted even if recovery runs: the counter is of reports, not of recoveries.
         shared.counters.connections.sequence_naks += 1;
+        // While resting, `sends.next` is back already, and the wait must not be cut short.
         if !self.requester.recovering && !self.requester.resting {
             self.slow_down(shared);
             self.requester.read_less();
@@ -280,6 +294,8 @@ impl Qp {
     fn go_back(&mut self) {
         self.sends.next = self.requester.oldest;
         self.requester.cursor = 0;
+        // Answers to what was requested before are not counted (`answered`): their requests are
+        // sent again.
         self.requester.reading = 0;
         self.requester.unasked = 0;
         self.requester.recovering = false;
@@ -290,6 +306,7 @@ impl Qp {
     pub(super) fn rest(&mut self, shared: &mut Shared, timer: u8) {
         shared.counters.connections.rnr_naks += 1;
         if self.requester.resting {
+            // A repeated RNR NAK of the same packet costs no further retry.
             return;
         }
         // Its own count, not that of timeouts: the peer is there, and only slow to post RECVs.

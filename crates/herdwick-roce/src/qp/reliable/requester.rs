@@ -12,6 +12,7 @@ pub(super) const READ_PACKETS: u32 = 16;
 /// window, it grows by a packet for each piece up to [`WINDOW`], and halves when responses are
 /// lost: only the requester knows what its receive buffer holds.
 const READ_WINDOW_FIRST: i32 = 32;
+// Less than a piece would never permit one to be requested.
 const READ_WINDOW_MIN: i32 = READ_PACKETS as i32;
 
 /// The requester. Its work requests are the entries of the send queue's ring, from the oldest

@@ -32,6 +32,8 @@ impl Qp {
         let waiting = &mut self.responder.waiting;
         if let Some(last @ Response::Acknowledge { .. }) = waiting.back_mut() {
             if !last.refuses_after(psn) || syndrome != Syndrome::ACK {
+                // A NAK with ACK behind it: `refuses_after` keeps the NAK, since the ACK says
+                // nothing more.
                 *last = said;
             }
         } else if waiting.len() < WAITING_MAX {
@@ -51,11 +53,15 @@ impl Qp {
         while let Some(response) = self.responder.waiting.front().copied() {
             let rest = match response {
                 Response::Read { region, rest, .. }
+                    // A READ of no bytes has no region.
                     if rest > 0 && shared.regions.get(region).is_none() =>
                 {
                     shared.counters.drop(Drop::Gone);
+                    // The rest of the response is dropped. The requester's timeout asks again, and
+                    // is refused then.
                     None
                 }
+                // The response stays at the front: later ones must not overtake it.
                 Response::Read { .. } if !shared.may_answer_reads() => return false,
                 _ if !self.emit_response(shared, &response, memory, wire) => return false,
                 _ => response.rest(self.mtu(shared)),
@@ -76,6 +82,7 @@ impl Qp {
         wire: &mut W,
     ) -> bool {
         let Some(link) = self.link else {
+            // Without a link no request arrives.
             return true;
         };
         let (operation, psn, len) = response.packet(link.mtu);
@@ -86,6 +93,8 @@ impl Qp {
         let pad = pad_of(len);
         let total = op.head_bytes() + len + usize::from(pad) + ICRC_BYTES;
         let kind = match response {
+            // READ responses are data of the connection and paced; an ACK that waits would stall
+            // the peer.
             Response::Read { .. } => Kind::Data,
             Response::Acknowledge { .. } | Response::Atomic { .. } => Kind::Answer,
         };
@@ -93,6 +102,7 @@ impl Qp {
             return false;
         };
         let flags = BthFlags {
+            // The other flags are 0: a response is not solicited, and asks for no ACK.
             migration: shared.config.migration,
             pad,
             ..BthFlags::default()

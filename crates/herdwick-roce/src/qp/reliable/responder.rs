@@ -100,6 +100,7 @@ impl Responder {
 
     /// Returns whether a response and an ACK after it can be queued.
     pub(super) fn has_room(&self) -> bool {
+        // Two places: the response, and the ACK or NAK that may follow it.
         self.waiting.len() + 2 <= WAITING_MAX
     }
 
@@ -110,6 +111,7 @@ impl Responder {
 
     pub(super) fn push(&mut self, response: Response) {
         debug_assert!(self.waiting.len() < WAITING_MAX, "room was asked for");
+        // Repeated ones do not count: their request was counted when it came first.
         self.deep += usize::from(response.is_first());
         self.waiting.push_back(response);
     }
@@ -123,6 +125,7 @@ impl Responder {
 
     /// Keeps a response for repetition; drops the oldest kept one if full.
     pub(super) fn keep(&mut self, kept: Kept) {
+        // A correct peer never repeats an older one: it has at most that many outstanding.
         if self.kept.len() == KEPT_MAX {
             self.kept.pop_front();
         }
@@ -177,6 +180,7 @@ impl Responder {
 
 impl Reth {
     fn covers(&self, part: &Self) -> bool {
+        // The peer chooses both numbers.
         let end = |reth: &Self| reth.addr.get().checked_add(reth.len.get().into());
         let (Some(whole), Some(asked)) = (end(self), end(part)) else {
             return false;

@@ -30,6 +30,7 @@ impl Qp {
             shared.counters.connections.duplicates += 1;
             return self.repeat(shared, packet);
         }
+        // Go-back-N: what comes behind a gap is dropped, and sent again by the requester.
         if ahead > 0 {
             self.nak_gap();
             return Err(Drop::Sequence);
@@ -56,8 +57,10 @@ impl Qp {
     fn accept(&mut self, packet: &Packet<'_>, packets: u32) {
         let psn = packet.bth.psn();
         self.inbound.expected = psn.plus(packets);
+        // The gap is closed, so the next one is reported again.
         self.responder.quiet = false;
         self.responder.forget_old(self.inbound.expected);
+        // A READ or atomic is acknowledged by its response, and was counted when that was queued.
         if !packet.op.operation.is_message() {
             return;
         }
@@ -85,12 +88,15 @@ impl Qp {
             return Err(Refusal::Invalid(Drop::Length));
         }
         let (region, offset) = self.open_read(shared, &reth).map_err(Refusal::Access)?;
+        // After the checks of rkey and range, so that a wrong request is refused as such.
         self.has_room_for_answer()?;
         let psn = packet.bth.psn();
+        // The MSN counts a READ when its execution begins (IBTA C9-148).
         self.responder.completed = self.responder.completed.wrapping_add(1);
         // The request is kept, not the data: a duplicate reads the memory again, as the standard has it.
         self.responder.keep(Kept::Read { psn, packets, reth });
         self.answer_read(psn, packets, (region, offset), reth, false);
+        // A READ consumes a PSN for each packet of its response.
         Ok(packets)
     }
 
@@ -123,6 +129,7 @@ impl Qp {
         reason = "compared with READ_PACKETS_MAX"
     )]
     fn read_packets(&self, shared: &Shared, reth: &Reth) -> Result<u32, Refusal> {
+        // A READ of no bytes has a response of one packet.
         let packets = (reth.len.get() as usize).div_ceil(self.mtu(shared)).max(1);
         if packets > READ_PACKETS_MAX {
             return Err(Refusal::Invalid(Drop::Length));
@@ -219,11 +226,15 @@ impl Qp {
             Refusal::Invalid(reason) => (Syndrome::Nak(Nak::Invalid), reason),
             Refusal::Access(reason) => (Syndrome::Nak(Nak::Access), reason),
         };
+        // No other NAK until this packet comes again.
         self.responder.quiet = true;
+        // Of the refused packet, which has the expected PSN.
         self.acknowledge(self.inbound.expected, syndrome);
         match refusal {
             Refusal::NoRecv | Refusal::Busy => {}
             Refusal::TooLong => {
+                // The RECV completes with the length error, as the verbs report it; the peer gets
+                // the NAK.
                 self.end_recv(shared, Status::LengthError);
                 self.fail(shared, Status::Flushed);
             }
@@ -248,6 +259,7 @@ impl Qp {
                 // What is no longer kept cannot be executed again, so it stays unanswered until the
                 // requester gives up.
                 let original = original.ok_or(Drop::TooManyReads)?;
+                // If not, the requester asks once more; a queued response need not be doubled.
                 if self.responder.has_room() && !self.responder.is_answering(psn) {
                     self.answer_atomic(psn, original, true);
                 }
@@ -274,6 +286,7 @@ impl Qp {
         if !self.responder.kept_read(psn, &reth) {
             return Err(Drop::TooManyReads);
         }
+        // Checked anew: the region may have been deregistered since, or its memory be another's.
         let (region, offset) = self.open_read(shared, &reth)?;
         let packets = self.read_packets(shared, &reth).map_err(|_| Drop::Length)?;
         if self.responder.has_room() && !self.responder.is_answering(psn) {
