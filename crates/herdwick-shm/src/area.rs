@@ -35,7 +35,9 @@ impl Area {
 
     /// Allocates `len` bytes, rounded up to lines; `None` when no free run is long enough.
     pub(crate) fn take(&mut self, len: usize) -> Option<Range<usize>> {
+        // One line at least, so that no two allocations begin at the same place.
         let len = len.max(1).checked_next_multiple_of(LINE)?;
+        // First fit: the runs are few, and objects are made and freed rarely.
         let at = self.free.iter().position(|run| run.len() >= len)?;
         let start = self.free[at].start;
         self.free[at].start += len;
@@ -47,6 +49,7 @@ impl Area {
 
     /// Frees a range that [`Area::take`] returned.
     pub(crate) fn give(&mut self, range: Range<usize>) {
+        // Sorted by start, so that only the two neighbours can be adjacent.
         let at = self.free.partition_point(|run| run.start < range.start);
         self.free.insert(at, range);
         if at + 1 < self.free.len() && self.free[at].end == self.free[at + 1].start {

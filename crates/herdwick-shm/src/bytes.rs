@@ -19,6 +19,8 @@ impl PayloadBytes<'_> {
         let mut line = [0; LINE_WORDS];
         match *self {
             Self::Words(words) => {
+                // A payload that became invalid after its check is empty, so any index may be
+                // behind its end.
                 let words = words.get(n * LINE_WORDS..).unwrap_or(&[]);
                 for (to, word) in line.iter_mut().zip(words) {
                     *to = *word;
@@ -27,11 +29,13 @@ impl PayloadBytes<'_> {
             Self::Inline(bytes) => fill(&mut line, bytes.get(n * LINE..).unwrap_or(&[])),
             Self::Span(span, offset, len) => {
                 let (at, rest) = (offset + n * LINE, len.saturating_sub(n * LINE));
+                // A copy of aligned words; the other ways copy bytes.
                 if rest >= LINE && at.is_multiple_of(WORD) {
                     return span.copy_out(at / WORD);
                 }
                 let mut bytes = [0; LINE];
                 let bytes = &mut bytes[..rest.min(LINE)];
+                // Only what the payload has: the bytes behind it may be another object's.
                 span.read_bytes(at, bytes);
                 fill(&mut line, bytes);
             }
@@ -49,6 +53,7 @@ impl PayloadBytes<'_> {
             }
             Self::Words(words) => {
                 for (n, word) in words.iter().enumerate() {
+                    // In order, so that the last word is stored last here too.
                     to.write_bytes(offset + n * WORD, &word.to_le_bytes());
                 }
             }

@@ -43,6 +43,7 @@ pub(crate) fn short(shortage: Shortage) -> ControlError {
 /// Destroys a domain: the objects in it, then what refers to them. Returns its files, whose memory
 /// a host must give back.
 pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<Option<Files>, ControlError> {
+    // Looked at before anything changes: an unknown domain changes nothing.
     let gone = port.pds.get(pd.0).ok_or(ControlError::Unknown(PD))?;
     // Closing it would not: the client holds the same eventfd, so epoll would keep it (epoll(7)).
     port.wakeup_set.take_down(&gone.wakeup);
@@ -63,6 +64,7 @@ pub(crate) fn destroy_pd(port: &mut ShmPort, pd: PdId) -> Result<Option<Files>, 
         return Ok(None);
     };
     for ring in gone.outbound.iter().flatten() {
+        // The rings into the domain's queue pairs lie in its files, which go with it.
         port.outbounds.remove(*ring);
     }
     Ok(gone.end())
@@ -74,12 +76,15 @@ pub(crate) fn allocate_region(
     spec: &RegionSpec,
 ) -> Result<RegionId, ControlError> {
     port.pds.get(id.0).ok_or(ControlError::Unknown(PD))?;
+    // Before memory is taken, which would have to be given back.
     if !port.regions.has_room() {
         return Err(limit("regions", port.regions.capacity()));
     }
     let scope = scope(port, id, spec.scope)?;
     let pd = port.pds.get_mut(id.0).ok_or(ControlError::Unknown(PD))?;
     let random = random()?;
+    // Memory that no peer accesses need not lie in a shared file, where it would count against the
+    // domain's size.
     let region = if spec.access == Access::LOCAL {
         let span = Span::anonymous(spec.len).and_then(|span| trim(&span, spec.len));
         Region {
@@ -183,6 +188,7 @@ pub(crate) fn create_qp(port: &mut ShmPort, spec: &QpSpec) -> Result<QpId, Contr
     }
     let full = limit("queue pairs", port.qps.capacity());
     let id = QpId(port.qps.next_id().ok_or(full)?);
+    // Counted twice if both are one queue, which then needs the sum of the depths.
     reserve(port, spec.send_cq, spec.send_depth)?;
     let reserved = reserve(port, spec.recv_cq, spec.recv_depth);
     let made = reserved.and_then(|()| {
@@ -203,6 +209,7 @@ pub(crate) fn create_qp(port: &mut ShmPort, spec: &QpSpec) -> Result<QpId, Contr
         // Now, so that a post never allocates.
         cq.sent.reserve(cq.reserved);
     }
+    // One that accepts no messages is never polled.
     if let (Some(cq), true) = (port.cqs.get_mut(spec.recv_cq.0), spec.recv_depth > 0) {
         cq.receivers.push(id);
     }
@@ -215,6 +222,7 @@ pub(crate) fn create_qp(port: &mut ShmPort, spec: &QpSpec) -> Result<QpId, Contr
 /// Reserves `depth` entries of a completion queue for a queue pair.
 fn reserve(port: &mut ShmPort, cq: CqId, depth: usize) -> Result<(), ControlError> {
     let cq = port.cqs.get_mut(cq.0).ok_or(ControlError::Unknown(CQ))?;
+    // The caller chooses the depth.
     let reserved = cq.reserved.saturating_add(depth);
     if reserved > cq.depth {
         return Err(limit("completions of the queue", cq.depth));
@@ -240,6 +248,7 @@ fn make_qp(port: &mut ShmPort, id: QpId, spec: &QpSpec) -> Result<Qp, ControlErr
         Transport::Rc | Transport::Uc => (QpState::Init, Shape::for_messages(spec.recv_depth)),
     };
     let line = pd.take_line().map_err(short)?;
+    // A queue pair without RECVs has no ring: peers cannot send to it.
     let ring = (spec.recv_depth > 0).then(|| pd.take_ring(line, shape));
     let ring = match ring.transpose() {
         Ok(ring) => ring,
@@ -277,6 +286,7 @@ fn make_qp(port: &mut ShmPort, id: QpId, spec: &QpSpec) -> Result<Qp, ControlErr
         inbox: ring.map(|(place, ring, taken)| RingConsumer::new(ring, taken, place.shape)),
         peer: None,
         reads: match spec.transport {
+            // Only RC carries READs. Allocated now, so that a post never does.
             Transport::Rc => VecDeque::with_capacity(spec.send_depth),
             Transport::Uc | Transport::Ud => VecDeque::new(),
         },
@@ -302,6 +312,7 @@ pub(crate) fn destroy_qp(port: &mut ShmPort, id: QpId) -> Result<(), ControlErro
     }
     if let Some(cq) = port.cqs.get_mut(qp.recv_cq.0) {
         cq.receivers.retain(|receiver| *receiver != id);
+        // The index may be behind the end now.
         cq.next = 0;
     }
     release(port, qp.send_cq, qp.send_depth);
@@ -369,10 +380,13 @@ pub(crate) fn create_address(
     let (pd_id, pd) = found.ok_or(elsewhere)?;
     let outbound = open_outbound(&mut port.outbounds, (pd_id, pd), &peer)?;
     let index = pd
+        // After everything that can fail for the peer's sake: a number is taken only for an address
+        // that will exist.
         .enrol_sender(qp.qpn, &mut port.outbounds)
         .map_err(short)?;
     let address = Address {
         qp: id,
+        // The receiver's domain, whose peer is to be woken; a host's sender may be in another.
         pd: pd_id,
         outbound,
         stamp: Control::stamp(index),
@@ -398,6 +412,7 @@ fn read(
     side: DomainSide,
 ) -> Result<QpAddress, ConnectError> {
     let peer = QpAddress::decode(peer).ok_or(MALFORMED)?;
+    // Both ends of a ring are never on one side: each file has one writer.
     if peer.side == side {
         return Err(ConnectError::Endpoint("it is of this side of its domain"));
     }
@@ -418,6 +433,8 @@ fn open_outbound(
         return Ok(None);
     };
     if let Some(open) = pd.outbound[peer.line] {
+        // The line may have been reused since: then the old ring's counters are of another queue
+        // pair.
         if outbounds.get(open).is_some_and(|o| o.qpn == peer.qpn) {
             return Ok(Some(open));
         }

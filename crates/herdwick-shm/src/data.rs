@@ -17,8 +17,10 @@ use crate::{drops::DropReason, park::settle, port::ShmPort, qp::local, recv, sen
 
 impl Port for ShmPort {
     fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
+        // A new number, so that each ring counts as untouched.
         self.doorbell.begin();
         send::post(self, qp, batch)?;
+        // After all stores of the batch: a peer that wakes finds everything.
         self.doorbell.ring(&mut self.pds);
         Ok(())
     }
@@ -28,6 +30,7 @@ impl Port for ShmPort {
         if qp.state == QpState::Error {
             return Err(PostError::State(qp.state));
         }
+        // No overflow: `recvs` never exceeds `recv_depth`.
         if batch.len() > qp.recv_depth - qp.recvs.len() {
             return Err(PostError::Full);
         }
@@ -47,6 +50,7 @@ impl Port for ShmPort {
             let inside = offset.checked_add(len).is_some_and(|end| end <= bytes);
             inside.then_some(()).ok_or(PostError::Bounds)?;
         }
+        // Within the capacity that was reserved when the queue pair was made.
         qp.recvs.extend(batch);
         Ok(())
     }
@@ -56,6 +60,7 @@ impl Port for ShmPort {
     }
 
     fn progress(&mut self, _now: Duration) -> Progress {
+        // Every call of `check_peers` sets it again, so it is never 0 here.
         self.passes_left -= 1;
         if self.passes_left == 0 {
             self.check_peers();
@@ -70,6 +75,8 @@ impl Port for ShmPort {
         self.arming.arm();
         self.show();
         settle();
+        // The last check of the sleeper's half of the protocol: what a peer stored before its fence
+        // is seen here.
         if !self.has_completions(queue) {
             return Armed::Yes;
         }
@@ -79,6 +86,8 @@ impl Port for ShmPort {
     }
 
     fn disarm(&mut self, _cq: CqId) {
+        // A port that did not sleep has nothing to show: peers read this word, and a store would
+        // cost them a miss.
         if self.arming.is_armed() {
             self.arming.disarm();
             self.show();

@@ -69,6 +69,7 @@ fn spawn(work: fn()) -> io::Result<()> {
 pub(crate) fn elsewhere(files: Files, done: Done) {
     queue().waiting.push_back((files, done));
     MORE.notify_one();
+    // Also to the watcher, which measures from now how long the domain waits.
     WATCH.notify_one();
 }
 
@@ -80,6 +81,7 @@ fn work() {
             // The hole punch may wait for ever; a thread that queues a domain must not wait with it.
             drop(queue);
             let discarded = files.discard();
+            // Before `done`: its receiver may count on the mapping being gone.
             drop(files);
             done(discarded);
             queue = self::queue();
@@ -100,12 +102,14 @@ fn watch() {
     loop {
         let waited = WATCH.wait_while(queue, |queue| queue.waiting.is_empty());
         queue = waited.unwrap_or_else(PoisonError::into_inner);
+        // Progress by any thread is enough: the watcher looks for domains that none takes.
         let taken = queue.taken;
         let stuck = |queue: &mut Queue| !queue.waiting.is_empty() && queue.taken == taken;
         let waited = WATCH.wait_timeout_while(queue, TIMEOUT, stuck);
         let (waited, late) = waited.unwrap_or_else(PoisonError::into_inner);
         queue = waited;
         if late.timed_out() {
+            // One each, since each of the waiting domains may be stuck as well.
             for _ in 0..queue.waiting.len() {
                 // The system refuses more threads: try again after the next timeout, if domains
                 // still wait.

@@ -17,6 +17,8 @@ pub(crate) fn entry_word(rkey: Rkey, access: Access, serial: u64) -> u64 {
         | right(access.remote_read, RIGHT_READ)
         | right(access.remote_write, RIGHT_WRITE)
         | right(access.remote_atomic, RIGHT_ATOMIC)
+        // The upper 24 bits. A READ that compares the word before and after its copy sees a region
+        // that was closed and opened again.
         | serial << 40
 }
 

@@ -36,9 +36,11 @@ pub(crate) fn make(len: usize, writers: Writers) -> io::Result<(OwnedFd, Arc<Map
     let fd = memfd_create("herdwick", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, len as u64)?;
     // The length is sealed before the file is mapped: a shorter file would raise SIGBUS.
+    // GROW too: `open` compares the length, which must not change behind the comparison.
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
     // FUTURE_WRITE forbids later writable mappings, so this one is made before it is sealed.
     let mapping = Mapping::shared(&fd, len, Access::ReadWrite)?;
+    // With SEAL, so that no holder adds WRITE, which would make the maker's own stores fail.
     fcntl_add_seals(&fd, seals(writers))?;
     let fd = match writers {
         Writers::Owner => for_readers(&fd)?,
@@ -50,6 +52,7 @@ pub(crate) fn make(len: usize, writers: Writers) -> io::Result<(OwnedFd, Arc<Map
 /// Opens the same file for reading.
 pub(crate) fn for_readers(fd: impl AsFd) -> io::Result<OwnedFd> {
     let fd = fd.as_fd();
+    // Before it is opened again: other users could open it for writing through /proc.
     fchmod(fd, Mode::RUSR)?;
     // Of this thread: the process's own entry is its first thread's, which may have ended.
     let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
@@ -76,6 +79,7 @@ pub(crate) fn open(
 ) -> io::Result<Option<Arc<Mapping>>> {
     let is_memfd = fcntl_get_seals(&fd);
     let size = u64::try_from(fstat(&fd)?.st_size);
+    // A file for readers that was opened for writing is not what `make` returns.
     let opened = fcntl_getfl(&fd)? & OFlags::RWMODE;
     let access = match writers {
         Writers::Everyone => Access::ReadWrite,
@@ -85,6 +89,7 @@ pub(crate) fn open(
         Writers::Owner => OFlags::RDONLY,
         Writers::Everyone | Writers::MakerAlone => OFlags::RDWR,
     };
+    // Before the file is mapped: one that could shrink would raise SIGBUS in this process.
     if is_memfd != Ok(seals(writers)) || size != Ok(len as u64) || opened != due {
         return Ok(None);
     }
@@ -104,6 +109,7 @@ pub(crate) const BOARD_BYTES: usize = 4096;
 impl Board {
     pub(crate) fn new() -> io::Result<Self> {
         let (fd, mapping) = make(BOARD_BYTES, Writers::MakerAlone)?;
+        // Now, so that a host without memory fails here and not at a later store.
         mapping.populate(0..BOARD_BYTES)?;
         let span = Span::new(mapping);
         Ok(Self { fd, span })

@@ -27,6 +27,7 @@ impl Shared {
 
 impl Imported {
     pub(crate) fn insert(&mut self, rkey: Rkey, shared: Shared) {
+        // At the first import only: most domains share nothing.
         self.0.resize(REGIONS, None);
         self.0[rkey.0 as usize % REGIONS] = Some((rkey, shared));
     }
@@ -34,6 +35,7 @@ impl Imported {
     /// Returns the memory that was imported under `rkey`.
     pub(crate) fn get(&self, rkey: Rkey) -> Option<&Shared> {
         let held = self.0.get(rkey.0 as usize % REGIONS)?.as_ref();
+        // The index is the low bits alone: the entry may have been used for another region since.
         held.filter(|(of, _)| *of == rkey).map(|(_, shared)| shared)
     }
 }

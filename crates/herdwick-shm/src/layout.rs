@@ -53,6 +53,7 @@ const _: () = assert!((QPS_WORD + QPS * QP_WORDS) * WORD <= CONTROL_BYTES);
 
 /// Word of the control area that holds the qpn of datagram sender `index`.
 pub(crate) const fn sender_word(index: usize) -> usize {
+    // The index may be a peer's: the remainder keeps it inside.
     SENDERS_WORD + index % SENDERS
 }
 

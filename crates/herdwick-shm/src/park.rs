@@ -18,6 +18,8 @@ pub(crate) struct Arming(u64);
 impl Arming {
     /// Advances to the next armed number, to be stored with [`Arming::show`].
     pub(crate) fn arm(&mut self) {
+        // Odd, and another than the last: a peer that has signaled the last arming signals this one
+        // too.
         self.0 = self.0.wrapping_add(1) | 1;
     }
 
@@ -65,7 +67,9 @@ impl<W: Words> Sleeper<W> {
     /// yet. Call it after [`settle`].
     #[inline]
     pub(crate) fn wants_ring(&mut self) -> bool {
+        // Relaxed: the fence before it orders it behind the post.
         let word = self.words.load(self.index);
+        // One signal for each arming: the descriptor stays signaled until the sleeper wakes.
         if word & 1 == 0 || word == self.rung {
             return false;
         }

@@ -94,6 +94,7 @@ impl Pd {
     /// Assembles one side. Populates the pages of the control areas.
     pub(crate) fn new(parts: Parts) -> io::Result<Self> {
         let (layout, files) = (parts.layout, parts.files);
+        // Both sides poll these words; a fault in a poll loop would stall it.
         files.up.populate(0..CONTROL_BYTES)?;
         files.down.populate(0..CONTROL_BYTES)?;
         let up = Span::new(Arc::clone(&files.up));
@@ -115,6 +116,8 @@ impl Pd {
                 [layout.up_client(), layout.down_client()],
             ),
         };
+        // A host shows its sleep once for all clients, on its board; a client in its own control
+        // area.
         let parked = parts.board.unwrap_or_else(|| theirs.clone());
         Ok(Self {
             side: parts.side,
@@ -158,6 +161,7 @@ impl Pd {
         let area = &mut self.areas[file as usize];
         let limit = Shortage::Limit("bytes of the protection domain", area.size());
         let bytes = area.take(len).ok_or(limit)?;
+        // Populated now, so that a host without memory fails here and not with SIGBUS at a store.
         if let Err(error) = self.files.mapping(file).populate(bytes.clone()) {
             area.give(bytes);
             return Err(Shortage::System("populating shared memory", error));
@@ -170,10 +174,12 @@ impl Pd {
     /// Shows the peer that no queue pair is left. Returns what a host must give back to the system
     /// now, although the client may still map it. The domain must not be used afterwards.
     pub(crate) fn end(&mut self) -> Option<Files> {
+        // `Drop` follows `destroy`, and gives the files back once only.
         if std::mem::replace(&mut self.ended, true) {
             return None;
         }
         for line in 0..QPS {
+            // A client that still runs finds no queue pair, and its posts end as errors.
             self.give_line(line);
         }
         (self.side == DomainSide::Host).then(|| self.files.clone())
@@ -200,6 +206,8 @@ impl Pd {
         rkey: impl FnOnce(usize) -> Rkey,
     ) -> Result<(RegionPlace, Rkey, Span), Shortage> {
         let entry = self.free_entry()?;
+        // In `down`, which the client cannot write whatever it does; the rights in the entry bind
+        // honest peers alone.
         let read_only = !access.remote_write && !access.remote_atomic;
         let file = if self.side == DomainSide::Host && read_only {
             File::Down
@@ -215,6 +223,7 @@ impl Pd {
         // reaches it.
         let place = bytes.start as u64 | (file as u64) << 63;
         let shown = [place, span.len() as u64, scope.into()];
+        // After `clear`: the peer may read as soon as the entry is open.
         self.show_region(entry, rkey, access, shown);
         let bytes = Some((file, bytes));
         Ok((RegionPlace { entry, bytes }, rkey, span))
@@ -235,6 +244,7 @@ impl Pd {
     }
 
     fn free_entry(&self) -> Result<usize, Shortage> {
+        // The lowest free entry: one bit for each of 64.
         let entry = self.regions_taken.trailing_ones() as usize;
         let limit = Shortage::Limit("remote regions of the protection domain", REGIONS);
         (entry < REGIONS).then_some(entry).ok_or(limit)
@@ -280,6 +290,7 @@ impl Pd {
         }
         self.lines_taken |= 1 << line;
         let at = qp_word(line);
+        // The counters of an earlier queue pair must not be taken for this one's.
         self.mine.copy_in(at, &[0; LINE / WORD]);
         Ok(line)
     }
@@ -340,6 +351,7 @@ impl Pd {
             DomainSide::Client => (File::Up, self.layout.up_host()),
         };
         let bytes = place.bytes();
+        // The place is the peer's word. Outside the area lie other objects of this side.
         if bytes.start < area.start || bytes.end > area.end {
             return Err(OutboundError::Place);
         }

@@ -60,6 +60,7 @@ impl Doorbell {
     /// Records that the receiver of `outbound` may have to be woken.
     #[inline]
     pub(crate) fn touch(&mut self, outbound: &mut Outbound) {
+        // One entry for each ring and batch keeps the list within its capacity.
         if outbound.touched != self.batch {
             outbound.touched = self.batch;
             self.touched.push(outbound.pd);
@@ -82,11 +83,14 @@ impl Doorbell {
             return;
         }
         // Once for the batch, however many peers it reached.
+        // The full fence that pairs with the one in `arm`: the stores of the batch come before the
+        // loads of the parked words.
         settle();
         for id in &self.touched {
             if let Some(pd) = pds.get_mut(*id)
                 && pd.sleeper.wants_ring()
             {
+                // A system call, so only for a peer that sleeps.
                 pd.wakeup.ring();
             }
         }
@@ -109,6 +113,7 @@ impl ShmPort {
     pub(crate) fn check_peers(&mut self) {
         self.passes_left = CHECK_PASSES;
         let Self { pds, qps, .. } = self;
+        // A host is never listed here: the owner of its port notices that a client goes.
         for (id, pd) in pds.iter().filter(|(_, pd)| pd.wakeup.is_closed()) {
             for (_, qp) in qps.iter_mut().filter(|(_, qp)| qp.pd == id) {
                 lose_peer(qp, pd);

@@ -60,6 +60,8 @@ impl Peer {
     /// Whether it exists and is ready.
     #[inline]
     pub(crate) fn listens(&self, pd: &Pd) -> bool {
+        // Pairs with `Pd::show_qp`. Number and state are one word, so that a line that was reused
+        // does not match.
         pd.theirs.load_acquire(qp_word(self.line)) == u64::from(self.qpn.0) | QP_READY
     }
 }
@@ -104,6 +106,8 @@ impl Qp {
             QpState::Init => false,
             QpState::Error => !self.recvs.is_empty(),
             QpState::ReadyToSend => {
+                // RC keeps a message in the ring until a RECV comes, so it does not wake a sleeper
+                // without one.
                 let waits = self.transport == Transport::Rc && self.recvs.is_empty();
                 let next = self.inbox.as_ref().and_then(RingConsumer::peek);
                 !waits && next.is_some()
@@ -115,11 +119,13 @@ impl Qp {
 /// Moves a queue pair to the error state, and shows that to its peer.
 pub(crate) fn fail(qp: &mut Qp, pd: &Pd) {
     qp.state = QpState::Error;
+    // The peer's next batch sees it; there is no message for it.
     pd.show_qp(qp.line, qp.qpn, QP_FAILED);
 }
 
 /// Fails an RC queue pair whose peer's process is gone, once what has arrived is received.
 pub(crate) fn lose_peer(qp: &mut Qp, pd: &Pd) {
+    // What the host had sent before it ended is still delivered.
     if qp.transport != Transport::Rc || qp.state != QpState::ReadyToSend || qp.has_arrivals() {
         return;
     }

@@ -22,12 +22,14 @@ pub(crate) const POLL_BYTES: usize = 256 << 10;
 pub(crate) fn post(qp: &mut Qp, pd: &Pd, into: Local, from: Remote) {
     let at = (from.addr, into.len);
     let reached = qp.reach(pd, from.rkey, at, AccessRight::READ);
+    // `offset + len - 1` below would underflow.
     if let Some((span, offset)) = reached.filter(|_| into.len > 0) {
         let (first, last) = (offset / LINE, (offset + into.len - 1) / LINE);
         for line in (first..=last).take(PREFETCH_LINES) {
             span.prefetch(line * (LINE / WORD));
         }
     }
+    // Also if the region was not reached: the poll looks again, and reports the status then.
     qp.reads.push_back(Read {
         into,
         from,
@@ -82,6 +84,7 @@ impl Read {
         if qp.state == QpState::Error {
             return Some(Status::Flushed);
         }
+        // A long READ takes several polls; what it copied stays counted in `done`.
         let step = (self.into.len - self.done).min(*budget);
         // One of no bytes takes its share, too, so that a poll ends.
         *budget -= step.max(1);
@@ -104,6 +107,8 @@ impl Read {
         let Some(to) = local(regions, qp.pd, into) else {
             return Status::LocalError;
         };
+        // The whole range is checked at each step, for the entry may have changed since the last
+        // one.
         let (key, at) = (self.from.rkey, (self.from.addr, self.into.len));
         let Some((from, offset)) = qp.reach(pd, key, at, AccessRight::READ) else {
             return Status::RemoteAccess;

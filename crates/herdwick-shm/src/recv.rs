@@ -24,6 +24,8 @@ pub(crate) fn poll(port: &mut ShmPort, cq: CqId, out: &mut [Completion]) -> usiz
         return 0;
     };
     let mut count = cq.take_sent(&mut port.qps, (&port.pds, &port.regions), out);
+    // Once for each, so that a queue whose ring fills as fast as it is emptied does not hold the
+    // others up.
     for _ in 0..cq.receivers.len() {
         let room = &mut out[count..];
         if room.is_empty() {
@@ -35,6 +37,8 @@ pub(crate) fn poll(port: &mut ShmPort, cq: CqId, out: &mut [Completion]) -> usiz
         {
             count += receive(qp, pd, &port.regions, &mut port.drops, room);
         }
+        // If the room has run out, the next poll begins with this queue pair: its ring may hold
+        // more.
         if count < out.len() {
             cq.next += 1;
             if cq.next == cq.receivers.len() {
@@ -67,6 +71,7 @@ impl Cq {
                         break;
                     }
                 }
+                // Polled: the place in the send queue is free again.
                 qp.send_pending -= 1;
             }
             self.sent.pop_front();
@@ -109,6 +114,7 @@ fn receive(
     if qp.state == QpState::Init {
         return 0;
     }
+    // Out of the queue pair while its other fields are borrowed, and put back below.
     let Some(mut inbox) = qp.inbox.take() else {
         return 0;
     };
@@ -124,11 +130,14 @@ fn receive(
             ReceiveResult::Waits => break,
             ReceiveResult::Dropped(reason) => drops.count(reason),
         }
+        // After the copy: the cell is the sender's again once `give_back` has counted it.
         inbox.advance(control);
+        // RC fails with the message that did not fit; what is behind it stays unread.
         if qp.state == QpState::Error {
             break;
         }
     }
+    // Once for the call: the counter is a line that the sender reads.
     inbox.give_back();
     qp.inbox = Some(inbox);
     count
@@ -144,8 +153,10 @@ fn take_small(
     out: &mut [Completion],
 ) -> usize {
     let datagram = qp.transport == Transport::Ud;
+    // The sender's number is looked up once for a run of messages of one sender.
     let (mut count, mut known) = (0, (usize::MAX, None));
     for (to, wr) in out.iter_mut().zip(&qp.recvs) {
+        // The copy in `payload` is what is used: the sender may still change the cell.
         let Some((control, payload)) = inbox.small() else {
             break;
         };
@@ -194,6 +205,7 @@ fn take(
     } else {
         MESSAGE_BYTES_MAX
     };
+    // Only a peer that breaks the protocol sends this.
     if len > max || (datagram && control.is_written()) {
         return ReceiveResult::Dropped(DropReason::Malformed);
     }
@@ -225,6 +237,7 @@ fn take(
         inline: None,
     };
     if status != Status::Success && qp.transport == Transport::Rc {
+        // On RC a message that does not fit fails the queue pair; UC and UD go on.
         fail(qp, pd);
     }
     ReceiveResult::Delivered

@@ -70,6 +70,7 @@ impl PeerRegion {
         let entry = rkey.0 as usize % REGIONS;
         // Pairs with the release by which the owner publishes an entry after its other words.
         let word = pd.theirs.load_acquire(region_word(entry));
+        // One load, and no check, while the entry has not changed.
         if word != self.word {
             *self = Self::check(pd, entry, word)?;
         }
@@ -84,6 +85,7 @@ impl PeerRegion {
             return None;
         }
         let span = self.span.as_ref()?;
+        // The table is read at each access, since its owner binds windows anew with one store.
         if let Some(windows) = &self.windows {
             return Some((span, windows.resolve(span, addr, len)?));
         }
@@ -127,7 +129,9 @@ impl PeerRegion {
     fn check(pd: &Pd, entry: usize, word: u64) -> Option<Self> {
         // Seqlock: the entry counts only if its first word is the same before and after the copy.
         let [_, place, len, scope] = pd.theirs.copy_out(region_word(entry));
+        // The loads of the copy come before the load below, which pairs with the owner's releases.
         fence(Ordering::Acquire);
+        // The owner changes it just now: the request fails as with a wrong rkey.
         if pd.theirs.load(region_word(entry)) != word {
             return None;
         }
@@ -136,6 +140,7 @@ impl PeerRegion {
             #[expect(clippy::cast_possible_truncation, reason = "the low half is the rkey")]
             // Only what this side has imported under the same rkey: the entry names no file.
             let shared = pd.shared.get(Rkey(word as u32))?;
+            // The host's entry may be false; a range beyond the mapping would panic.
             return (len <= shared.region_len() as u64).then(|| Self {
                 word,
                 span: Some(shared.span.clone()),
@@ -159,6 +164,7 @@ impl PeerRegion {
         };
         let start = usize::try_from(place & !(1 << 63)).ok()?;
         let end = start.checked_add(usize::try_from(len).ok()?)?;
+        // The owner allocates whole lines; word accesses rely on the alignment.
         let sound = start >= area.start && end <= area.end && start.is_multiple_of(LINE);
         sound.then(|| Self {
             word,

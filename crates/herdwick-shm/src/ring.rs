@@ -102,6 +102,7 @@ const fn room(log2: u8) -> usize {
 }
 
 fn log2_with_room(needed: usize) -> u8 {
+    // The least one that is large enough: the memory is taken for good.
     let mut sizes = LOG2_MIN..LOG2_MAX;
     sizes.find(|log2| room(*log2) >= needed).unwrap_or(LOG2_MAX)
 }
@@ -276,12 +277,16 @@ impl<W: Words> RingProducer<W> {
         control: Control,
         mut line: impl FnMut(usize) -> [u64; CELL_WORDS],
     ) -> Result<(), Full> {
+        // From the control word, as the receiver computes it: a payload of another length cannot
+        // shift them apart.
         let lines = control.long_lines();
         self.reserve(1, lines)?;
         for n in 0..lines {
+            // A long payload may wrap around the end of the long lines: each is placed for itself.
             let word = long_word(self.long_tail + n, self.shape);
             self.ring.copy_in(word, &line(n as usize));
         }
+        // The receiver looks at these lines only once `publish` has announced the message.
         self.long_tail += lines;
         self.publish(control, &[]);
         Ok(())
@@ -290,6 +295,7 @@ impl<W: Words> RingProducer<W> {
     /// Checks that this many cells and long lines are free.
     pub(crate) fn reserve(&mut self, cells: usize, lines: u64) -> Result<(), Full> {
         if !self.fits(cells, lines) {
+            // The peer's line is loaded only now: each load of it is a cache miss.
             self.check();
         }
         if self.fits(cells, lines) {
@@ -317,6 +323,7 @@ impl<W: Words> RingProducer<W> {
 
     fn fits(&self, cells: usize, lines: u64) -> bool {
         cells <= self.free
+            // `check` accepts no `long_seen` beyond `long_tail`.
             && self.long_tail - self.long_seen + lines <= self.shape.long_lines() as u64
     }
 
@@ -328,6 +335,8 @@ impl<W: Words> RingProducer<W> {
         let long = self.taken.load_acquire(LONG_TAKEN);
         let cells = self.shape.cells() as u64;
         let (tail, seen) = (self.sent(), self.granted - cells);
+        // Never back, and never beyond what was sent: more would let the sender write over unread
+        // cells.
         if (seen..=tail).contains(&head) && (self.long_seen..=self.long_tail).contains(&long) {
             self.free += (head - seen) as usize;
             self.granted = head + cells;
@@ -430,6 +439,7 @@ impl<W: Words> RingConsumer<W> {
     /// Publishes the position once it is a quarter ring beyond the last one published.
     #[inline]
     pub(crate) fn give_back(&mut self) {
+        // A quarter: the sender learns of room in time, and the line moves four times a lap only.
         let cells = self.head - self.said;
         let lines = self.long_head - self.long_said;
         if cells >= self.shape.cells() as u64 / 4 || lines >= self.shape.long_lines() as u64 / 4 {

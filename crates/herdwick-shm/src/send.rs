@@ -227,6 +227,7 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
     let listens = peer.listens(pd);
     let outbound = peer.outbound.and_then(|ring| outbounds.get_mut(ring));
     let mut ring = outbound.map(|outbound| &mut outbound.ring);
+    // Before the doorbell and any effect: a batch that is refused leaves nothing behind.
     if let (Transport::Rc, true, Some(ring)) = (qp.transport, listens, &mut ring) {
         reserve(ring, drops, batch)?;
     }
@@ -251,6 +252,7 @@ fn post_connected(port: &mut ShmPort, id: QpId, batch: &[SendWr<'_>]) -> Result<
         };
         rest = behind;
         let status = wire.perform(qp, wr);
+        // A failed request completes even if it is unsignaled, as the verbs have it.
         if wr.signaled || status != Some(Status::Success) {
             complete(qp, cqs, wr, status);
         }
@@ -374,10 +376,12 @@ impl ConnectedBatch<'_> {
         }
         match &wr.op {
             SendOp::Write { payload, to, imm } => {
+                // The memory first: the message announces it.
                 let status = self.write(qp, payload, *to);
                 match imm {
                     Some(imm) if status == Status::Success => {
                         let control = Control::new(payload.len(), Some(*imm)).written();
+                        // The bytes are in the region; the control word has their length.
                         self.message(qp, control, &Payload::Words(&[]))
                     }
                     _ => status,
@@ -431,9 +435,11 @@ impl ConnectedBatch<'_> {
         at: Remote,
         change: impl FnOnce(&Span, usize) -> u64,
     ) -> Status {
+        // The region begins on a line, so the offset is as aligned as the address.
         if !at.addr.is_multiple_of(8) {
             return Status::RemoteInvalid;
         }
+        // Before the word changes: without a place for the result the atomic must not be executed.
         let Some(to) = local(self.regions, qp.pd, (into.region, into.offset, 8)) else {
             return Status::LocalError;
         };

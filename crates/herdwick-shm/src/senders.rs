@@ -38,6 +38,7 @@ impl Senders {
     /// Returns the index of `qpn`, which gets a free one if it has none; `None` if all are in use,
     /// or were when messages were sent that are still unread.
     pub(crate) fn add(&mut self, qpn: Qpn, rings: &mut Slab<Outbound>) -> Option<usize> {
+        // A queue pair with several addresses in a domain has one number.
         if let Some(known) = self.qpns.iter().position(|sender| *sender == qpn.0) {
             return Some(known);
         }
@@ -71,6 +72,7 @@ impl Senders {
             };
             // The ring does not tell senders apart, so every message up to here counts as this one's.
             let sent = outbound.ring.sent();
+            // The peer writes this counter: with a false one it confuses its own senders alone.
             if outbound.ring.received() < sent {
                 self.unread.push(UnreadRings { index, ring, sent });
             }

@@ -59,6 +59,7 @@ impl Mapped {
 }
 
 pub(crate) fn allocate(len: usize, sharing: Sharing) -> Result<SharedMemory, ControlError> {
+    // A file of no bytes cannot be mapped.
     let bytes = len.max(1).checked_next_multiple_of(PAGE);
     let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok());
     let bytes = bytes.ok_or_else(|| limit("bytes of shared memory", isize::MAX.cast_unsigned()))?;
@@ -96,6 +97,7 @@ pub(crate) fn register(
     let scope = control::scope(port, id, scope)?;
     let random = control::random()?;
     let pd = port.pds.get_mut(id.0).ok_or(ControlError::Unknown(PD))?;
+    // There are no tickets from a client to a host.
     if pd.side == DomainSide::Client {
         return Err(ControlError::Unsupported("shared memory of a client"));
     }
@@ -131,6 +133,7 @@ pub(crate) fn export(port: &ShmPort, region: RegionId) -> Result<PdTicket, Contr
         Mapped::Sealed | Mapped::ToWrite => file.try_clone_to_owned(),
     };
     let file = file.map_err(system("duplicating a descriptor"))?;
+    // As `allocate` computed it: the importer compares the length with the file's.
     let bytes = memory.span().len().max(1).next_multiple_of(PAGE);
     let windows = memory.windows().map_or(0, |windows| {
         u64::from(windows.shift()) << 8 | u64::from(windows.count()) << 32
@@ -177,6 +180,7 @@ pub(crate) fn import(port: &mut ShmPort, pd: PdId, ticket: PdTicket) -> Result<(
     let mapping = opened.map_err(system("mapping shared memory"))?;
     let mapping = mapping.ok_or(ImportError::Ticket("the file of a region"))?;
     let span = Span::new(mapping);
+    // A READ looks up its window in the table; outside the mapping it would panic.
     if windows.is_some_and(|windows| windows.table_bytes() > span.len()) {
         return Err(wrong("the windows of a region"));
     }

@@ -25,6 +25,7 @@ pub(crate) fn open(ticket: PdTicket) -> Result<Pd, ImportError> {
     let fds = <[OwnedFd; TICKET_FDS]>::try_from(ticket.fds);
     let [up, down, board, socket, event] =
         fds.map_err(|_| ImportError::Ticket("its descriptors"))?;
+    // Each descriptor is checked as what its place says: a host that swaps two of them is refused.
     let map = |fd, len, writers, what| match file::open(fd, len, writers) {
         Ok(Some(mapping)) => Ok(mapping),
         Ok(None) => Err(ImportError::Ticket(what)),

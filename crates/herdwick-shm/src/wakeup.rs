@@ -57,6 +57,7 @@ impl Wakeup {
         let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
         // Before the client has the other end, so that nothing was ever queued here.
         shutdown(&socket, Shutdown::Read)?;
+        // The client's writes must not block either, should the counter be full.
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ends = ClientWakeup {
             socket: theirs,
@@ -86,6 +87,8 @@ impl Wakeup {
         // ended.
         match self {
             Self::Host { socket, .. } => {
+                // On each call, for the client can clear `O_NONBLOCK` of a descriptor that it
+                // shares, but not this flag.
                 let _ = send(socket, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             }
             Self::Client { event, .. } => {
@@ -101,6 +104,7 @@ impl Wakeup {
         let Self::Client { socket, .. } = self else {
             return false;
         };
+        // HUP is reported whether it is asked for or not (poll(2)).
         let mut socket = [PollFd::new(socket, PollFlags::empty())];
         let at_once = Timespec::default();
         matches!(poll(&mut socket, Some(&at_once)), Ok(1))
