@@ -260,13 +260,17 @@ impl ClientSide {
         sink: &mut impl FnMut(u64, Outcome<'_>),
     ) -> usize {
         let mut outcomes = self.take_replies(port, now, sink);
+        // A scan looks at every slot, so it runs once in half a retry period and not at each poll.
         if nanos(now) >= self.next_scan {
             outcomes += self.scan(nanos(now), sink);
+            // Before the flush: a failed receive queue is looked for only while retries are
+            // pending, which the flush removes.
             for channel in &mut self.channels {
                 self.counters.posts_failed += u64::from(channel.is_deaf(port));
             }
             self.flush(port, now);
         }
+        // One work request in 64 is signaled; without one outstanding there is nothing to poll for.
         if self.channels.iter().any(Channel::awaits_completion) && self.take_completions(port) {
             // Lines that a full send queue held back may be posted now.
             self.flush(port, now);
@@ -342,6 +346,8 @@ fn check(options: &ClientOptions, workers: usize) -> Result<(), ClientSetupError
     if workers == 0 || workers > WORKERS_MAX {
         return Err(ClientSetupError::Workers(workers));
     }
+    // Without a spare RECV no retry could be written, and an overflowing request is two WRITEs that
+    // go in one postlist.
     let least = [
         ("recv_slack", options.recv_slack, 1),
         ("reply_bytes_max", options.reply_bytes_max, REPLY_BYTES_MIN),
@@ -355,6 +361,7 @@ fn check(options: &ClientOptions, workers: usize) -> Result<(), ClientSetupError
 }
 
 fn nanos(time: Duration) -> u64 {
+    // Saturates, so that an option of `Duration::MAX` means never.
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -134,6 +134,7 @@ impl ServerSide {
     /// [`ServerOptionsError`].
     pub fn new<P: Port>(port: &P, options: ServerOptions) -> Result<Self, ServerOptionsError> {
         let (worker, workers) = (options.worker, options.workers);
+        // An immediate has one byte for the worker.
         let number = u8::try_from(worker).ok().filter(|_| worker < workers);
         let worker = number
             .filter(|_| workers <= WORKERS_MAX)
@@ -147,6 +148,8 @@ impl ServerSide {
             });
         }
         let reply_qps = options.replies.iter().map(|qp| ReplyQp::new(*qp));
+        // An `ArrayVec` panics beyond its capacity; that some were left out shows in the comparison
+        // of lengths below.
         let reply_qps = reply_qps.take(REPLY_QPS_MAX).collect::<ArrayVec<_, _>>();
         if reply_qps.is_empty() || reply_qps.len() < options.replies.len() {
             return Err(ServerOptionsError::ReplyQps(options.replies.len()));
@@ -196,11 +199,15 @@ impl ServerSide {
         if usize::from(client.reply_qp) >= self.reply_qps.len() {
             return Err(AttachError::ReplyQp(client.reply_qp.into()));
         }
+        // A number in a claim is never refused: less than the least reply counts as that
+        // (docs/wire.md, The lease).
         client.reply_bytes_max = client
             .reply_bytes_max
             .max(RECV_BYTES_MIN)
             .min(self.options.reply_bytes_max);
         let (ud_queue, notify) = (client.ud_queue.clone(), client.notify.clone());
+        // Inserted before its RECVs are posted, since they carry its index; removed again if they
+        // are refused.
         let id = self.clients.insert(Attached::new(client));
         let id = id.ok_or(AttachError::Full(self.options.clients_max))?;
         let opened = match (ud_queue, notify) {
@@ -255,6 +262,7 @@ impl ServerSide {
         let mut served = 0;
         for _ in 0..PASSES {
             let here = self.pass(port, clock, exec);
+            // A pass that is not full has found all that there was.
             served += here;
             if here < BATCH {
                 break;
@@ -274,6 +282,7 @@ impl ServerSide {
         if taken == 0 {
             return 0;
         }
+        // A pass that found cancellations alone executes nothing, and is no batch.
         self.counters.batches += u64::from(self.counters.requests > before);
         let place = (self.worker, self.options.workers);
         self.batch
@@ -309,6 +318,8 @@ impl ServerSide {
             self.batch.sends(number, &mut sends);
             for postlist in sends.chunks_mut(self.options.postlist_max) {
                 let (count, replies) = (postlist.len(), &self.batch.replies);
+                // Cells of large replies become free by a completion alone: while one is held, the
+                // last SEND asks for one.
                 let signaled = reply_qp.signals.due(count) || replies.holds_cells();
                 if let (true, Some(last)) = (signaled, postlist.last_mut()) {
                     last.signaled = true;
@@ -347,6 +358,8 @@ impl ServerSide {
                     continue;
                 };
                 reply_qp.completed(done.wr_id);
+                // A work request that fails completes although it was not signaled, so it is none
+                // of those that are awaited.
                 if done.status == Status::Success {
                     reply_qp.signals.arrived();
                 } else {

@@ -44,6 +44,8 @@ impl Signals {
     /// Records that a completion arrived.
     #[inline]
     pub(crate) fn arrived(&mut self) {
+        // Work requests that fail complete although they were not signaled: more may arrive than
+        // were asked for.
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 }

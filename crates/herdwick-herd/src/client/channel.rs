@@ -113,6 +113,7 @@ impl Channel {
         let receive = memory(port, worker, "receive", spec.receive, needed)?;
         let needed = options.window.stage_bytes();
         let stage = memory(port, worker, "stage", spec.stage, needed)?;
+        // A datagram holds line and overflow together.
         let overflow_max = (options.request_bytes_max - LINE_BYTES).min(OVERFLOW_BYTES);
         let slots = (0..window).map(|slot| Slot {
             token: 0,
@@ -129,6 +130,7 @@ impl Channel {
             lines: vec![Line::default(); window].into(),
             stage,
             lines_inline: options.inline_bytes_max >= LINE_BYTES,
+            // Below `WORKERS_MAX`, which `check` has compared.
             worker: worker as u8,
             posted_at: 0,
             held: Held::new(window, overflow_max),
@@ -165,6 +167,8 @@ impl Channel {
     #[inline]
     pub(super) fn recv_consumed(&mut self, index: u64) {
         let count = self.consumed.capacity() as u64;
+        // The number is the provider's: a wrong one, or one twice, must not post more RECVs than
+        // there are.
         if index < count && self.consumed.len() < self.consumed.capacity() {
             self.consumed.push(self.recv.wr(&self.spec, index as usize));
         }
@@ -182,6 +186,7 @@ impl Channel {
         if !self.has_room() {
             return Err(Refused::Full);
         }
+        // A GAT changes the item's deadline, so it is kept in order like a mutation.
         let is_read = matches!(&request.op, Op::Get(get) if get.touch.is_none());
         let bucket = self.keys.bucket(request.hash);
         if self.keys.may_conflict(bucket, is_read) {
@@ -196,13 +201,16 @@ impl Channel {
         let body = &mut self.overflow[..];
         let overflow_len = encode(request, stamp, &mut self.lines[index], body)?;
         if overflow_len > 0 {
+            // Behind the place of the line: a datagram of both is sent from one piece of memory.
             let at = index * REQUEST_BYTES_MAX + LINE_BYTES;
             self.stage.write_bytes(at, &body[..overflow_len]);
         }
+        // Nothing was changed so far: a request that cannot be encoded leaves the slot free.
         slot.token = token;
         slot.overflow_len = overflow_len as u16;
         slot.attempts = 0;
         slot.is_read = is_read;
+        // The first post sets the deadline (`stamp`).
         slot.deadline = u64::MAX;
         slot.state = SlotState::Queued;
         self.keys.take_slot(index, bucket, is_read);
@@ -214,6 +222,7 @@ impl Channel {
     /// Marks the line of the slot at `index` as pending.
     #[inline]
     pub(super) fn enqueue(&mut self, index: usize) {
+        // The worker looks for the next request in the slot behind this one.
         self.next = (index + 1) & (self.slots.len() - 1);
         self.pending.push(index as u16);
     }
@@ -260,6 +269,7 @@ impl Channel {
         let is_read = slot.is_read;
         let bucket = self.keys.leave_slot(index, is_read);
         self.in_flight -= 1;
+        // Probes, reports and questions have no place in the order of keys.
         let Some(bucket) = bucket else {
             return;
         };
@@ -281,6 +291,7 @@ impl Channel {
         (options, counters): (&ClientOptions, &mut ClientCounters),
         sink: &mut impl FnMut(u64, Outcome<'_>),
     ) {
+        // What was never written is not written any more; what was is canceled by new entries.
         self.pending.clear();
         for index in 0..self.slots.len() {
             let state = self.slots[index].state;
@@ -292,7 +303,10 @@ impl Channel {
                 state,
                 SlotState::InFlight | SlotState::Abandoned | SlotState::Lost
             ) {
+                // Another attempt is another control word: the worker would take the same one for a
+                // line that it has seen.
                 self.lines[index].retry();
+                // A CANCEL needs no body; the count of attempts has it announced, as a retry is.
                 self.slots[index].overflow_len = 0;
                 self.slots[index].attempts = 1;
                 self.pending.push(index as u16);

@@ -48,6 +48,7 @@ impl Keys {
 
     #[inline]
     pub(super) fn bucket(&self, hash: KeyHash) -> u16 {
+        // The upper bits have chosen the worker, so keys of one channel differ in the lower ones.
         hash.0 as u16 & (self.counts.len() - 1) as u16
     }
 
@@ -72,6 +73,7 @@ impl Keys {
 
     /// Returns the slots that have a request of this bucket.
     fn slots_of(&self, bucket: u16) -> impl Iterator<Item = usize> {
+        // No early exit, so that a row is compared as vectors.
         let has = move |row: &[u16; ROW]| row.iter().fold(false, |any, b| any | (*b == bucket));
         let rows = self
             .of_slots
@@ -87,6 +89,8 @@ impl Keys {
     /// Whether a request of this bucket, and another that is counted, may have to be kept in order.
     #[inline]
     pub(super) fn may_conflict(&self, bucket: u16, is_read: bool) -> bool {
+        // Any mutation makes the number at least `MUTATION`, so one comparison answers either
+        // question.
         let least = if is_read { MUTATION } else { READ };
         self.counts[usize::from(bucket)] >= least
     }
@@ -244,6 +248,7 @@ impl Held {
         };
         let at = usize::from(place);
         let body = &mut self.bodies[at * self.body_bytes..][..self.body_bytes];
+        // Encoded before the place is taken: a request that cannot be encoded leaves it free.
         let overflow_len = encode(request, stamp, &mut self.lines[at], body)?;
         self.free.pop();
         self.waiting[at] = Waiting {
@@ -327,6 +332,7 @@ impl Channel {
     }
 
     fn conflicts_in_slots(&self, bucket: u16, hash: KeyHash, is_read: bool) -> u16 {
+        // Hashes are compared and not keys: of two keys with one hash, one waits without need.
         let sent = self.keys.slots_of(bucket).filter(|slot| {
             self.lines[*slot].hash() == hash && !(is_read && self.slots[*slot].is_read)
         });
@@ -342,10 +348,13 @@ impl Channel {
         is_read: bool,
         waits_for: u16,
     ) -> Result<(), Unencodable> {
+        // The sequence is the slot's that it gets: `restamp` sets it.
         let stamp = Stamp::new(self.spec.epoch, Sequence::default());
         let bucket = self.keys.bucket(request.hash);
         let order = (stamp, bucket, waits_for);
         self.held.push(request, token, is_read, order)?;
+        // Counted in its bucket although it has no slot, so that later requests for the key find
+        // it.
         self.keys.add(bucket, is_read);
         self.in_flight += 1;
         Ok(())
@@ -359,6 +368,7 @@ impl Channel {
         let Some(first) = self.held.get_mut(place) else {
             return;
         };
+        // A read that is held back waits for a mutation, not for this read.
         if is_read && first.is_read {
             return;
         }

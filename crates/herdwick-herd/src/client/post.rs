@@ -15,6 +15,7 @@ use crate::{
 };
 
 /// Most work requests in one postlist.
+// `Signals` counts on it: its bound on unsignaled work requests holds for postlists of 32.
 const POSTLIST: usize = 32;
 
 impl Channel {
@@ -28,6 +29,7 @@ impl Channel {
     ) {
         let limit = options.postlist_max.min(POSTLIST);
         let mut sent = 0;
+        // Only the first line follows the pause: it wakes the worker for all.
         let mut wakes = now.saturating_sub(self.posted_at) >= nanos(PAUSE);
         self.posted_at = now;
         self.resumed = false;
@@ -76,11 +78,14 @@ impl Channel {
                 break;
             }
             taken += 1;
+            // A late reply has freed the slot since its retry became pending.
             if slot.state == SlotState::Free {
                 continue;
             }
             match self.spec.to {
                 Destination::Slots { lines, overflow } => {
+                    // The body before its line: a queue pair's WRITEs are executed in order. If the
+                    // body alone is lost, its checksum does not match.
                     if slot.overflow_len > 0 {
                         let at = overflow.offset((index * OVERFLOW_BYTES) as u64);
                         postlist.push(write(self.staged_body(index), at, None));
@@ -176,7 +181,9 @@ impl Channel {
         let retry_at = now.saturating_add(nanos(options.retry_after));
         for index in &self.pending[entries] {
             let slot = &mut self.slots[usize::from(*index)];
+            // A retry keeps the deadline of its request.
             if slot.state == SlotState::Queued {
+                // One that was held back may have got its deadline there.
                 slot.deadline = slot.deadline.min(deadline);
                 if posted {
                     slot.state = SlotState::InFlight;

@@ -101,6 +101,8 @@ impl Channel {
         slot.overflow_len = 0;
         slot.attempts = 0;
         slot.retry_at = retry_at;
+        // Like the cancellation of a request that timed out: its answer frees the slot, and is no
+        // outcome.
         slot.state = SlotState::Abandoned;
         slot.is_read = true;
         self.in_flight += 1;

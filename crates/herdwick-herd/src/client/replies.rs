@@ -36,6 +36,7 @@ impl ClientSide {
                 resumed |= channel.resumed;
             }
         }
+        // After the RECVs are posted, since the replies to these requests need them.
         if resumed {
             self.flush(port, now);
         }
@@ -85,6 +86,7 @@ impl ClientSide {
             return false;
         };
         let bytes = payload(channel, completion, large);
+        // The reply was copied, so its buffer may receive another.
         channel.recv_consumed(completion.wr_id);
         let Some(answer) = Answer::read(bytes) else {
             counters.malformed_replies += 1;
@@ -134,6 +136,7 @@ impl Channel {
         let settled = match slot.state {
             SlotState::InFlight => Settled::Now(token),
             SlotState::Abandoned | SlotState::Lost => Settled::Reclaimed,
+            // `Queued`: nothing was written under this sequence, so nothing can have answered it.
             SlotState::Free | SlotState::Queued | SlotState::Closed => {
                 return Settled::Before;
             }
@@ -164,6 +167,8 @@ fn payload<'a>(channel: &Channel, completion: &'a Completion, large: &'a mut [u6
     }
     // The length is the provider's; the reply itself is a peer's and may exceed what was agreed.
     let len = (completion.byte_len as usize).min(size_of_val(large));
+    // The number is the provider's: a wrong one is out of bounds, and does not wrap into another
+    // buffer.
     let at = (completion.wr_id as usize).saturating_mul(channel.recv.bytes);
     let bytes = &mut large.as_mut_bytes()[..len];
     match channel
@@ -186,6 +191,7 @@ impl<'a> Answer<'a> {
     #[inline]
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let head = ReplyHead(u64::from_le_bytes(*bytes.first_chunk()?));
+        // The worker may have padded the message to the length of others (docs/wire.md, Reply).
         let bytes = match head.words() {
             Some(words) => bytes.get(..8 * words)?,
             None => bytes,
@@ -200,6 +206,7 @@ impl<'a> Answer<'a> {
             ReplyStatus::ReplyTooLarge => (&[][..], u64::from_le_bytes(value.try_into().ok()?)),
             _ => (value, value.len() as u64),
         };
+        // Without a number a reply ends after its flags; any length in between is malformed.
         let whole = number.is_some() || bytes.len() + 8 == REPLY_HEAD_BYTES;
         whole.then_some(Self {
             head,

@@ -7,14 +7,16 @@ use super::{
 };
 use crate::ClientCounters;
 
-/// Retries of a cancellation after which its slot counts as lost. With pauses that double from 1 ms
-/// to 100 ms they take about three seconds: longer than the heartbeat interval of a lease.
+/// Retries of a cancellation after which its slot counts as lost. With the pauses of a session, which
+/// double from 10 ms to 200 ms, they take about six seconds: longer than the heartbeat interval of a
+/// lease.
 const CANCELLATIONS_MAX: u8 = 32;
 
 impl ClientSide {
     /// Scans the slots for overdue requests. Returns the number of outcomes.
     #[cold]
     pub(super) fn scan(&mut self, now: u64, sink: &mut impl FnMut(u64, Outcome<'_>)) -> usize {
+        // A retry is late by half its pause at most.
         let period = (nanos(self.options.retry_after) / 2).max(1);
         self.next_scan = now.saturating_add(period);
         let mut outcomes = 0;
@@ -40,6 +42,7 @@ impl Channel {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             match slot.state {
+                // Its line was never written, so there is nothing to cancel at the worker.
                 SlotState::Queued if now >= slot.deadline => {
                     sink(slot.token, Outcome::Timeout);
                     self.unqueue(index);
@@ -115,6 +118,7 @@ impl Channel {
         self.lines[index].cancel();
         slot.overflow_len = 0;
         slot.attempts = 0;
+        // Due at once: if no RECV is free for the answer, the next scan writes the cancellation.
         slot.retry_at = now;
         slot.state = SlotState::Abandoned;
     }
@@ -136,6 +140,7 @@ impl Channel {
         let slot = &mut self.slots[index];
         slot.attempts = slot.attempts.saturating_add(1);
         let pause = nanos(options.retry_after)
+            // A larger shift would overflow the word; `retry_after_max` bounds the pause.
             .saturating_mul(1 << slot.attempts.min(32))
             .min(nanos(options.retry_after_max));
         slot.retry_at = now.saturating_add(pause);

@@ -80,6 +80,7 @@ impl ServerHandshake {
             ServerState::Claim => Kind::Claim,
             ServerState::Accept => Kind::Accept,
         };
+        // Checked before it is kept, so that a client which never completes a frame holds no more.
         if self.input.len() + bytes.len() > HEADER_BYTES + BODY_BYTES_MAX {
             return Err(FrameError::Body);
         }
@@ -108,6 +109,7 @@ impl ServerHandshake {
         } else {
             ServerState::Connecting
         };
+        // Not `clear`: the buffer's memory goes back. Heartbeats need none.
         self.input = Vec::new();
         Ok(Some(event))
     }

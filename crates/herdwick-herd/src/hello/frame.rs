@@ -255,6 +255,7 @@ impl Grant {
             out.blob(worker.replies.as_bytes());
         }
         let stores = self.workers.iter().map(|worker| worker.store.as_ref());
+        // All stores or none: a client could not tell whose a single one is.
         for store in stores.collect::<Option<Vec<_>>>().unwrap_or_default() {
             out.u8(store.fds);
             out.remote(store.memory);

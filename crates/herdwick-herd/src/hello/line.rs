@@ -216,6 +216,7 @@ impl Hello {
     pub fn to_line(&self) -> String {
         let mut line = format!("hello herdwick/{VERSION}");
         if !self.fabrics.is_empty() {
+            // Writing to a `String` cannot fail.
             let _ = write!(line, " fabrics={}", self.fabrics.join(","));
         }
         if !self.engines.is_empty() {
@@ -434,6 +435,7 @@ impl SecondaryOffer {
 }
 
 fn store_name(id: Option<&str>, number: Option<&str>) -> Option<StoreName> {
+    // `from_str_radix` would accept a sign.
     let digits = id.filter(|it| it.len() == 16 && it.bytes().all(|b| b.is_ascii_hexdigit()))?;
     let id = StoreId(u64::from_str_radix(digits, 16).ok()?);
     let number = number?.parse::<u8>().ok();
@@ -442,6 +444,8 @@ fn store_name(id: Option<&str>, number: Option<&str>) -> Option<StoreName> {
 }
 
 fn path(text: Option<&str>, name: &'static str) -> Result<RequestPath, LineError> {
+    // A hello only prefers a path; an offer's is binding, so a client cannot use one that it does
+    // not know.
     let path = text.map(|text| text.parse().map_err(|_| LineError::Field(name)));
     Ok(path.transpose()?.unwrap_or_default())
 }

@@ -200,6 +200,7 @@ impl PaperClient {
             is_put: value.is_some(),
             since: now,
         };
+        // The RECV first: a reply that finds none is dropped, and cannot be asked for again.
         let posted = window
             .post_recv(port, options, buffer)
             .and_then(|()| window.write(port, options, (slot, keyhash), (value, put)));
@@ -296,6 +297,7 @@ impl PaperClient {
             .get_mut(server)
             .filter(|_| completion.opcode == Opcode::Recv);
         let Some(window) = window else { return false };
+        // The number of no request in flight: a message without an immediate answers none.
         let number = completion.imm.unwrap_or(window.next);
         let place = &mut window.asked[number as usize % options.window];
         let asked = place.take_if(|asked| asked.number == number);
@@ -451,6 +453,8 @@ impl SlotWindow {
             return Payload::Inline(put);
         }
         let (region, staging) = &self.to.staging;
+        // A slot is written again only after its answer, so the device has read the staged bytes by
+        // then.
         staging.write_bytes(slot * SLOT_BYTES, put);
         Payload::Region(Local {
             region: *region,

@@ -40,6 +40,8 @@ impl<T> Pipeline<T> {
             return new;
         }
         for stage in (1..=stages).rev() {
+            // The newest request is one place behind `next`, and each stage more is one place
+            // farther behind.
             let place = (self.next + stages - stage) % stages;
             if let Some(request) = &mut self.requests[place] {
                 advance(stage, request);

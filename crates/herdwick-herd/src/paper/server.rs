@@ -209,6 +209,8 @@ impl PaperServer {
                 continue;
             };
             count += 1;
+            // Prefetched now, read when another request or a no-op moves this one on (section
+            // 4.1.1).
             exec.prefetch_bucket(taken.hash);
             self.push(port, clock, exec, Some(taken));
         }
@@ -354,6 +356,7 @@ impl ReplyQueue {
             staging.write_bytes(cell, payload);
         }
         let wr = SendWr {
+            // How many replies are sent when this one completes: a send queue completes in order.
             wr_id: self.posted + 1,
             op: SendOp::Send {
                 payload: match inline {

@@ -198,6 +198,7 @@ impl<P: Port> PaperServerEnd<P> {
             reply_cq,
             send_depth,
             staging: device.allocate_memory(&mut port, pd, &staging)?,
+            // `inline_below` is the first length that is not inlined.
             inline_below: terms.inline_below.min(has.inline_bytes_max + 1),
             window: terms.window.slots(),
             clients_max: clients,
@@ -286,10 +287,13 @@ impl<P: Port> PaperServerEnd<P> {
         client: PaperClientId,
     ) -> Result<(), ControlError> {
         let PaperLease { pd, slots, .. } = lease;
+        // It refers to the memory of the domain, which is destroyed below.
         drop(slots);
         let to = self.side.detach(client);
         let to = to.ok_or(ControlError::Unknown("client"))?;
         let destroyed = device.destroy_address(&mut self.port, to);
+        // The domain goes even if the address could not be destroyed: it is what the client could
+        // write to.
         device.destroy_pd(&mut self.port, pd).and(destroyed)
     }
 }

@@ -115,6 +115,8 @@ pub(super) struct SlotRequest {
 #[inline]
 pub(super) fn find(slots: &Span, slot: usize) -> Option<SlotRequest> {
     let first = slot * SLOT_WORDS;
+    // Pairs with the release by which a WRITE's last word becomes visible: LEN and the rest of the
+    // keyhash are loaded after it.
     let last = slots.load_acquire(first + POLLED_WORD);
     if last == 0 {
         return None;

@@ -92,6 +92,7 @@ impl Batch {
         let mut requests: ArrayVec<Request<'_>, BATCH> = ArrayVec::new();
         let mut whose = [0; BATCH];
         for (i, (job, line)) in jobs.iter().zip(lines.iter()).enumerate() {
+            // A job without a reply must not send that of the last batch.
             replies.forget(i);
             if let (Work::Run { overflow_len: 0 }, Some(key)) = (job.work, line.plain_get()) {
                 whose[requests.len()] = i;
@@ -138,6 +139,8 @@ impl Batch {
                 continue;
             };
             sends.push(SendWr {
+                // Every reply of the batch is written by now, so when the signaled one completes,
+                // all cells filled so far are sent.
                 wr_id: self.replies.filled(),
                 op: SendOp::Send {
                     payload,
@@ -177,6 +180,7 @@ fn report<E: Execute>(
                 hash.partition(workers) == usize::from(worker)
             };
             let hashes = report.hashes.iter().filter(is_here).copied();
+            // An `ArrayVec` panics beyond its capacity.
             let hashes: ArrayVec<_, REPORT_HASHES_MAX> = hashes.take(REPORT_HASHES_MAX).collect();
             let report = ReadReport {
                 hits: report.hits.min(REPORTED_MAX),

@@ -109,6 +109,7 @@ impl Attached {
 
     pub(super) fn new(chunk: Chunk) -> Self {
         let slots = (0..chunk.window.slots()).map(|slot| SlotRecord {
+            // Lines are zero at first, and a zero word is no news.
             seen: Control::default(),
             next: Stamp::new(chunk.epoch, Sequence::default()).plus(slot),
             last: Last::None,
@@ -147,6 +148,8 @@ impl Attached {
         } else if stamp.epoch() != self.chunk.epoch.get() {
             Verdict::StaleEpoch
         } else if stamp.plus(window) == known.next && known.last != Last::None {
+            // Without a request so far there is no last one, though some sequence is a window before
+            // `next`.
             Verdict::Retry
         } else {
             Verdict::OutOfWindow
@@ -192,6 +195,7 @@ impl Attached {
     pub(super) fn sweep_slot(&mut self) -> usize {
         let slot = (self.cursor + self.sweep) & (self.slots.len() - 1);
         self.sweep += 1;
+        // Distance 0 is the cursor, which each poll checks.
         if self.sweep >= self.slots.len() {
             self.sweep = 1;
         }

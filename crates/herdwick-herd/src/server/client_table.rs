@@ -68,6 +68,7 @@ impl ClientTable {
         let place = &mut self.places[index];
         let index = u32::try_from(index).ok()?;
         if client.is_polled() {
+            // Cold until its first request.
             self.cold.places.push(index);
         } else {
             self.unpolled += 1;
@@ -199,6 +200,7 @@ impl RoundRobin {
     /// Removes the index that `next` returned last. The last index takes its place, and is next.
     fn take_last(&mut self) -> Option<u32> {
         let last = self.turn.checked_sub(1);
+        // If the turn is 0, `next` has wrapped: it returned the last index.
         let last = last.or_else(|| self.places.len().checked_sub(1))?;
         let index = self.places.swap_remove(last);
         self.pass_to(last);
@@ -226,6 +228,7 @@ impl RoundRobin {
 
 #[inline]
 fn wrapped(at: usize, len: usize) -> usize {
+    // `at` is below twice `len`: a comparison costs less than a division.
     if at >= len { at - len } else { at }
 }
 

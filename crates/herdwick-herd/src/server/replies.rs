@@ -171,6 +171,7 @@ impl Replies {
             small[1] = reply.number;
             self.lens[i] = REPLY_HEAD_BYTES as u32;
         }
+        // Before it is padded: what is remembered is as long as the reply was without that.
         self.remember(i, job, clients);
         self.pad(i);
     }
@@ -208,6 +209,7 @@ impl Replies {
     #[inline]
     fn pad(&mut self, i: usize) {
         let len = self.lens[i];
+        // `usual` is 0 until a reply had a value.
         if !self.pads || len >= self.usual {
             return;
         }

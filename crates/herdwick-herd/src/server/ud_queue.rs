@@ -41,6 +41,7 @@ impl ServerSide {
                 };
                 intake.check(client, index, slot);
             }
+            // Posted again whatever came: otherwise junk would use up the client's RECVs.
             empty.add(port, client.recv(index, number), &mut self.counters);
         }
         empty.post(port, &mut self.counters);
@@ -123,6 +124,7 @@ impl Attached {
             return None;
         }
         counters.datagrams += 1;
+        // RECV buffers are the worker's own memory: what is checked here does not change.
         let (from, word) = (&open.memory, open.start(number) / WORD);
         let line = from.read_words::<LINE_WORDS>(word);
         let slot = self
