@@ -31,10 +31,13 @@ impl FromStr for Address {
         if text.contains('/') {
             return Ok(Self::Unix(text.into()));
         }
+        // The last colon, since IPv6 addresses have more; text that ends with a bracket has no
+        // port.
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) if !text.ends_with(']') => (host, port.parse().ok()),
             _ => (text, Some(PORT)),
         };
+        // Without brackets it cannot be known whether the last group is a port.
         let bare_v6 = host.contains(':') && !host.starts_with('[');
         match port {
             Some(port) if !host.is_empty() && !bare_v6 => Ok(Self::Tcp(format!("{host}:{port}"))),

@@ -116,6 +116,8 @@ pub enum DialError {
 
 impl From<io::Error> for DialError {
     fn from(error: io::Error) -> Self {
+        // An alert is the peer's refusal. With TLS 1.3 that of a client's certificate comes after
+        // the handshake, with a read.
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
         match tls {
             Some(reason @ rustls::Error::AlertReceived(_)) => Self::Tls(reason.to_string()),

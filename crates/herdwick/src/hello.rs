@@ -43,6 +43,7 @@ pub(crate) enum Said {
 
 /// Exchanges the hello on a fresh connection.
 pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said {
+    // Without it the server offers no shared memory.
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let fabrics = Fabric::ALL.into_iter();
     let fabrics = fabrics.filter(|fabric| options.allows(*fabric));

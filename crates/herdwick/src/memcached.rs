@@ -67,6 +67,7 @@ impl Memcached {
             outcome = self.read(sink);
         }
         let overdue = self.is_overdue(now);
+        // What the peer has sent explains an end best, then a write that failed, then the deadline.
         let cause = outcome
             .err()
             .or(self.broken)

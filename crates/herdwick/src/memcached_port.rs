@@ -28,6 +28,7 @@ impl MemcachedPort {
         Self {
             address: address.clone(),
             options: options.clone(),
+            // An address that TLS has no name for is reported when a connection is opened.
             tls: options.tls.as_ref().map(|tls| tls.for_server(address)),
         }
     }

@@ -86,6 +86,7 @@ impl Login {
             return None;
         }
         let (user, password) = line.split_once(':')?;
+        // The token separates the two by its first space.
         (!user.contains(' ')).then(|| Self(format!("{user} {password}").into_bytes().into()))
     }
 

@@ -129,6 +129,7 @@ impl<C> Pool<C> {
             let idle = clients.idle.pop();
             if idle.is_some() || clients.made < shared.most {
                 clients.made += usize::from(idle.is_none());
+                // Made without the lock, so that others can return clients meanwhile.
                 drop(clients);
                 return Ok(Pooled {
                     pool: self.clone(),

@@ -120,6 +120,7 @@ impl Ttl {
         match self {
             Self::Never => 0,
             Self::Seconds(0) => EXPTIME_PAST,
+            // memcached reads up to 30 days as seconds from now, and more as a date.
             Self::Seconds(seconds) if seconds < EXPTIME_PAST => seconds,
             // A time beyond 2106 cannot be encoded; the item then stays until it is evicted.
             Self::Seconds(seconds) => {

@@ -141,6 +141,8 @@ impl Session {
     pub fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         if self.process.is_here() {
             self.transport.poll(now, sink);
+        // In a child after a fork: every request ends here, and nothing is sent on the parent's
+        // connection.
         } else if self.transport.broken().is_none() {
             self.transport.abandon(Cause::Forked, sink);
         }

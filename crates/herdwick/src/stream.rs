@@ -118,6 +118,7 @@ fn tcp(host: &str, due: Due) -> Result<TcpStream, DialError> {
             .and_then(|left| TcpStream::connect_timeout(&address, left));
         match connected {
             Ok(stream) => {
+                // A request must not wait until the one before is acknowledged (Nagle's algorithm).
                 stream.set_nodelay(true)?;
                 keep_alive(&stream)?;
                 stream.set_nonblocking(true)?;
@@ -138,6 +139,8 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 
 /// Connects to a unix socket. If the server's backlog is full, waits for a place in it until `due`.
 pub(crate) fn unix(path: &Path, due: Due) -> io::Result<UnixStream> {
+    // `UnixStream::connect` would wait without limit while the backlog is full: the timeout has to
+    // be set before.
     let socket = socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -155,6 +158,7 @@ pub(crate) fn unix(path: &Path, due: Due) -> io::Result<UnixStream> {
             Err(error) => return Err(error.into()),
         }
     }
+    // It would bound later writes, too.
     sockopt::set_socket_timeout(&socket, Timeout::Send, None)?;
     Ok(UnixStream::from(socket))
 }
@@ -163,6 +167,7 @@ fn unless_blocked(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(len) => Ok(Some(len)),
         Err(error) => match error.kind() {
+            // After an interrupted call the caller waits and tries again, too.
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
             _ => Err(error),
         },

@@ -234,6 +234,7 @@ impl TlsStream {
             _ => error.into(),
         };
         loop {
+            // What is to be sent goes first: without it the server has nothing to answer.
             let wanted = match self.flush() {
                 Ok(()) if !self.session.is_handshaking() => return Ok(()),
                 Ok(()) => match self.receive() {
@@ -280,6 +281,7 @@ impl Read for TlsStream {
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 Err(error) => return Err(error),
             }
+            // At the end of the stream, the reader reports that in the next turn.
             self.receive()?;
         }
     }

@@ -84,6 +84,7 @@ impl OpenTransport {
                 Said::Locked => return Err(DialError::LoginNeeded),
                 Said::Refused(reason) => return Err(reason),
                 Said::Spoiled => {
+                    // An answer to the hello that comes late would be taken for that to a request.
                     stream = memcached_port.open(due)?;
                     Fallback::NoAnswer
                 }
@@ -106,6 +107,7 @@ impl OpenTransport {
         options: &Options,
     ) -> Self {
         let secondary = offer.secondary.as_ref();
+        // An address that this client cannot parse is as good as none: it reads from the server.
         let address = secondary.and_then(|it| it.address.parse::<Address>().ok());
         match (secondary, address) {
             (Some(secondary), Some(address)) => {
@@ -314,6 +316,8 @@ fn lease(
         let Some(lease) = offer.fabric(fabric.name()) else {
             continue;
         };
+        // A fabric that leaves the host is claimed at the server's address, and a unix socket has
+        // none.
         if ends.is_none() && !fabric.is_local() {
             continue;
         }

@@ -43,6 +43,7 @@ impl AsyncClient {
     /// # Errors
     /// As every call; an error applies to all keys together.
     pub async fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Item>>, Error> {
+        // One deadline and one count of dials for all requests of this call.
         let failed_dials = self.core.lock().dials.failed;
         let due = self.core.now().saturating_add(self.deadline);
         let requests = keys.iter().map(|key| {
@@ -62,6 +63,8 @@ impl AsyncClient {
                 }
                 polled += 1;
                 if let Poll::Ready(outcome) = Pin::new(request).poll(cx) {
+                    // One that has ended does not count, so that all that are ready end in one
+                    // turn.
                     polled -= 1;
                     match outcome.and_then(item) {
                         Ok(item) => *answer = Some(item),

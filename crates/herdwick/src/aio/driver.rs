@@ -66,6 +66,7 @@ impl Drop for Driven {
         let session = state.session.take();
         state.flight.lose(crate::Cause::Closed);
         state.queue.wake_all();
+        // What ends with a session makes system calls, and is not done under the lock.
         drop(state);
         drop(session);
     }
@@ -140,6 +141,7 @@ fn step(core: &Core, descriptor: &mut PollDescriptor) -> DriverStep {
         return DriverStep::Again;
     }
     let answered = before - state.flight.count();
+    // Each answer has made room for one request.
     state.queue.wake(answered);
     state.flight.expire(now);
     let mut longest = state.queue.left(now).min(state.flight.left(now));
@@ -207,6 +209,7 @@ async fn dial(core: &Arc<Core>, mut redial: Redial) -> Redial {
             state.is_asleep = true;
             state.queue.left(core.now())
         };
+        // Notifications between two waits are not lost: `Notify` keeps one.
         let mut notified = pin!(core.notify.notified());
         let either = poll_fn(|cx| match Pin::new(&mut dialled).poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
@@ -222,6 +225,7 @@ async fn dial(core: &Arc<Core>, mut redial: Redial) -> Redial {
         Err(error) => {
             let error = io::Error::other(error);
             fail(core, error.into(), core.now());
+            // The thread has taken the state of the dialler with it.
             return Redial::new(address, 1);
         }
     };

@@ -154,6 +154,8 @@ impl Flight {
                 cause: Cause::Timeout,
                 perhaps_done: !slot.is_read,
             }));
+            // The slot stays until the session answers: its ticket would find another request
+            // there.
         }
     }
 
@@ -170,6 +172,7 @@ impl Flight {
 
     /// Takes an answer of the session, and wakes its call.
     pub(super) fn answer(&mut self, ticket: Ticket, answer: Answer<'_>) {
+        // Tickets begin anywhere, and may wrap.
         let at = usize::try_from(ticket.number().wrapping_sub(self.first));
         let Some(entry) = at.ok().and_then(|at| self.slots_of.get_mut(at)) else {
             return;

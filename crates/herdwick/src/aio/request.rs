@@ -123,6 +123,7 @@ impl<'a> PendingRequest<'a> {
                 self.leave(state);
                 return Poll::Ready(Ok(Outcome::Done));
             }
+            // Counted from the call's begin, not from this submission.
             session.set_deadline(due.saturating_sub(now));
             if let Some(ticket) = self.asked.submit(session, now) {
                 if let Some(number) = number {

@@ -197,6 +197,7 @@ impl<S: Surroundings> Caller<S> {
         let is_early = || self.surroundings.now() < attempts.due;
         match (lost.perhaps_done, lost.cause) {
             (true, cause) => Err(Error::UnknownOutcome(cause)),
+            // The session's deadline was that of the call, so no time is left to repeat it.
             (false, Cause::Timeout) => Err(Error::Timeout(self.options.deadline)),
             (false, Cause::Closed | Cause::Io(_))
                 if attempts.sessions < SESSIONS_PER_CALL && is_early() =>

@@ -57,6 +57,7 @@ fn run<S: Surroundings>(shares: &mut [Share<'_, S>], chosen: impl Fn(&Share<'_, 
         .iter_mut()
         .filter(|share| share.outcome.is_none() && chosen(share))
         .collect();
+    // Sessions are begun one after the other, each in its share of the time that is left.
     let mut parts = waiting.len() as u32;
     waiting.retain_mut(|share| {
         let has_session = share.start(parts);
@@ -79,6 +80,7 @@ impl<S: Surroundings> Share<'_, S> {
 
     /// Finds a session, for which it may use one `parts`th of the time left. Whether it has one.
     fn start(&mut self, parts: u32) -> bool {
+        // What a lost session has answered is read again: reads change nothing.
         self.reads = Reads::new(self.keys);
         let found = self.caller.next_session(&mut self.attempts, parts);
         self.outcome = found.err().map(Err);
@@ -109,6 +111,7 @@ fn sleep<S: Surroundings>(waiting: &mut [&mut Share<'_, S>]) {
         let (session, call) = share.caller.current(&share.attempts)?;
         session.sleep(call.now())
     });
+    // If one has something to do now, none sleeps.
     let sleeps: Option<Vec<_>> = sleeps.collect();
     if let Some(sleeps) = sleeps {
         Sleep::run_all(&sleeps);

@@ -52,6 +52,7 @@ impl Redial {
             failure: None,
             failed_dials: 0,
             check: None,
+            // xorshift never leaves 0.
             chance: seed | 1,
         }
     }

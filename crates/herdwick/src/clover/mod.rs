@@ -97,6 +97,8 @@ impl<P: Port> Clover<P> {
     }
 
     pub(crate) fn submit(&mut self, when: When, key: Key<'_>, op: &Op<'_>) -> Option<Ticket> {
+        // While a command is in flight as text nothing else is: the two connections have no order
+        // between them.
         if self.memcached.due().is_some() {
             return None;
         }
@@ -298,6 +300,7 @@ impl<P: Port> Clover<P> {
 
     /// Returns when the oldest request in flight is overdue, or an earlier time.
     pub(crate) fn due(&self) -> Option<Duration> {
+        // An answer waits here.
         let refused = (!self.refused.is_empty()).then_some(Duration::ZERO);
         [refused, self.pending.due_hint(), self.memcached.due()]
             .into_iter()

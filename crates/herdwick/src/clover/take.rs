@@ -110,6 +110,7 @@ pub(crate) fn take<D: Device>(
     };
     let due = socket.due().unwrap_or_else(|| Due::after(TRIAL));
     socket.settle()?;
+    // Kept from here on: the trial may take longer than the time between two heartbeats.
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
     let ClientEnd {
         mut port,

@@ -286,6 +286,7 @@ impl Cluster {
             && self.replace_servers(nodes).is_err()
             && let Some(feed) = &self.feed
         {
+            // A list that makes no cluster is looked at again by the next call.
             feed.keep_changed();
         }
         let options = &self.options.client;
@@ -327,6 +328,7 @@ impl Cluster {
             return None;
         };
         let dials = member.client.failed_dials();
+        // `was_tried` first, and always: it notes the number of dials.
         let leaves = member.health.was_tried(error, dials) && member.health.failed(policy);
         if let Some(watch) = &mut self.watch {
             watch.note_failure();
@@ -361,6 +363,7 @@ impl Cluster {
     /// Takes the servers back whose time away has passed.
     fn readmit(&mut self, now: Duration) {
         let members = self.members.iter_mut();
+        // Counted and not searched for, since `returns` has an effect on each.
         let returned = members.filter_map(|member| member.health.returns(now).then_some(()));
         if returned.count() > 0 {
             self.rebuild();

@@ -51,6 +51,7 @@ impl Ring {
     ) -> Self {
         let places = nodes.iter().enumerate().map(|(place, node)| (place, *node));
         let parts: Vec<_> = places.filter(|(place, _)| takes_part(*place)).collect();
+        // Of all servers: the kind of points must not change while one is away.
         let is_weighted = nodes.iter().any(|node| node.weight() > 1);
         match distribution {
             Distribution::Ketama => Self::Points(md5_points(&parts), md5_word),
@@ -84,6 +85,7 @@ impl Ring {
         match self {
             Self::Points(points, hash) => {
                 let hash = hash(key);
+                // Behind the last point the ring begins again.
                 let start = points.partition_point(|(point, _)| *point < hash);
                 let mut places = points[start..].iter().chain(&points[..start]);
                 let found = places.find(|(_, place)| !without.contains(place));
@@ -170,6 +172,7 @@ fn murmur3(text: &[u8]) -> u32 {
     });
     let mut last = [0; 4];
     last[..rest.len()].copy_from_slice(rest);
+    // Without a rest this changes nothing, since `scramble` of 0 is 0.
     hash ^= scramble(u32::from_le_bytes(last));
     hash ^= text.len() as u32;
     hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b);

@@ -86,6 +86,7 @@ impl Etcd<'_> {
     pub(super) fn keep_alive(self, lease: i64) -> Result<bool, EtcdError> {
         let reply = self.call("/v3/lease/keepalive", &json!({ "ID": lease }))?;
         let result = reply.get("result").ok_or_else(|| self.odd())?;
+        // A lease that is gone has a TTL of 0, or none.
         Ok(signed(&result["TTL"]).is_some_and(|left| left > 0))
     }
 
@@ -116,6 +117,7 @@ impl Etcd<'_> {
             "success": [{ "request_put": put(key, value, lease) }],
         });
         let reply = self.call("/v3/kv/txn", &body)?;
+        // The gateway leaves false out.
         Ok(reply["succeeded"].as_bool().unwrap_or(false))
     }
 
@@ -181,6 +183,7 @@ fn change(event: &Value) -> Option<Change> {
     let kv = event.get("kv")?;
     match event.get("type").and_then(Value::as_str) {
         Some("DELETE") => Some(Change::Delete(text(&kv["key"])?)),
+        // PUT is the first of its kind, which the gateway leaves out.
         Some("PUT") | None => Some(Change::Put(entry(kv)?)),
         Some(_) => None,
     }

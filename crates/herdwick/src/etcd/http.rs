@@ -140,6 +140,7 @@ impl HttpAnswer {
             if header.name.eq_ignore_ascii_case("content-length") {
                 self.framing = Framing::Length(value.trim().parse().map_err(|_| malformed())?);
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+                // It overrides a length (RFC 9112, section 6.3).
                 self.framing = Framing::Chunks;
                 break;
             }

@@ -194,6 +194,7 @@ impl Registrar {
     fn leave(&mut self) {
         if let Some(lease) = self.lease.take() {
             if self.is_registered {
+                // Before the lease ends: a key that is only gone leaves clients in doubt.
                 let _ = self.etcd().put(&self.key, LEAVES, lease);
             }
             let _ = self.etcd().revoke(lease);

@@ -59,6 +59,7 @@ impl View {
 
     /// Notes a key. What is no server is passed over.
     fn put(&mut self, entry: &KeyValue, now: Duration) {
+        // The key may have got a value that is no server.
         self.listed.remove(&entry.key);
         if entry.value == LEAVES {
             // A cluster has a server: the last one stays.

@@ -143,11 +143,14 @@ impl FeedShared {
     /// It has reported no change, and did not last.
     fn watch(&self, cluster: &EtcdCluster, endpoint: usize) -> Result<(), EtcdError> {
         let at = &cluster.endpoints[endpoint];
+        // The list has what came up to its revision.
         let revision = self.lock().view.revision() + 1;
         let mut answer = Etcd(at).watch(&cluster.prefix(), revision)?;
         let connection = answer.connection();
         let connection = connection.map_err(|error| EtcdError::Io(at.clone(), error))?;
         {
+            // Under the lock in which the end looks for the connection: either this sees the end,
+            // or the end sees the connection.
             let mut state = self.lock();
             if state.has_ended {
                 return Ok(());

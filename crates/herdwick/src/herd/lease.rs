@@ -321,6 +321,7 @@ pub(crate) fn take<D: Device>(
         return Err(FrameError::Body.into());
     };
     let due = socket.due().unwrap_or_else(|| Due::after(TRIAL));
+    // Before the thread gets its copy of the socket, which would keep the deadline.
     socket.settle()?;
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
     let memories = setup.take_stores();

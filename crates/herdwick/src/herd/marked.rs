@@ -18,10 +18,12 @@ impl<P: Port> Herd<P> {
         marked: &mut Vec<MarkedReply>,
         sink: &mut impl FnMut(Ticket, Answer<'_>),
     ) {
+        // Two closures write to it, in turns.
         let marked = RefCell::new(marked);
         let note = &mut |reply| marked.borrow_mut().push(reply);
         self.poll_with(now, note, &mut |ticket, answer| {
             let mut replies = marked.borrow_mut();
+            // `note` gets what a reply shows right before its answer comes here.
             let has_told = replies.last().is_some_and(|reply| reply.ticket == ticket);
             if !has_told && matches!(answer, Answer::Hit(_) | Answer::Miss) {
                 replies.push(MarkedReply {

@@ -62,6 +62,7 @@ impl Pending {
     }
 
     pub(crate) fn release(&mut self, token: u64) {
+        // A token that was reserved and never filled has no entry.
         let entry = self.slots[token as usize].entry.take();
         self.changes -= usize::from(entry.is_some_and(|entry| entry.kind != OpKind::Get));
         self.free.push(token as u32);

@@ -48,6 +48,7 @@ pub(super) fn store_op<'a>(op: &Op<'a>, unix: u64) -> request::Op<'a> {
     };
     match op {
         Op::Get => request::Op::Get(Get::default()),
+        // HERD has no touch: a GAT, whose value is not looked at.
         Op::Touch(ttl) => request::Op::Get(Get {
             touch: Some(ttl.exptime(unix)),
             ..Get::default()

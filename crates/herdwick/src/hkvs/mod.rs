@@ -129,6 +129,7 @@ impl<P: Port> Hkvs<P> {
             lease,
             leased: vec![None; workers],
             table: Table::default(),
+            // A power of two, since the lower bits of a ticket select the place.
             sent: vec![nothing; sent.next_power_of_two()],
             primary,
             reads: Vec::new(),
@@ -289,6 +290,7 @@ impl<P: Port> Hkvs<P> {
             }
             return;
         }
+        // `is_leased` ends the session with a store that the server has no more.
         let has_store = self.secondary.name().is_some();
         if reply.is_leased && self.secondary.is_leased(reply.store, sent.at) {
             let worker = sent.hash.partition(self.leased.len());
@@ -381,6 +383,7 @@ impl<P: Port> Hkvs<P> {
             }
             self.redirected.insert(ticket, outer);
             self.counts.redirected += 1;
+            // The last read has come to this place, so `index` stays.
             self.reads.swap_remove(index);
             any = true;
         }

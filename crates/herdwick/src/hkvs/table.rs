@@ -51,6 +51,7 @@ impl Table {
     /// the key was written since the read began: the secondary store may have what was there before.
     pub(super) fn found(&mut self, hash: KeyHash, version: u64, ticket: u64) {
         if self
+            // A write that was submitted after the read was begun.
             .writes
             .get(Self::group(hash))
             .is_some_and(|write| *write > ticket)

@@ -166,6 +166,7 @@ impl Text {
         let open = |last: &&PendingCommand| last.start >= sent && last.count < KEYS_PER_LINE_MAX;
         let joins = self.queue.last_gets().filter(open).is_some();
         if joins {
+            // The end of the line.
             self.outbox.unpush(2);
             for part in [b" ", key.as_bytes(), b"\r\n"] {
                 self.outbox.push(part);

@@ -130,6 +130,7 @@ impl Queue {
             None => plain(front.kind, reply).ok_or(Cause::Unexpected)?,
         };
         self.finish(front, answer, sink);
+        // The request is answered either way; what follows in the stream answers none.
         if misread(front.kind, answer, reply) {
             Err(Cause::Unexpected)
         } else {

@@ -137,6 +137,7 @@ impl OneSided {
         let mut located = [None; TOGETHER];
         for first in (0..count).step_by(TOGETHER) {
             let places = first..count.min(first + TOGETHER);
+            // Three rounds, so that the cache misses of each are under way together.
             for n in places.clone() {
                 self.stores.prefetch(key_of(n).0);
             }

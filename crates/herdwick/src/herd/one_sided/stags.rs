@@ -38,7 +38,7 @@ pub(super) struct Stags {
     sets: Vec<[KnownStag; WAYS]>,
     questions: [Option<Question>; ASKED_MAX],
     unsent: usize,
-    /// Reads whose questions were not asked, at most as many as the table has places.
+    /// Reads that count towards further questions, up to those of as many as the table has places.
     saved: u32,
     /// Questions so far, up to as many.
     asked: u32,

@@ -137,6 +137,7 @@ impl Stores {
         Some(Self {
             memory,
             shares_clock,
+            // Saturates: a caller may take values of any length.
             most: value_bytes_max.saturating_add(HEADER_MAX + KEY_BYTES_MAX),
             copy: Vec::new(),
             counters: OneSidedCounters::default(),
@@ -202,6 +203,7 @@ impl Stores {
         let view = of(views, hash);
         let now = || now(view.clock()).filter(|_| self.shares_clock);
         let (mut found, mut entry, mut skip) = (Err(Unsure::Absent), Some(entry), 0);
+        // Each entry that may be the key's is looked at once: another key may have the same tag.
         while let Some(at) = entry {
             match view.look(&at, key, self.most, now, &mut self.copy) {
                 Look::Hit(hit) => found = Ok(hit),

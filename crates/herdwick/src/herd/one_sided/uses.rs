@@ -61,6 +61,7 @@ impl Uses {
         if uses.until == 0 {
             // Numerical Recipes' generator; of its bits the upper ones are the better ones.
             self.drawn = (self.drawn.wrapping_mul(1_664_525)).wrapping_add(1_013_904_223);
+            // On average `every` reads, at random between 1 and twice as many less 1.
             let spread = u64::from(2 * uses.every - 1);
             uses.until = 1 + ((u64::from(self.drawn) * spread) >> 32) as u32;
             if uses.hashes.len() < REPORT_HASHES_MAX {
