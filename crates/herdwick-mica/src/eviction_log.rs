@@ -16,6 +16,7 @@ const EVICTIONS_MAX: usize = 64;
 impl Store {
     /// Turns the recording of evictions on or off.
     pub fn record_evictions(&mut self, on: bool) {
+        // Asked for with each batch that is watched: what is on stays, with what it has recorded.
         if on == self.evicted.is_some() {
             return;
         }
@@ -45,6 +46,7 @@ impl Store {
     /// Counts an item that leaves the index for want of room: one that is gone is reclaimed, another
     /// one evicted.
     pub(crate) fn count_dropped(&mut self, at: Offset) {
+        // Before anything is changed: it reads the table of segments.
         let gone = self.gone(at);
         let header = self.items.header(at);
         let unfetched = u64::from(!header.has(bit::FETCHED));

@@ -36,6 +36,8 @@ impl Store {
     /// whether there is as much.
     pub(crate) fn reserve_for_index(&mut self, bytes: usize) -> bool {
         loop {
+            // Each turn cedes one segment more. A last segment that is not free ends the loop, and
+            // is cleaned.
             self.take_ceded();
             if bytes <= self.index_room {
                 return true;
@@ -54,6 +56,8 @@ impl Store {
             let bytes = self.segments.ceded_bytes(self.ceded);
             self.index_room += bytes.len();
             self.items.forbid_huge_pages(bytes.clone());
+            // If the system refuses, the process keeps memory that it does not use: counted, and
+            // nothing else changes.
             let returned = self.items.give_back(bytes);
             self.counters.returns_failed += u64::from(returned.is_err());
         }
@@ -90,6 +94,7 @@ impl Store {
     /// Returns the memory of ceded segments that the index does not need, the last one first.
     fn return_ceded(&mut self) {
         self.take_ceded();
+        // What merged blocks still hold is not taken from the index.
         let held = self.index.bytes_held();
         if self.segments.ceding().is_some() && held <= self.index_room {
             self.segments.keep_ceding();

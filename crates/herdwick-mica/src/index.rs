@@ -102,6 +102,7 @@ impl Index {
 
     /// Creates an empty index that grows from `buckets` by so many doublings.
     pub(crate) fn growing(buckets: usize, doublings: u32) -> io::Result<Self> {
+        // Address space for the largest one; the kernel gives a page when it is first written.
         let index = Self::new(buckets << doublings)?;
         // The first huge page of a small one would be most of what it grows to.
         index
@@ -133,6 +134,7 @@ impl Index {
     /// Enters its size, and with how many entries it is too small or too large.
     fn resized(&mut self, level: u32, split: usize) {
         (self.level, self.split) = (level, split);
+        // Merged blocks keep their memory until it is returned: the next division uses it again.
         self.held = self.held.max(self.buckets());
         let tenths = DIVIDING * (self.base << level) + DIVIDED * split;
         self.crowded = match level < self.level_max {
@@ -185,6 +187,7 @@ impl Index {
     pub(crate) fn grow(&mut self) {
         let whole = self.base << self.level;
         let (from, to) = (self.split * self.block, (whole + self.split) * self.block);
+        // New blocks lie behind all others, so the two do not overlap.
         let (olds, news) = self.buckets.split_at_mut(to);
         for n in 0..self.block {
             let (old, new) = (&mut olds[from + n], &mut news[n]);
@@ -192,6 +195,7 @@ impl Index {
             if old.overflowed() {
                 new.mark_overflowed();
             }
+            // The new block is empty, so each entry keeps its way.
             for way in 0..WAYS {
                 let ((tag, offset), bits) = (old.entry(way), old.growth(way));
                 if tag != 0 && bits >> self.level & 1 == 1 {
@@ -332,6 +336,7 @@ impl Index {
                 (place, Some(oldest))
             }
         };
+        // A search ends in the first bucket unless that is marked.
         if place.bucket() != first {
             self.buckets[first].mark_overflowed();
         }
@@ -440,6 +445,7 @@ impl Index {
 /// Returns a free slot in one of the buckets. If both are full, moves a neighbour to its other
 /// bucket. `buckets` are whole blocks.
 fn make_way(buckets: &mut [Bucket], first: usize, second: usize) -> Option<Place> {
+    // The first bucket before the other: a key that is found there costs one cache line.
     for bucket in [first, second] {
         if let Some(way) = buckets[bucket].free() {
             return Some(Place::new(bucket, way));

@@ -17,6 +17,7 @@ use herdwick_mem::{Arena, LINE, copy, prefetch_read};
 use herdwick_request::{Deadline, Second};
 
 /// Bytes of the longest gap that is written.
+// A multiple of 8 whose length fits into 32 bits.
 const GAP_MAX: usize = 1 << 31;
 
 /// A byte range.
@@ -102,6 +103,7 @@ impl Items {
     pub(crate) fn is(&self, at: Offset, key: &[u8]) -> bool {
         self.bytes
             .get(at.0..)
+            // A guess for no item lies beyond the memory (`Hit::default`).
             .is_some_and(|item| has_key(item, key))
     }
 
@@ -174,6 +176,7 @@ impl Items {
                 witness();
             }
         });
+        // As in `write`.
         fence(Ordering::Release);
     }
 
@@ -184,6 +187,8 @@ impl Items {
         let item = self.whole(at, header);
         put_header(item, header);
         copy(&mut item[header.front()..], value);
+        // Without a fence: the index points here already, and a reader that meets half of it finds
+        // a wrong checksum.
         if sums {
             seal(item);
         }
@@ -223,6 +228,7 @@ impl Items {
     /// Copies an item of `len` bytes; the two places may overlap.
     pub(crate) fn copy(&mut self, from: Offset, len: usize, to: Offset) {
         self.bytes.copy_within(from.0..from.0 + len, to.0);
+        // As in `write`: the index is pointed to the copy after this.
         fence(Ordering::Release);
     }
 

@@ -44,8 +44,9 @@
 //! touching the items. The index grows by linear hashing: while more than six tenths of the slots are used,
 //! each mutation divides one block in two, by a bit of the hash that the entries hold. An
 //! insertion tries both buckets, then tries to move each of the 16 neighbours to its other bucket,
-//! then replaces the oldest neighbour. Where nothing is evicted, and in recovery, it moves a chain of entries
-//! instead, within the block. Its work is bounded whatever the keys are.
+//! then searches for a chain of entries to move, within the block, and last replaces the oldest neighbour.
+//! An index that is nearly full is not searched for a chain, but where nothing is evicted, and in recovery.
+//! Its work is bounded whatever the keys are.
 //!
 //! # Segments
 //! Memory is cut into segments of 4 KiB to 1 MiB, 128 to 256 of them, more where they would be

@@ -74,6 +74,7 @@ impl Store {
             }
         }
         for hash in report.hashes() {
+            // The key is not known, so the first entry with the tag is taken for it.
             let place = self.index.find(hash, |_| true);
             if let Some((_, at)) = place.filter(|(_, at)| !self.gone(*at)) {
                 self.use_item(at);
@@ -85,6 +86,7 @@ impl Store {
     fn use_item(&mut self, at: Offset) {
         let before = self.items.header(at);
         let bits = self.count_use(at, before.bits | bit::FETCHED);
+        // Stores only what changes, so that a hot item's cache line stays clean.
         if before.last_access(self.now) != self.now {
             self.items.set_last_access(at, self.now);
         }

@@ -96,6 +96,7 @@ impl Store {
         let flush_at = u32::try_from(superblock.get(Mark::FlushAt)?).ok()?;
         self.flush_at = (flush_at > 0).then_some(Second(flush_at));
         self.promised = superblock.get(Mark::Versions)? * VERSIONS;
+        // Versions up to the bound may have been assigned, so none of them is assigned again.
         self.sequence = self.promised;
         let flushed = superblock.get(Mark::Flushed)?;
         self.segments.resume(flushed);

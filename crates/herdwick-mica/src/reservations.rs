@@ -14,6 +14,7 @@ pub(crate) struct Id(pub(crate) NonZeroU64);
 impl Id {
     pub(crate) fn new(slot: usize, turn: u32) -> Self {
         let bits = u64::from(turn) << 32 | (slot as u64 + 1);
+        // Slots are far fewer than 2^32, so the low half is never 0.
         Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MAX))
     }
 
@@ -75,6 +76,7 @@ impl Staging {
     }
 
     pub(crate) fn take(&mut self, id: Id) -> Option<Reservation> {
+        // The number alone is not enough: its slot may have another user by now.
         self.get(id)?;
         let taken = self.slots[id.slot()].take()?;
         self.vacant.push(id.slot());
@@ -94,6 +96,8 @@ impl Staging {
     pub(crate) fn live_at(&mut self, header: &Header, at: Offset) -> Option<&mut Reservation> {
         let id = Id(NonZeroU64::new(header.version)?);
         let found = self.get(id)?;
+        // The version in a header may be that of an ordinary item, and equal an id by chance: the
+        // place decides.
         matches!(found.place, Location::At(place) if place == at).then_some(found)
     }
 }

@@ -40,11 +40,15 @@ impl Store {
             && !self.writes_beside()
         {
             let old = self.items.header(hit.at);
+            // A longer form than it needs is kept where the place fits: then nothing moves.
             let form = header.form.max(old.form);
             if footprint(form, request.key.len(), value.len()) == old.footprint() {
                 header.form = form;
+                // A value that is written again is in use: it inherits the uses, and this is one of
+                // them.
                 let uses = self.count_use(hit.at, old.bits);
                 header.bits |= uses & (bit::USED | bit::LEVEL);
+                // The key stays where it is, and is not written.
                 if header.form == old.form {
                     self.items.overwrite(hit.at, &header, value);
                 } else {
@@ -66,6 +70,7 @@ impl Store {
         mut header: Header,
     ) -> Offset {
         let len = header.footprint();
+        // First: the old item may be gone when room was made.
         let past = self.inherit(old, &mut header);
         if let Some(old) = old
             && self.writes_beside()
@@ -75,6 +80,7 @@ impl Store {
             self.items.write(at, &header, request.key, value);
             return self.replace(request.hash, old, at);
         }
+        // Before room is made, so that the room of the old item may be part of it.
         let place = old.map(|hit| self.unlink(hit));
         self.make_way(header.deadline, len, past);
         let at = self.take(&header, past);
@@ -187,10 +193,12 @@ impl Store {
         deadline: Deadline,
         len: usize,
     ) -> Option<Hit> {
+        // While room is made it may be copied elsewhere, but not evicted.
         self.protected = Some(at);
         let past = self.segments.past(at);
         self.make_way(deadline, len, past);
         self.protected = None;
+        // Looked up again, because it may have been copied.
         self.seek(request).ok()
     }
 
@@ -238,6 +246,7 @@ impl Store {
         self.items
             .write_around(at, header, request.key, (&[], run, &[]));
         edit(self.items.value_mut(at));
+        // The copy of the old value was sealed; its edit has changed that.
         self.items.seal(at);
         Some(self.replace(request.hash, old, at))
     }
@@ -250,6 +259,9 @@ impl Store {
 
     /// Makes the item at `at`, which is complete, that of its key, in place of `old`.
     pub(crate) fn replace(&mut self, hash: KeyHash, old: Hit, at: Offset) -> Offset {
+        // In this order a kill leaves the old item, both, or the new one, and a reader in another
+        // process finds one of them: the new one is complete, then it is found, then the old one is
+        // marked dead.
         self.segments.commit(at);
         self.counters.bytes += self.items.header(at).footprint() as u64;
         self.counters.bytes -= self.items.header(old.at).footprint() as u64;
@@ -282,6 +294,7 @@ impl Store {
     #[inline]
     pub(crate) fn count_use(&mut self, at: Offset, bits: u8) -> u8 {
         let counted = uses::after_use(bits, || self.draw());
+        // Most uses of a hot item leave its bits, and so the table, as they are.
         if counted != bits {
             self.segments.used(at, bits, counted);
         }
@@ -302,6 +315,7 @@ impl Store {
     /// has room for depends on lengths alone, and a touch needs none.
     #[inline]
     fn form(&self, fresh: &Fresh, value_len: usize) -> Form {
+        // The version that `next_version` will assign.
         let version = fresh.version.unwrap_or(self.sequence + 1);
         match self.lossless {
             true => Form::Full,
@@ -358,6 +372,7 @@ impl Store {
     }
 
     fn drop_loser(&mut self, loser: Offset) {
+        // One that had expired is no loss.
         self.counters.index_evictions += u64::from(!self.gone(loser));
         let len = self.items.header(loser).footprint();
         self.count_dropped(loser);
@@ -372,6 +387,7 @@ impl Store {
 
     /// Returns the bytes that the largest item takes.
     pub(crate) fn largest(&self) -> usize {
+        // `item_bytes_max` includes header and key, so no item takes more.
         footprint(Form::Full, 0, self.item_bytes_max)
     }
 }

@@ -45,6 +45,7 @@ impl Shape {
             // Between too little and enough, to the next page.
             let (mut least, mut most) = (0, item_bytes_max / PAGE + SEGMENTS_MIN);
             while Self::divided(most * PAGE, item_bytes_max).is_none() {
+                // Sizes are rounded to powers of two, so the least that is enough is searched for.
                 most *= 2;
             }
             while most - least > 1 {

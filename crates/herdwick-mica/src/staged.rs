@@ -55,6 +55,8 @@ impl Store {
             None
         };
         if let Some(status) = refusal {
+            // It takes no room, but its bytes are still counted as they come, so that the end of
+            // the value is found.
             return self.staging.add(Location::Refused(status), 0, value_len);
         }
         let at = self.take_staged(len);
@@ -69,6 +71,7 @@ impl Store {
             ..Header::default()
         };
         self.items.stage(at, &header, key);
+        // The end of the run moves behind it: a walk after a kill needs its header and key alone.
         self.segments.commit(at);
         id
     }
@@ -147,6 +150,8 @@ impl Store {
         };
         let at = match reservation.place {
             Location::Refused(status) => {
+                // The client believes its old value replaced, as with a put that is refused at
+                // once.
                 self.drop_old(request, put);
                 return Reply::bare(status);
             }
@@ -173,6 +178,8 @@ impl Store {
                 return refusal;
             }
         };
+        // In a cache the insertion replaces another entry; here there has to be a slot before
+        // anything changes.
         if self.lossless && old.is_none() && !self.index.make_chain(request.hash) {
             self.segments.drop_staged(at, len);
             return Reply::bare(Status::OutOfMemory);
@@ -189,6 +196,7 @@ impl Store {
         put: &Put<'_>,
         at: Offset,
     ) -> Reply<'_> {
+        // A copy, because the room that is made for the value may be where it lies now.
         let value = self.items.value(at).to_vec();
         self.segments
             .drop_staged(at, self.items.header(at).footprint());
@@ -221,6 +229,8 @@ impl Store {
         }
         self.counters.items += 1;
         self.counters.bytes += header.footprint() as u64;
+        // The old item goes first: the entry that it frees is the new one's. In a cache a kill in
+        // between costs the item.
         let place = old.map(|hit| self.unlink(hit));
         self.items.publish(at, &header);
         self.settle_staged(at);

@@ -120,6 +120,7 @@ impl Store {
         for (i, request) in chunk.iter().enumerate() {
             let index = n * CHUNK + i;
             if !sink.has_room(index) {
+                // The sink keeps account of it: nothing is executed, and no reply is made.
                 continue;
             }
             let guess = self.guesses[i];
@@ -215,6 +216,7 @@ impl Store {
             sequence: 0,
             promised: 0,
             flush_at: None,
+            // Not 0, which stands for "never".
             now: Second(1),
             drawn: 1,
             guesses: [Hit::default(); CHUNK],
@@ -252,6 +254,7 @@ impl Store {
     /// Replaces a pending flush; second 0 cancels it.
     pub fn flush(&mut self, now: Second, at: Second) {
         self.flush_at = (at.0 > 0).then_some(at);
+        // Before the flush is carried out: a kill in between leaves it pending.
         self.note_flushes();
         self.tick(now);
     }
@@ -273,6 +276,7 @@ impl Store {
     /// point to. While the buckets are loaded, verifies claimed hashes of mutations; returns a bit
     /// set of the requests with a wrong one.
     fn survey(&mut self, requests: &[Request<'_>], hashes: Hashes) -> u32 {
+        // Three loops: each works on cache lines that the one before has asked for.
         for request in requests {
             self.index.prefetch_first(request.hash);
         }
@@ -282,12 +286,14 @@ impl Store {
         }
         let mut elsewhere = 0u32;
         for (i, request) in requests.iter().enumerate() {
+            // By the tag alone: the key is compared when the item has come.
             let guess = self.index.guess_first(request.hash);
             if guess.is_none() {
                 elsewhere |= u32::from(self.index.prefetch_other(request.hash)) << i;
             }
             self.expect(i, guess);
         }
+        // Last, so that their buckets have had the longest time to come.
         while elsewhere != 0 {
             let i = elsewhere.trailing_zeros() as usize;
             self.expect(i, self.index.guess_other(requests[i].hash));
@@ -354,11 +360,15 @@ impl Store {
     }
 
     pub(crate) fn too_large(&self, key: &[u8], value_len: usize) -> bool {
+        // With the longest header, whatever form the item gets: what is too large depends on
+        // lengths alone.
         HEADER_MAX + key.len() + value_len > self.item_bytes_max
     }
 
     #[inline]
     pub(crate) fn next_version(&mut self) -> u64 {
+        // The superblock holds an upper bound, raised once in many versions: so a restart assigns
+        // none twice, and no store of a word is paid for each.
         if self.sequence == self.promised {
             self.promise_versions();
         }
@@ -371,6 +381,8 @@ impl Store {
     #[inline(always)]
     pub(crate) fn lookup(&mut self, request: &Request<'_>, guess: Hit) -> Result<Hit, Absent> {
         let items = &self.items;
+        // Both are needed. A dead item keeps its key, and a tag is a guess; the chunk may have
+        // moved either since.
         if items.is(guess.at, request.key) && self.index.points(guess.place, guess.at) {
             return self.unless_gone(guess);
         }

@@ -25,6 +25,7 @@ pub(crate) fn after_use(bits: u8, draw: impl FnOnce() -> u32) -> u8 {
     let rises = match level {
         0 | 1 => true,
         bit::LEVEL_MAX => false,
+        // The level stands for 2^(level - 1) uses: one in as many raises it.
         level => draw() >> (u32::BITS - u32::from(level - 1)) == 0,
     };
     bit::with_level(bits, level + u8::from(rises)) | bit::USED

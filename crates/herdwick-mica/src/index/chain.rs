@@ -47,6 +47,7 @@ impl Index {
         let mut links = [Link::default(); BLOCK];
         let (mut reached, mut count, mut seen) = (0, 0, 0u128);
         for bucket in [first, self.other(first, tag(hash))] {
+            // If both buckets are one and the same, the second link is not counted.
             links[count] = Link { bucket, from: None };
             count += usize::from(seen >> (bucket - start) & 1 == 0);
             seen |= 1 << (bucket - start);

@@ -34,14 +34,18 @@ impl Index {
     pub(crate) fn merge(&mut self) -> Option<io::Result<()>> {
         let [to, from] = self.merging();
         let mut merged: [Bucket; BLOCK] = array::from_fn(|n| self.buckets[to.start + n].clone());
+        // In a copy, so that nothing has changed where an entry finds no slot.
         for n in 0..BLOCK {
             let bucket = &self.buckets[from.start + n];
             if !take_all(&mut merged, n, bucket) {
+                // Tried again when a quarter of the entries have gone: until then it would most
+                // probably fail again.
                 self.sparse = self.entries / SPARSE * (SPARSE - 1);
                 return None;
             }
         }
         self.buckets[to].clone_from_slice(&merged);
+        // Empty for the next division, overflow marks included.
         self.buckets[from.clone()].fill(Bucket::new_zeroed());
         let (level, split) = self.before();
         self.resized(level, split);

@@ -34,6 +34,7 @@ impl Store {
             return Reply::bare(Status::NonNumeric);
         };
         let number = if arith.decrement {
+            // memcached's rule: `decr` stops at 0, `incr` wraps at 2^64.
             number.saturating_sub(arith.delta)
         } else {
             number.wrapping_add(arith.delta)
@@ -52,6 +53,7 @@ impl Store {
                 None => return Reply::bare(Status::OutOfMemory),
             }
         }
+        // The reply has the deadline from before the touch.
         let item = Item {
             deadline: before,
             ..self.item(at)

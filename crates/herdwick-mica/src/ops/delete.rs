@@ -54,6 +54,7 @@ impl Store {
         let old = self.items.header(hit.at);
         let deadline = delete.exptime.map(|exptime| clock.deadline(exptime));
         let header = Header {
+            // The next reader wins the right to recache it.
             bits: (old.bits | bit::STALE) & !bit::WIN_SENT,
             deadline: deadline.unwrap_or(old.deadline),
             version,

@@ -23,6 +23,7 @@ impl Store {
         match self.lookup(request, guess) {
             Ok(hit) => {
                 let value_len = self.items.header(hit.at).value_len();
+                // For a smaller value the sink was asked before (`Sink::has_room`).
                 if value_len >= LARGE_BYTES && !has_room_for(value_len) {
                     return None;
                 }
@@ -92,12 +93,14 @@ impl Store {
         let read = if get.quiet_access { 0 } else { bit::FETCHED };
         let fresh = Fresh {
             deadline: clock.deadline(exptime),
+            // The reply tells this client that it has won; the next ones find the right taken.
             bits: bit::WIN_SENT | read,
             version: get.version,
             ..Fresh::default()
         };
         let at = self.store(request, None, &[], &fresh);
         let mut item = self.item(at);
+        // The reply shows the item as it was before this read.
         item.fetched = false;
         item.win_sent = false;
         item.won = true;

@@ -83,6 +83,8 @@ impl Store {
         if let Some(compare) = put.compare {
             let old = self.items.header(hit.at);
             let version = old.version;
+            // memcached's `ms` with the flag I: a compare version lower than the item's stores the
+            // value, marked stale.
             if put.invalidate && compare != 0 && compare < version {
                 fresh.deadline = old.deadline;
                 fresh.bits = bit::STALE | (old.bits & bit::WIN_SENT);
@@ -116,10 +118,12 @@ impl Store {
         absent: Absent,
     ) -> Result<Fresh, Reply<'static>> {
         let exptime = match (put.mode, put.vivify) {
+            // A compare-and-swap of an item that is gone is NOT_FOUND, not NOT_STORED.
             (Mode::Set | Mode::Replace, _) if put.compare.is_some() => {
                 return Err(absent.reply(Status::NotFound));
             }
             (Mode::Set | Mode::Add, _) => put.exptime,
+            // `ms` with the flag N: an append to no item makes one.
             (Mode::Append | Mode::Prepend, Some(exptime)) => exptime,
             (Mode::Append | Mode::Prepend | Mode::Replace, _) => {
                 return Err(absent.reply(Status::NotStored));
@@ -146,6 +150,8 @@ impl Store {
         if differs(put.compare, old.version) {
             return Reply::bare(Status::Exists);
         }
+        // memcached refuses so, and keeps the old value: unlike a set, a failed append drops
+        // nothing.
         if self.too_large(request.key, old.value_len() + put.value.len()) {
             return Reply::bare(Status::NotStored);
         }

@@ -96,6 +96,7 @@ impl Book {
         self.forget(bytes);
         self.put(number, Word::Sequence, sequence);
         self.put(number, Word::First, 0);
+        // Last: without it the run does not exist.
         self.put(number, Word::Written, 1);
     }
 
@@ -151,6 +152,8 @@ impl Book {
     pub(super) fn begin_move(&mut self, run: Move) {
         if self.words.is_some() {
             let place = self.move_place();
+            // In this order: the count of bytes belongs to the move before, until the move is
+            // entered.
             self.put_at(place + 1, 0);
             self.put_at(place, (run.from << NUMBER_BITS | run.to) as u64);
         }

@@ -61,6 +61,8 @@ impl Store {
 
     /// Cleans a part of a segment, in proportion to the `len` bytes that are stored, if few are free.
     pub(super) fn clean_ahead(&mut self, len: usize) {
+        // A segment that was begun is finished whatever is free: half cleaned it would be of no
+        // use.
         if self.cleaner.is_none() && (self.has_ahead() || !self.segments.may_search()) {
             return;
         }
@@ -73,6 +75,8 @@ impl Store {
             let walked = self.clean_few(self.survivors()).unwrap_or(STEP);
             budget -= walked as isize;
             if self.cleaner.is_none() && self.has_ahead() {
+                // The rest of the budget is not spent: cleaning earlier than needed copies items
+                // that may yet die.
                 return;
             }
         }
@@ -163,6 +167,7 @@ impl Store {
     fn clean_some(&mut self, keep: Survivors) -> Option<Cleaned> {
         let mut walk = self.cleaner?;
         let from = walk.at;
+        // Nothing is left to be copied: the rest is not walked over.
         if self.segments.heads[walk.number].live > 0 {
             let mut items = [(Offset::default(), KeyHash::default()); TOGETHER];
             let (mut count, mut next) = (0, walk.at);
@@ -172,6 +177,7 @@ impl Store {
                 if self.items.is_gap(at) {
                     continue;
                 }
+                // Items hold no hash, so it is computed anew.
                 let hash = self.hash_key.hash(self.items.key(at));
                 self.index.prefetch_first(hash);
                 items[count] = (at, hash);
@@ -179,10 +185,12 @@ impl Store {
             }
             for &(at, hash) in &items[..count] {
                 if !walk.whole {
+                    // The segments behind the walk are free at once: copies may go there.
                     walk.number = self.segments.free_before(walk.number, at);
                 }
                 let len = self.items.header(at).footprint();
                 if !self.clean_item(at, hash, keep, walk.age) {
+                    // The walk stays at this item.
                     self.cleaner = Some(walk);
                     return Some(Cleaned::Blocked(len));
                 }
@@ -217,6 +225,7 @@ impl Store {
         if self.items.header(at).has(bit::STAGED) {
             return self.carry_staged(at, keep);
         }
+        // No entry points at it: it is dead.
         let Some((place, _)) = self.index.find(hash, |it| it == at) else {
             return true;
         };
@@ -291,11 +300,13 @@ impl Store {
 
     /// Copies a reservation, with the part of the value that has arrived, or refuses it.
     fn carry_staged(&mut self, at: Offset, keep: Survivors) -> bool {
+        // It has ended: nothing of it is live.
         let Some((len, came)) = self.staged_at(at) else {
             return true;
         };
         match self.take_copy(Kind::STAGED, len, 0) {
             Some(to) => {
+                // Only what has arrived is copied.
                 self.items.copy(at, came, to);
                 self.segments.commit(to);
                 self.segments.reserved(to, true);
@@ -326,6 +337,8 @@ impl Store {
             if cleared {
                 self.walk(owner, true);
                 cleared = self.finish_cleaning(keep);
+                // The walk has freed segments of the window: they are held, too, or a copy would go
+                // there.
                 self.segments.hold(first, span);
             }
         }

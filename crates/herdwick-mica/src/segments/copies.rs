@@ -54,6 +54,7 @@ impl Copies {
         if self.volume > 0.0 {
             self.excess.exp() * self.uses / self.volume
         } else {
+            // Nothing was walked over yet: whatever has a use is worth a copy.
             f64::MIN_POSITIVE
         }
     }
@@ -65,6 +66,7 @@ impl Copies {
         self.uses += uses;
         self.volume += volume;
         self.bytes += len;
+        // Halved after an eighth of the store: the mean follows a load that changes.
         if self.bytes > usable / 8 {
             self.bytes /= 2;
             self.uses /= 2.0;
@@ -74,11 +76,13 @@ impl Copies {
         let step = (len * STEPS) as f64 / usable as f64;
         let step = step.min(STEP_MAX);
         self.excess += if worth {
+            // The two steps are in balance when a part `KEPT` of the bytes is worth a copy.
             step * (1.0 - KEPT)
         } else {
             -step * KEPT
         };
         self.excess = self.excess.clamp(-EXCESS_MAX, EXCESS_MAX);
+        // The bar is moved by what an item is worth, not by whether it may be copied now.
         self.allowed > 0 && worth
     }
 }

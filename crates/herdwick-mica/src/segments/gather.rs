@@ -78,6 +78,8 @@ impl Store {
         let rest = (self.segments.start(to) + written).next_multiple_of(STRIDE);
         self.segments.book.forget(rest.min(end)..end);
         self.segments.move_head(run);
+        // A reader that still has the old offset would find a whole item there, as it was: it must
+        // not, once the item has changed.
         if self.segments.readers.may_be() {
             let vacated = self.segments.vacated(run, span as usize);
             let bytes = self.segments.start(vacated.start)..self.segments.start(vacated.end);
@@ -151,6 +153,7 @@ impl Store {
         let interrupted = self.segments.book.interrupted();
         if let Some((run, moved)) = interrupted
             && let Ok(Some(left)) = self.segments.book.run(run.from)
+            // From here on each test is of bytes of a file, which may be damaged.
             && run.to < run.from
             && left.written <= self.segments.start(count - run.from)
         {

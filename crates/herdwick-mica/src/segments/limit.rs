@@ -59,6 +59,7 @@ impl Store {
     /// the limit. [`Self::adjust`] carries it out.
     pub fn leave_unused(&mut self, bytes: usize) {
         let bytes = bytes.min(self.unused_max());
+        // Rounded up: a segment is left unused as a whole.
         self.segments.withhold = bytes.div_ceil(self.segments.size());
         self.segments.seal_copies();
         self.advise_huge_pages();
@@ -94,6 +95,7 @@ impl Store {
         }
         let mut work = 0;
         while self.segments.withheld < self.goal_withheld(self.staging.reserved) {
+            // The record of evictions is read out between two steps, and has room for those of one.
             if work >= STEP || self.is_record_half_full() {
                 return true;
             }
@@ -138,6 +140,7 @@ impl Store {
     /// Returns the segments that can be withheld while so many bytes are reserved: fewer than the
     /// limit asks for, if reservations need them.
     fn goal_withheld(&self, reserved: usize) -> usize {
+        // Half as much again, because reservations do not fill segments to their ends.
         let needed = reserved + reserved / 2 + self.largest() * ITEMS_MIN;
         let needed = self.segments.span(needed) + COUNT_MIN;
         let most = self.segments.count().saturating_sub(needed);
@@ -167,6 +170,7 @@ impl Store {
         };
         self.segments.free -= 1;
         self.segments.withheld += 1;
+        // Before the memory is given back: no item can be placed there from now on.
         self.segments.heads[number].state = State::Withheld;
         let start = self.segments.start(number);
         let returned = self.items.give_back(start..start + self.segments.size());

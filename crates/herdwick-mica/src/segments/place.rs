@@ -103,6 +103,7 @@ impl Store {
             self.finish_cleaning(self.survivors());
         }
         let mut number = self.segments.find_free();
+        // Last resort: a segment is freed without copies, which needs no free one.
         while number.is_none() && self.clean_one(Survivors::None) {
             number = self.segments.find_free();
         }
@@ -113,6 +114,7 @@ impl Store {
     }
 
     fn open_run(&mut self, kind: Kind, span: usize) {
+        // A segment that is half cleaned could not be part of the run.
         self.finish_cleaning(self.survivors());
         if self.segments.free >= span + SPARE
             && let Some(first) = self.segments.find_run(span)
@@ -161,6 +163,7 @@ impl Store {
             segments.open(kind, number, span, age);
             return self.append_item(kind, len);
         }
+        // The kind is a preference: a copy in a segment of another kind is better than an eviction.
         Kind::all().find_map(|kind| self.append_item(kind, len))
     }
 

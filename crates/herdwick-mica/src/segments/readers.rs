@@ -37,6 +37,9 @@ impl Readers {
     fn put(&self, segments: Range<usize>, value: u64) {
         if let Some(words) = &self.words {
             for number in segments {
+                // Pairs with the load (acquire) of the word that a reader makes before it copies
+                // the item: one that sees a new number sees the items of the run before it marked
+                // dead.
                 words.store_release(Word::Runs as usize + number, value);
             }
         }
@@ -46,6 +49,7 @@ impl Readers {
     /// a flush due, done, or both.
     pub(crate) fn note_flushes(&self, flushed: u64, next: Option<Second>) {
         if let Some(words) = &self.words {
+            // A reader loads them in the opposite order, the second with acquire first.
             words.store_release(Word::Flushed as usize, flushed);
             let at = next.map_or(0, |second| second.0);
             words.store_release(Word::FlushAt as usize, at.into());

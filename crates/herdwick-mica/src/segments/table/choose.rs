@@ -59,6 +59,7 @@ impl Segments {
     /// Returns the part of a run that cleaning is expected to keep, if it keeps the items with more than
     /// `usual` uses a byte and byte stored: of live items the less, the fewer uses they have.
     fn part_kept(&self, head: &Head, usual: f64) -> f64 {
+        // A segment that was just filled would have an age of nothing, and so a rate without bound.
         let age = |since: u64| (self.stored - since).max(self.age_min()) as f64;
         let unused = f64::from(head.unused) * self.reuse.expected(head.kind)
             + f64::from(head.unread) * self.reuse.expected_unread(head.kind);
@@ -66,6 +67,8 @@ impl Segments {
             f64::from(head.uses) / age(head.since) + f64::from(USE) * unused / age(head.born);
         let (bytes, live) = ((head.span as usize) << self.shift, head.live as f64);
         let dense = uses / live.max(1.0);
+        // Between 0, for no uses, and 1, for many: half of the live bytes if they have as many as
+        // is usual.
         live * dense / (usual + dense) / bytes as f64
     }
 
@@ -89,8 +92,10 @@ impl Segments {
         usual: f64,
     ) -> Option<usize> {
         let count = self.heads.len();
+        // Bounded by one turn around the table.
         for _ in 0..count.div_ceil(SEARCH) {
             let found = self.choose_here(now, kept, usual);
+            // Small tables are searched whole, so the hand stays.
             if count > SEARCH {
                 self.clean_hand = (self.clean_hand + SEARCH) % count;
             }
@@ -114,6 +119,7 @@ impl Segments {
             self.fade(number);
             let head = &self.heads[number];
             let cost = if self.is_over(head, now) {
+                // Free of charge: before any other, whose cost is 0 at least.
                 -1.0
             } else if kept {
                 // Copies leave as many gaps as there are.
@@ -139,6 +145,7 @@ impl Segments {
         let head = &mut self.heads[number];
         if stored - head.since > most {
             head.uses /= 2;
+            // Half of the uses, and half of the time for which they are counted.
             head.since = stored - (stored - head.since) / 2;
         }
     }
@@ -177,6 +184,8 @@ impl Segments {
         span: usize,
         single: bool,
     ) -> Option<(Cost, usize)> {
+        // A sliding sum: each step adds the segment that comes in and subtracts the one that
+        // leaves.
         let mut sum = Cost::default();
         (0..span).for_each(|n| sum += self.cost(firsts.start + n, single));
         let costs = firsts.clone().map(|first| {
@@ -214,6 +223,7 @@ impl Segments {
 
     /// Makes a run one that is walked by the cleaner.
     pub(in crate::segments) fn begin_cleaning(&mut self, number: usize) {
+        // The cleaner may walk over the segment that is being filled: the next item opens another.
         if self.heads[number].state == State::Open {
             let kind = self.heads[number].kind.0 as usize;
             self.open[kind] = None;

@@ -16,6 +16,7 @@ impl Segments {
         self.gaps -= head.gaps;
         let span = span as usize;
         self.flushed_runs -= usize::from(self.flushed_runs > 0 && sequence < self.flushed);
+        // Out of the book before the segments are free: the next run in them writes over the items.
         self.book.cross_out(number);
         self.readers.leave(number..number + span);
         if state == State::Free {
@@ -201,6 +202,7 @@ impl Segments {
             self.free += 1;
             self.withheld_hand = number;
         }
+        // Even if none is found: the callers loop until it has fallen.
         self.withheld -= 1;
         found.unwrap_or(count) + 1
     }

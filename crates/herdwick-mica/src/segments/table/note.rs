@@ -34,6 +34,7 @@ impl Segments {
         head.unused += u32::from(is_unused(bits));
         head.unread += u32::from(is_unread_copy(bits));
         if age > 0 {
+            // A moving mean over the items that brought uses along.
             head.born = head.born - head.born / 8 + born / 8;
             head.since = head.born;
         } else {
@@ -45,6 +46,7 @@ impl Segments {
     /// Records that an item with `before` as bits was copied from `at` to `to`, where it has `after`.
     #[inline]
     pub(in crate::segments) fn copied(&mut self, at: Offset, to: Offset, before: u8, after: u8) {
+        // Only such items have a first use still to be counted.
         if is_unused(after) || is_unread_copy(after) {
             let kind = |at| self.heads[self.number(at)].kind;
             let (from, to) = (kind(at), kind(to));
@@ -93,7 +95,10 @@ impl Segments {
     #[inline]
     pub(crate) fn used(&mut self, at: Offset, before: u8, after: u8) {
         let head = self.head(at);
+        // A use never lowers the weight.
         head.uses += weight(after) - weight(before);
+        // Saturating here and below: uses fade, and what was recovered was never counted, so a
+        // count may be less than what is subtracted.
         head.unread = head
             .unread
             .saturating_sub(u32::from(is_unread_copy(before)));
