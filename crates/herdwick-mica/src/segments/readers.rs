@@ -49,7 +49,7 @@ impl Readers {
     /// a flush due, done, or both.
     pub(crate) fn note_flushes(&self, flushed: u64, next: Option<Second>) {
         if let Some(words) = &self.words {
-            // A reader loads them in the opposite order, the second with acquire first.
+            // A reader loads them in the opposite order, `FlushAt` with acquire.
             words.store_release(Word::Flushed as usize, flushed);
             let at = next.map_or(0, |second| second.0);
             words.store_release(Word::FlushAt as usize, at.into());

@@ -310,7 +310,6 @@ impl Segments {
     /// Returns whether a flush came after the item at `at`.
     #[inline]
     pub(crate) fn is_flushed(&self, at: Offset) -> bool {
-        // Zero most of the time, and then no head is loaded for a read.
         self.flushed_runs > 0 && self.heads[self.number(at)].sequence < self.flushed
     }
 
@@ -381,7 +380,6 @@ impl Segments {
         let span = self.span(end);
         let (from, to) = (number as usize + head.span as usize, number as usize + span);
         let lacks = span - head.span as usize;
-        // A short item leaves little unused at a segment's end: it begins a new one.
         if len <= self.size() / LONG
             || span > RUN_MAX * self.span(len)
             || to > self.heads.len()
@@ -395,7 +393,6 @@ impl Segments {
         }
         self.free -= lacks;
         self.heads[number as usize].span = span as u32;
-        // The notes of earlier runs in these segments: an item that is added writes its own.
         self.book.forget(from << self.shift..to << self.shift);
         self.readers.enter(from..to, head.sequence);
         true
@@ -419,8 +416,6 @@ impl Segments {
     #[inline]
     pub(crate) fn defer(&mut self, at: Offset, deadline: Deadline) {
         let head = self.head(at);
-        // Only ever raised while items come: a deadline that is lowered, or an item that dies,
-        // leaves it too late, which costs a cleaning and no item.
         head.until = head.until.max(until(deadline));
     }
 
@@ -429,7 +424,6 @@ impl Segments {
         self.seal(kind);
         for next in number..number + span {
             debug_assert!(matches!(self.heads[next].state, State::Free | State::Held));
-            // Held ones are not counted as free.
             self.free -= usize::from(self.heads[next].state == State::Free);
             self.heads[next] = Head {
                 state: State::Continues(number as u32),
@@ -447,7 +441,6 @@ impl Segments {
             ..Head::FREE
         };
         let bytes = number << self.shift..(number + span) << self.shift;
-        // Entered before its first item is written.
         self.book.begin(number, bytes, self.sequence);
         self.readers.enter(number..number + span, self.sequence);
         self.sequence += 1;
@@ -465,7 +458,6 @@ impl Segments {
         if let Some(number) = self.open[kind.0 as usize].take() {
             let number = number as usize;
             self.heads[number].state = State::Sealed;
-            // Its last item died while it was open, when it could not be freed.
             if self.heads[number].live == 0 {
                 self.vacate(number, State::Free);
             }

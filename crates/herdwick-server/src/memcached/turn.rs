@@ -33,8 +33,7 @@ pub(super) fn serve(
     pass: &mut Pass<'_>,
 ) -> Turn {
     let flow = write(service, connection, pass);
-    // Replies first: a peer that does not read them is given no more work, and a round that others
-    // take part in ends before the next.
+    // Replies first: a peer that does not read them is given no more work.
     if flow != Flow::Moved || connection.gather.is_some() {
         return Turn::flows(flow);
     }
@@ -76,8 +75,7 @@ pub(super) fn serve(
         return Turn::flows(write(service, connection, pass));
     }
     let mut waits_for_batch = false;
-    // Bounded by `-R`, so that a connection that sends without a pause does not keep others waiting
-    // (memcached's `conn_yields`).
+    // Bounded by `-R`: a peer that sends without a pause does not keep others waiting.
     for _ in 0..rounds {
         match service.round(connection, ticket, pass) {
             Round::Done => {}
