@@ -244,6 +244,7 @@ impl ClientSide {
         }
         self.completions(port);
         ended += self.take_replies(sink);
+        // After the replies, which have made room in the ring.
         self.ask_unsure(port, now);
         let late =
             |first: &PendingMessage| now.saturating_sub(first.since) > self.messages.deadline;
@@ -380,6 +381,7 @@ impl ClientSide {
             let count = port.poll(self.messages.cq, &mut done);
             for completion in &done[..count] {
                 match completion.status {
+                    // A send queue completes in order: this stands for all before it.
                     Status::Success => self.completed = completion.wr_id,
                     status => drop(self.fail(Failure::Link(status))),
                 }

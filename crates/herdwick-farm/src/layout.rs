@@ -278,6 +278,7 @@ impl Geometry {
     /// # Errors
     /// The dimension that is out of range.
     pub fn new(terms: Terms) -> Result<Self, GeometryError> {
+        // Not used: any number in the range passes the check.
         let lines = match terms.values {
             Values::Inline => 1,
             Values::OutOfTable { lines } => lines,

@@ -207,6 +207,7 @@ pub(crate) fn arrival(
         return Arrival::Nothing;
     }
     let count = control.body_words();
+    // Before the copy, since the lengths are the peer's.
     if count >= ring.cell_words {
         return Arrival::Malformed;
     }

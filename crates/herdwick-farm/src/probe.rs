@@ -147,6 +147,8 @@ impl Probe {
     fn neighbourhood(&mut self, view: &View, key: &[u8], load: &impl Fn(usize) -> u64) -> Verdict {
         let lines = view.geometry.slot_lines();
         let mut slots = (0..view.geometry.terms().neighbourhood).map(|n| n * lines * LINE_WORDS);
+        // The key is looked for before versions are compared: a change in a slot that does not have
+        // it costs nothing.
         if let Some(first) = slots.clone().find(|first| holds(*first, key, load)) {
             return self.item(view, first, key, load);
         }
@@ -226,6 +228,7 @@ impl Probe {
             return self.missed(view);
         }
         match view.geometry.linked(link) {
+            // A longer chain than the server makes has changed on the way.
             Some(slot) if hops < CHAIN_MAX => {
                 self.at = At::Chain { slot, hops };
                 Verdict::More

@@ -190,6 +190,7 @@ impl<P: Port> ServerEnd<P> {
         let depth = clients * (send_depth(window) + 1);
         let cq = device.create_cq(&mut port, &CqSpec { depth })?;
         let table = Table::new(memory.span().clone(), geometry, terms.hash_key);
+        // At most `CLIENTS_MAX`.
         let side = ServerSide::new(table, (clients as u16, window), (cq, has.inline_bytes_max));
         Ok(Self {
             port,

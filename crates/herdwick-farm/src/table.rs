@@ -243,6 +243,7 @@ impl<W: Words> Table<W> {
             let link = self.lines.labels(run).link;
             let item = self.item.iter().copied();
             self.lines.publish(run, Labels { link, ..labels }, item);
+            // Below the neighbourhood's size, at most 32.
             self.distances[slot.0] = (slot.0 - bucket.0) as u8;
         } else {
             self.insert_in_overflow(bucket, labels)?;
@@ -262,6 +263,7 @@ impl<W: Words> Table<W> {
         let run = self.run(slot);
         let item = self.item.iter().copied();
         self.lines.publish(run, Labels { link, ..labels }, item);
+        // The link last: a reader that follows it finds the item.
         self.set_link(bucket, self.geometry.link_to(slot));
         self.counts.overflowed += 1;
         Ok(())

@@ -106,6 +106,7 @@ impl<L> Reader<L> {
         let region = device.allocate_region(port, pd, &spec)?;
         let inbox = port.region(region).cloned();
         let inbox = inbox.ok_or(herdwick_fabric::ControlError::Unknown("region"))?;
+        // `check` has bounded it.
         let lookups = u32::try_from(options.lookups).unwrap_or(u32::MAX);
         Ok(Self {
             qp,
@@ -262,6 +263,7 @@ impl<L> Reader<L> {
         let mut steps = 0;
         while let Some(index) = self.due.get(steps).copied() {
             let step = &self.slots[index as usize].step;
+            // Room for the longest step, so that none is divided over two postlists.
             let room = batch.remaining_capacity() >= READS_PER_STEP;
             // In order: a step that has to wait is not overtaken by smaller ones.
             if !room || !self.pace.admit(step) {
@@ -305,6 +307,7 @@ impl<L> Reader<L> {
 
     #[cold]
     fn not_posted(&mut self, steps: usize, error: PostError) {
+        // `gather` has admitted them.
         for index in self.due.iter().take(steps) {
             self.pace.release(&self.slots[*index as usize].step);
         }
@@ -352,6 +355,8 @@ impl<L> Reader<L> {
         sink: &mut impl FnMut(L, Outcome<'_>),
     ) {
         let index = usize::try_from(wr_id).unwrap_or(usize::MAX);
+        // Only a slot with READs on the way: a completion that comes late must not end another
+        // lookup.
         let slot = self.slots.get_mut(index).filter(|slot| slot.posted);
         let Some((slot, mut lookup)) = slot.and_then(|slot| {
             let lookup = slot.lookup.take()?;
@@ -437,6 +442,7 @@ impl<L> Reader<L> {
         if self.free.len() == self.slots.len() {
             return;
         }
+        // The pace stays as it is: nothing is posted any more.
         self.due.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
             slot.posted = false;

@@ -21,6 +21,7 @@ pub struct Fetch {
 impl Fetch {
     /// Returns the bytes that it occupies in a buffer: each READ starts at a whole word.
     pub(crate) fn room(&self) -> usize {
+        // Saturates: lengths may come from a peer's memory.
         self.len.saturating_add(WORD - 1) / WORD * WORD
     }
 }

@@ -69,6 +69,7 @@ impl Blocks {
         self.free_lines += 1 << order;
         while order + 1 < ORDERS {
             let buddy = block ^ (1 << order);
+            // Beyond the last line there is no buddy.
             if self.order.get(buddy as usize) != Some(&(order as u8)) {
                 break;
             }

@@ -90,6 +90,7 @@ impl<W: Words> Lines<W> {
             self.memory.store_release(word, head.word());
         }
         for (tail, word) in self.tails(run, labels.link) {
+            // Behind the data and the first versions: a line whose last version is even is whole.
             self.memory.store_release(word, tail.word());
         }
         version
