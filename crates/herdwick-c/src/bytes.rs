@@ -74,6 +74,7 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, length: usize) -> Result<&'a
     if length == 0 {
         return Ok(&[]);
     }
+    // `from_raw_parts` allows at most `isize::MAX` bytes.
     if data.is_null() || isize::try_from(length).is_err() {
         return Err(Failure::usage("a pointer is null, or a length is negative"));
     }
@@ -90,6 +91,7 @@ pub(crate) unsafe fn elements<'a, T>(data: *const T, count: usize) -> Result<&'a
     if count == 0 {
         return Ok(&[]);
     }
+    // `from_raw_parts` allows at most `isize::MAX` bytes.
     if data.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
         return Err(Failure::usage("an array is null, or too long"));
     }

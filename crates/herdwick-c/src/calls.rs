@@ -70,6 +70,7 @@ pub(crate) unsafe extern "C" fn herdwick_get(
     item: *mut CItem,
 ) -> Status {
     let call = |held: &mut Held, key: &[u8]| {
+        // Kept in the handle: C's pointers lead there until the next call.
         held.item = ask!(held, servers => servers.gets(key))?;
         let found = CItem::from(&held.item);
         // SAFETY: the caller's promise.
@@ -109,6 +110,7 @@ pub(crate) unsafe extern "C" fn herdwick_get_many(
                 return Err(failure);
             }
         };
+        // Kept in the handle before C gets pointers into it.
         held.items = found;
         for (place, item) in held.items.iter().enumerate() {
             fill(place, item.into());

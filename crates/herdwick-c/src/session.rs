@@ -54,6 +54,7 @@ impl Tags {
     }
 
     fn take(&mut self, number: u64) -> Option<Tag> {
+        // Tickets begin anywhere, and may wrap.
         let place = usize::try_from(number.wrapping_sub(self.first)).ok()?;
         let tag = self.queue.get_mut(place)?.take();
         while let Some(None) = self.queue.front() {
@@ -290,6 +291,7 @@ pub(crate) unsafe extern "C" fn herdwick_session_poll(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn herdwick_session_wait(session: *mut SessionHandle) -> Status {
     let call = |pipeline: &mut Pipeline| {
+        // The descriptor was armed for another wait, maybe.
         pipeline.end_wait();
         let now = pipeline.now();
         pipeline.session.wait(now);

@@ -187,6 +187,7 @@ impl Search {
             if states.is_empty() {
                 continue;
             }
+            // In one order, so that `tried` recognizes the same states.
             states.sort_unstable();
             let (taken, first) = (step.taken.with(index), step.first);
             if self.tried.insert((taken.clone(), states.clone())) {
@@ -204,6 +205,7 @@ impl Search {
         let mut bound = u64::MAX;
         let mut candidates = Vec::new();
         for (index, operation) in self.answered.iter().enumerate().skip(first) {
+            // Sorted by call: none of the others may come next.
             if operation.called > bound {
                 break;
             }
@@ -212,6 +214,7 @@ impl Search {
                 candidates.push(index);
             }
         }
+        // The bound has fallen since the first ones were added.
         candidates.retain(|index| self.answered[*index].called <= bound);
         let states = self.reached(states, bound)?;
         self.order(&mut candidates, &states);

@@ -90,6 +90,7 @@ fn first_wrong(register: Register, history: &[Operation]) -> Vec<Operation> {
     answers.sort_unstable();
     answers.dedup();
     let wrong = |end: u64| !is_linearizable(register, &until(history, end));
+    // What is wrong stays wrong with later operations, so the first wrong end is found by halving.
     let first = answers.partition_point(|end| !wrong(*end));
     answers
         .get(first)

@@ -26,6 +26,7 @@ pub(crate) struct ExtentArena {
 impl ExtentArena {
     /// Takes over `bytes` bytes of free memory, as far as they are whole units.
     pub(crate) fn new(bytes: usize) -> Self {
+        // A link has 32 bits, and its largest number stands for none.
         let units = (bytes / UNIT).min(NONE as usize);
         let mut arena = Self {
             state: vec![NOT_FREE; units],
@@ -66,6 +67,7 @@ impl ExtentArena {
         let end = at + units;
         while at < end {
             let aligned = at.trailing_zeros() as usize;
+            // 0 has 64 trailing zeros: `ORDER_MAX` bounds them.
             let order = aligned.min((end - at).ilog2() as usize).min(ORDER_MAX);
             self.release_block(at, order);
             at += 1 << order;

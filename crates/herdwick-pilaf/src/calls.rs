@@ -167,6 +167,8 @@ impl Calls {
             op,
             key_len: key.len(),
             value_len: value.len(),
+            // Its remainder is the call's place; the serial number distinguishes it from earlier
+            // calls there.
             token: self.serial * CALLS_MAX as u64 + index as u64,
             generation,
             part: 0,

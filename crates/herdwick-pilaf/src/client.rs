@@ -157,6 +157,7 @@ impl Client {
                 Begin::Full(_) | Begin::TooLong(_) => Refused::Full,
             });
         }
+        // Only now: a GET that was refused has no slot.
         self.free.pop();
         self.lookups.counters.gets += 1;
         Ok(())

@@ -164,6 +164,7 @@ impl Lookups {
                 Says::Stop(Verdict::Unsure)
             }
             State::Used if entry.tag == get.hash.tag() => {
+                // The sum may overflow: the offset is the peer's.
                 let end = entry.offset.checked_add(entry.extent_len() as u64);
                 if end.is_some_and(|end| end <= self.extents.bytes) {
                     Says::ItsExtent(entry)
@@ -205,6 +206,7 @@ impl Lookups {
         }
         let from = self.extents.extents.offset(entry.offset);
         let get = &mut self.gets[slot];
+        // For a second look, if the extent is another key's.
         get.seen[place] = words;
         get.stage = Stage::Extent { place, entry, all };
         let len = entry.extent_len();

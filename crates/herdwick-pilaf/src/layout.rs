@@ -198,6 +198,8 @@ impl CuckooHash {
     #[must_use]
     pub fn places(&self, buckets: u64) -> [u64; PLACES] {
         let [a, b] = self.0;
+        // 2^64 over the golden ratio: the product has what is in the lower bits in the upper ones,
+        // too, which decide the place.
         let c = (a ^ b.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         [a, b, c].map(|hash| ((u128::from(hash) * u128::from(buckets)) >> 64) as u64)
     }

@@ -94,6 +94,7 @@ pub(crate) enum BadMessage {
 pub(crate) fn part_len(body: usize, part: u32) -> Option<usize> {
     let before = (part as usize).checked_mul(PART_BYTES)?;
     match body.checked_sub(before)? {
+        // Only the first message may carry nothing.
         0 if part > 0 => None,
         rest => Some(rest.min(PART_BYTES)),
     }

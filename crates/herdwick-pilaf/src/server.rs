@@ -233,6 +233,7 @@ impl Server {
             {
                 return;
             }
+            // Room for the longest reply, so that nothing is executed whose reply has none.
             if peer.posted.wrapping_sub(peer.completed) as usize + PARTS_MAX > REPLY_DEPTH {
                 return;
             }
@@ -248,6 +249,7 @@ impl Server {
                 MessageOutcome::Silently => {}
                 MessageOutcome::Answered(reply) => peer.unsent = Some(reply),
             }
+            // It was read, so its buffer may receive another message.
             peer.due.pop_front();
             let requests = &peer.objects.requests;
             peer.failed |= requests.post(port, id.wr_id(buffer), buffer).is_err();

@@ -191,6 +191,7 @@ impl Store {
         if let Some(growth) = &mut self.growth {
             growth.removed(&hash, &entry);
         }
+        // After the entry that named it is gone.
         self.arena.give(entry.offset, entry.extent_len());
         true
     }

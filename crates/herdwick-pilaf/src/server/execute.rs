@@ -51,6 +51,7 @@ impl Line<'_> {
             Ok(request) => request,
             Err(bad) => {
                 self.counters.count_bad(bad);
+                // The request that was under way is lost with it.
                 peer.upload = None;
                 return self.reply(head[1], ReplyStatus::Malformed);
             }
@@ -143,6 +144,7 @@ impl Line<'_> {
     }
 
     fn get<P: Port>(&mut self, port: &mut P, peer: &mut Peer, request: &Request) -> MessageOutcome {
+        // The buffers of the last value are still being sent from.
         if peer.reply_until.is_some() {
             return MessageOutcome::NotYet;
         }
@@ -208,6 +210,7 @@ impl Line<'_> {
                 len: HEAD_BYTES + end - start,
             });
             let number = peer.posted.wrapping_add(1 + part as u32);
+            // The last one shows that the buffers are free again.
             batch.push(send(self.id, number, payload, part + 1 == parts));
         }
         let sent = self.post(port, peer, &batch);

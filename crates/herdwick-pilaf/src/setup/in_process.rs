@@ -60,6 +60,7 @@ impl<D: Device> ClientEnd<D> {
             return Ok(());
         }
         let moved = self.handover.iter().flat_map(mpsc::Receiver::try_iter);
+        // Only the newest: tables between have moved as well.
         moved.last().map_or(Ok(()), |grant| self.adopt(grant))
     }
 }

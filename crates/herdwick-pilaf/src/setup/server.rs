@@ -95,6 +95,7 @@ impl<D: Device> ServerEnd<D> {
         check("load_percent", options.load_percent.into(), 90)?;
         check(
             "buckets",
+            // 0, which is refused, for a number beyond this host's memory.
             usize::try_from(options.buckets).unwrap_or(0),
             usize::MAX,
         )?;
@@ -134,6 +135,7 @@ impl<D: Device> ServerEnd<D> {
         let (span, extent_span) = (table.span().clone(), extents.span().clone());
         let store = Store::new(span, extent_span, options.hash_key);
         Ok(Self {
+            // At most `CLIENTS_MAX`.
             server: Server::new(store, clients as u16, [cqs.recv, cqs.send], inline_max),
             device,
             port,
@@ -280,6 +282,7 @@ impl<D: Device> ServerEnd<D> {
     /// Goes on with a move of the table, or begins one, in a pass that stored so many keys.
     fn grow(&mut self, now: Duration, stored: u64) {
         let slice = slice(stored, self.server.put_waits);
+        // Until the old table is marked whole, no larger one is begun.
         if self.server.store.retire(slice) {
             return;
         }
@@ -347,6 +350,7 @@ impl<D: Device> ServerEnd<D> {
         let Ok(registered) = self.register_for_followers(&memory) else {
             return self.growth_failed();
         };
+        // After the registration, which may fail.
         self.drop_laggards();
         for (client, table) in self.clients.iter_mut().zip(registered) {
             client.old_table = Some(std::mem::replace(&mut client.table, table));
