@@ -84,8 +84,10 @@ pub struct SyncEnd {
 #[must_use]
 pub fn channel() -> (WorkerEnd, SyncEnd) {
     let (there, changes) = spsc::channel(CHANGES_MAX);
+    // Each direction has room for every change there is: a push cannot fail.
     let (back, here) = spsc::channel(CHANGES_MAX);
     let change = || Change {
+        // At full length once, so that no request allocates.
         key: Vec::with_capacity(KEY_BYTES_MAX),
         record: Vec::with_capacity(RECORD_HEAD_BYTES + VALUE_BYTES_MAX),
         ..Change::default()

@@ -56,10 +56,12 @@ impl Popularity for Combined {
     #[inline]
     fn read(&mut self, hash: KeyHash, _bytes: usize, may_admit: bool) -> Seen {
         if let Some(slot) = self.members.find(hash) {
+            // The window moves on, uncounted.
             self.other();
             self.recency.touch(slot);
             return Seen::Popular { slot };
         }
+        // First, because it counts the read even where the key may not be admitted.
         if !self.is_frequent(hash) || !may_admit {
             return Seen::Unpopular;
         }
@@ -88,6 +90,7 @@ impl Popularity for Combined {
     }
 
     fn remove(&mut self, slot: u32) {
+        // A slot without a member is in no list, and must not be taken out of one.
         let before = self.members.len();
         self.members.remove(slot);
         if self.members.len() < before {

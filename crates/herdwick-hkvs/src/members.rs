@@ -32,6 +32,7 @@ impl Members {
     }
 
     fn places(most: usize) -> usize {
+        // At most half full, so that probes are short.
         (2 * most).next_power_of_two().max(2)
     }
 
@@ -58,11 +59,14 @@ impl Members {
     #[inline]
     fn position(&self, hash: KeyHash) -> Option<usize> {
         let mut place = self.home(hash);
+        // Ends: at least half of the places are empty.
         loop {
             let word = self.index[place];
             if word == EMPTY {
                 return None;
             }
+            // The high half of the hash is compared in the word; only where it is equal the slot is
+            // loaded.
             if word >> SLOT_BITS == hash.0 >> SLOT_BITS && self.hashes[slot(word)] == hash {
                 return Some(place);
             }
@@ -91,6 +95,7 @@ impl Members {
         while self.index[place] != EMPTY {
             place = self.next(place);
         }
+        // From 1, so that the word of a member is never 0.
         self.index[place] = hash.0 >> SLOT_BITS << SLOT_BITS | u64::from(slot + 1);
         Some(slot)
     }
@@ -110,6 +115,8 @@ impl Members {
 
     /// Returns the place of the member at `slot` in the index.
     fn place_of(&self, slot: u32) -> Option<usize> {
+        // The hash of a member that has left is still there, so the slot that is found is compared,
+        // too.
         let place = self.position(self.hashes[slot as usize]);
         place.filter(|place| self.slot_at(*place) == slot)
     }
@@ -124,6 +131,8 @@ impl Members {
         let mut place = self.next(gap);
         while self.index[place] != EMPTY {
             let home = self.home(self.hashes[slot(self.index[place])]);
+            // The member may move to the gap if that is no farther from its home than where it
+            // stands: distances are modulo the index.
             if place.wrapping_sub(home) & mask >= place.wrapping_sub(gap) & mask {
                 self.index[gap] = self.index[place];
                 gap = place;

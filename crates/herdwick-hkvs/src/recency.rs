@@ -57,6 +57,8 @@ impl Recency {
             if slot == NONE {
                 return None;
             }
+            // The hand is forgotten: the next search begins with the slot used least recently
+            // again.
             if may_go(slot) {
                 return Some(slot);
             }
@@ -93,6 +95,7 @@ impl Recency {
     pub(crate) fn remove(&mut self, slot: u32) {
         let Links { earlier, later } = self.links[slot as usize];
         if self.hand == slot {
+            // The search goes on behind a slot that leaves.
             self.hand = later;
         }
         match earlier {

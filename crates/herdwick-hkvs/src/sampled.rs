@@ -77,6 +77,7 @@ impl Sampled {
     /// Returns the slot to be taken from a key that is worse than `rank`. The set is full.
     fn victim(&mut self, rank: u32) -> Option<u32> {
         let count = self.ranks.len() as u32;
+        // Round robin instead of random: no random numbers, and each slot has its turn.
         let sample = (0..SAMPLE.min(count)).map(|n| (self.hand + n) % count);
         let worst = sample.min_by_key(|slot| self.ranks[*slot as usize]);
         self.hand = (self.hand + SAMPLE) % count;
@@ -87,6 +88,7 @@ impl Sampled {
 impl Popularity for Sampled {
     fn read(&mut self, hash: KeyHash, bytes: usize, may_admit: bool) -> Seen {
         self.age();
+        // Smaller items rank higher.
         let size = u32::MAX - u32::try_from(bytes).unwrap_or(u32::MAX);
         if let Some(slot) = self.members.find(hash) {
             self.window.pass();

@@ -122,6 +122,7 @@ impl Syncer {
     /// Takes a change of a worker. It comes back at once if there is nothing to do, or if it is for an earlier
     /// connection.
     pub fn accept(&mut self, worker: usize, mut change: Change) -> Option<Change> {
+        // Its slots hold nothing in the store of this connection.
         if change.epoch != self.epoch {
             change.outcome = Outcome::Lost;
             return Some(change);
@@ -146,6 +147,7 @@ impl Syncer {
                 (0..slots).for_each(|slot| self.release(worker, slot, index));
             }
         }
+        // Each operation that was added is one that the change waits for.
         let left = self.due.len() - before;
         if left == 0 {
             self.free.push(index);
@@ -170,6 +172,7 @@ impl Syncer {
         let fits = taken <= self.room;
         if fits {
             self.room -= taken;
+            // A copy, because the change goes back to its worker before the slot is emptied.
             self.held[worker][change.slot as usize] = change.key.as_slice().into();
         }
         fits
@@ -207,6 +210,7 @@ impl Syncer {
     /// Notes that the operation of [`Syncer::next_op`] has begun.
     pub fn begun(&mut self) {
         if let Some(Due::Delete(_, key)) = self.due.pop_front() {
+            // Only when its deletion has begun: until then the key takes memory.
             self.room += key.len() + KEY_OVERHEAD;
         }
     }
@@ -218,6 +222,8 @@ impl Syncer {
             progress.change.outcome = Outcome::Refused;
             // A value from before must not stay. It goes before any other operation on the key begins.
             if token.stores {
+                // The token has the number of the change again: `left` still counts one operation,
+                // now the deletion.
                 self.due.push_front(Due::Undo(token.change));
                 return None;
             }

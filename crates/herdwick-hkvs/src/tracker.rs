@@ -123,10 +123,12 @@ impl Tracker {
         while let Some(change) = self.end.back.pop() {
             self.take_back(change);
         }
+        // After the changes that came back, which are judged by the connection before.
         if epoch != self.epoch {
             self.connect(epoch);
         }
         self.send_waiting();
+        // In order of time, so the first that has not ended is the oldest.
         let mut replacing = self.under_way.iter().filter(|it| it.replaces && !it.ended);
         let oldest = [
             replacing.next().map(|change| change.since),
@@ -171,6 +173,8 @@ impl Tracker {
             self.under_way.pop_front();
         }
         let slot = &mut self.slots[change.slot as usize];
+        // The slot may have become another key's since: then the outcome is that of a key that has
+        // left.
         let is_current = slot.admission != 0 && slot.admission == change.admission;
         match change.outcome {
             Outcome::Done if is_current && change.act == Act::Put => slot.replicated = true,
@@ -190,6 +194,7 @@ impl Tracker {
     /// would be evicted next. Those of others would make no room for it.
     #[cold]
     fn make_room(&mut self, slot: u32, class: u8) {
+        // Others would be refused, too, until the removals have made room.
         self.full = self.now + FULL_PAUSE;
         self.drop_slot(slot);
         let slots = &self.slots;
@@ -208,6 +213,7 @@ impl Tracker {
             self.clears = None;
         }
         while let Some((slot, since)) = self.dropped.front().copied()
+            // A removal of all that waits comes first.
             && self.clears.is_none()
             && self.send(Act::Remove, slot, since)
         {
@@ -282,6 +288,7 @@ impl Tracker {
         self.policy.remove(slot);
         self.slots[slot as usize] = Slot::default();
         self.counters.dropped += 1;
+        // The list is bounded, and a removal may not be lost: all are removed instead.
         if self.dropped.len() == DROPPED_MAX {
             return self.clear();
         }
@@ -311,6 +318,8 @@ impl Tracker {
         if self.epoch == 0 {
             return Marks::default();
         }
+        // No admission while removals wait: a slot that is to be emptied may be the one that would
+        // be taken.
         let waits = self.clears.is_some() || !self.dropped.is_empty() || self.now < self.full;
         let has_room = !self.end.free.is_empty() && !waits;
         let may_admit = has_room && second >= self.pause && fits(item);
@@ -321,8 +330,11 @@ impl Tracker {
             Seen::Popular { slot } => self.slots[slot as usize].replicated,
             Seen::Admitted { slot, evicted } => {
                 self.counters.evictions += u64::from(evicted);
+                // Asked last, because it hashes the key: only few reads come so far.
                 match may_be_admitted() {
                     true => self.admit(slot, (key, item), evicted),
+                    // The policy has given it the slot already: what that held before, if it was
+                    // another key, is removed with it.
                     false => self.drop_slot(slot),
                 }
                 false
@@ -339,6 +351,7 @@ impl Tracker {
     fn admit(&mut self, slot: u32, of: (&[u8], &Item<'_>), evicted: bool) {
         self.counters.admissions += 1;
         self.slots[slot as usize] = Slot {
+            // The number of the change that is sent next, below.
             admission: self.next,
             ..Slot::default()
         };
@@ -432,6 +445,8 @@ pub fn store_number(epoch: u64) -> u8 {
 /// Returns whether an item can be replicated: it does not expire, is not marked, and is no longer than a client
 /// takes.
 fn fits(item: &Item<'_>) -> bool {
+    // Clients have to see such an item at the server: a win or a stale value is not theirs to
+    // decide.
     let plain = !item.stale && !item.won && !item.win_sent;
     plain
         && item.deadline == herdwick_request::Deadline::NEVER

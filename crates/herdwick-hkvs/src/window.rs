@@ -55,6 +55,7 @@ impl Window {
     #[inline]
     pub(crate) fn count(&mut self, hash: KeyHash) -> u8 {
         let print = fingerprint(hash);
+        // First, so that a window of N holds this read and N - 1 before it.
         let mark = self.move_on();
         let (bucket, tag) = self.place(print);
         let Bucket { tags, counts } = &mut self.buckets[bucket];
@@ -72,6 +73,7 @@ impl Window {
             }
         }
         let Some(place) = free else {
+            // Not counted: what `forget` took off later would be another key's.
             return 1;
         };
         (tags[place], counts[place]) = (tag, 1);
@@ -133,6 +135,8 @@ impl Window {
     /// Returns the bucket of a fingerprint, and what distinguishes it there.
     #[inline]
     fn place(&self, print: u32) -> (usize, u16) {
+        // Multiply-shift over the high bits; the low 16 are the tag, so bucket and tag together are
+        // nearly all of the fingerprint.
         let bucket = (u64::from(print) * self.buckets.len() as u64) >> 32;
         (bucket as usize, print as u16)
     }
@@ -141,6 +145,7 @@ impl Window {
 /// Returns 32 bits of a hash, of which those that select the partition are none.
 #[inline]
 fn fingerprint(hash: KeyHash) -> u32 {
+    // 0 is the entry of a request that is not counted.
     ((hash.0 >> 16) as u32).max(NONE + 1)
 }
 

@@ -71,6 +71,7 @@ impl Store {
         let Some(Emptying { slab, done }) = self.emptying else {
             return;
         };
+        // The first chunk of a slab has the same number for each class.
         let Some(first) = self.slabs.chunks(slab, 0).next() else {
             return;
         };
@@ -116,6 +117,7 @@ impl Store {
             },
             _ => {}
         }
+        // Neither free nor an item: it is not handed out until its slab is cut anew.
         self.metas.get_mut(chunk).state = state::NONE;
     }
 
@@ -127,6 +129,7 @@ impl Store {
                 return free;
             }
             let tail = self.classes[class].items.tail.some()?;
+            // The item itself is next to go, or may not: there is no item that is worth less.
             if tail == chunk || self.protected == Some(tail) || self.lossless && !self.gone(tail) {
                 return None;
             }
@@ -139,11 +142,14 @@ impl Store {
         let hash = self.hash_key.hash(self.key(from));
         let end = self.header(from).end();
         self.slabs.copy((from, 0..end), (to, 0));
+        // In this order a reader finds the item at one of the two places, or at neither: the copy
+        // is complete, the old chunk is dead, then the stag moves.
         self.swap_stags(from, to);
         self.bury(from);
         self.bind(to);
         self.bind(from);
         self.index.replace(&mut self.metas, hash, from, to);
+        // It keeps its place in the list, so that a move is no use.
         let before = self.metas.before(from);
         self.classes[class].items.remove(&mut self.metas, from);
         let meta = *self.metas.get(from);
@@ -163,6 +169,8 @@ impl Store {
     /// take what they took before, although a limit leaves less.
     #[cold]
     pub(crate) fn take_slab(&mut self, class: usize) -> bool {
+        // A lower limit is reached by steps of its own (`shrink`): until then a slab may change
+        // hands.
         let most = self.taken.max(self.budget - self.unused);
         for _ in 0..SLABS_PER_CHUNK {
             self.empty(usize::MAX);
@@ -181,6 +189,8 @@ impl Store {
     /// Takes a slab of another class of which nothing is lost, unless the item that `class` would evict has
     /// expired or was flushed. Returns whether there was one and could be cut.
     pub(crate) fn take_spare(&mut self, class: usize) -> bool {
+        // The search walks over lists. In vain it is not repeated until the second or the count of
+        // flushes changes: nothing else ends items that no request meets.
         let at = Some((self.now, self.flushes));
         let tail = self.classes[class].items.tail.some();
         if self.none_to_spare == at || tail.is_some_and(|tail| self.gone(tail)) {
@@ -229,6 +239,7 @@ impl Store {
         let has_spare = |other: &&Class| other.free.len >= other.per_slab;
         let spare = others.clone().filter(has_spare);
         let spare = spare.filter_map(|other| self.slab_to_spare(other)).next();
+        // Where nothing may be evicted, only a slab without loss changes hands.
         if spare.is_some() || self.lossless {
             return spare;
         }
@@ -240,6 +251,7 @@ impl Store {
     fn slab_to_spare(&self, class: &Class) -> Option<u32> {
         let tail = class.items.tail.some();
         let items = std::iter::successors(tail, |chunk| self.metas.before(*chunk));
+        // The free chunks last: where no item is looked at, they name a slab, too.
         let chunks = items.take(LOOKS).chain(class.free.tail.some());
         let mut slabs = chunks.map(|chunk| self.slabs.slab_of(chunk));
         slabs.find(|slab| !self.slabs.has_staged(*slab))
@@ -257,6 +269,7 @@ impl Store {
             if n == class || other.slabs == 0 {
                 continue;
             }
+            // Nothing is lost: no need to compare ages.
             if other.free.len >= other.per_slab {
                 chosen = Some((u64::MAX, other));
                 break;
@@ -307,6 +320,7 @@ impl Store {
         if self.taken + resident <= limit {
             return false;
         }
+        // First what is not used at all.
         match self.slabs.give_back() {
             Ok(true) => return true,
             Ok(false) => {}

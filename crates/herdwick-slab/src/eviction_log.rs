@@ -17,6 +17,7 @@ const EVICTIONS_MAX: usize = 64;
 impl Store {
     /// Turns the recording of evictions on or off.
     pub fn record_evictions(&mut self, on: bool) {
+        // What is on stays on, with what it has recorded.
         if on != self.evicted.is_some() {
             self.evicted = on.then(EvictionRecord::default);
         }
@@ -52,6 +53,7 @@ impl Store {
                 record.missed += 1;
                 return;
             }
+            // Allocated, but only while evictions are watched.
             let key = self.slabs.bytes(chunk)[HEADER..header.front()].to_vec();
             record.list.push(Evicted {
                 deadline: header.deadline,

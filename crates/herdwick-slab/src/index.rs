@@ -29,7 +29,9 @@ impl Index {
 
     #[inline]
     pub(crate) fn list(&self, hash: KeyHash) -> usize {
+        // The low 16 bits select the partition: they are the same for many keys here.
         let bits = u64::from((hash.0 >> 16) as u32);
+        // Multiply-shift: any number of lists, without a division.
         ((bits * self.heads.len() as u64) >> 32) as usize
     }
 
@@ -41,6 +43,7 @@ impl Index {
     /// Returns the first item of a list.
     #[inline]
     pub(crate) fn first(&self, list: usize) -> Chunk {
+        // 0, an empty list, becomes `Chunk::NONE`: zeroed memory is an empty index.
         Chunk(self.heads[list].wrapping_sub(1))
     }
 
@@ -77,6 +80,8 @@ impl Index {
             }
             None => next,
         };
+        // Lists are linked one way, so the one before is searched for: they are short, a list for
+        // each 128 bytes of memory.
         let before = self
             .items(metas, list)
             .find(|before| metas.get(*before).chain == chunk);

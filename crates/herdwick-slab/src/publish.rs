@@ -51,6 +51,7 @@ impl Store {
         let list = self.index.list(hash);
         let chunk = {
             let mut items = self.index.items(&self.metas, list);
+            // The key is not known: the first item with the tag is taken for it.
             items.find(|chunk| self.metas.get(*chunk).tag == tag(hash))
         };
         if let Some(chunk) = chunk.filter(|chunk| !self.gone(*chunk)) {
@@ -86,6 +87,8 @@ impl Store {
         }
         let bytes = self.slabs.bytes_mut(chunk);
         let header = ChunkHeader::read(bytes);
+        // Apart from the header's, so that a change of the header, as by a touch, does not read the
+        // value.
         let value_sum = crc32c(0, &bytes[header.front()..header.end()]);
         self.seal_header(
             chunk,
@@ -112,6 +115,7 @@ impl Store {
             return header.write(bytes);
         }
         header.seal(bytes, seal);
+        // Whatever is stored next, as the place of a stag, comes after the item for a reader.
         fence(Ordering::Release);
     }
 
@@ -119,6 +123,7 @@ impl Store {
     pub(crate) fn bury(&mut self, chunk: Chunk) {
         if self.stags.is_some() {
             bury(self.slabs.bytes_mut(chunk));
+            // The chunk is written again only after readers can find it dead.
             fence(Ordering::Release);
         }
     }

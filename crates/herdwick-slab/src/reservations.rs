@@ -35,6 +35,7 @@ pub(crate) struct Staging {
 impl Staging {
     pub(crate) fn get(&mut self, staged: Staged) -> Option<&mut Reservation> {
         let mut all = self.under_way.iter_mut();
+        // Searched one by one: uploads under way are few (`Store::staged_max`).
         all.find(|reservation| reservation.id == staged.id())
     }
 

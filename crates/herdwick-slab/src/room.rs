@@ -24,6 +24,7 @@ impl Store {
     /// Takes a chunk of `class`: a free one, one of a new slab, an evicted item's, or one of a slab that
     /// another class has to give up.
     pub(crate) fn allocate(&mut self, class: usize) -> Option<Chunk> {
+        // First: what is emptied in time spares this put an eviction.
         self.empty_step(self.pace(class));
         for attempt in 0..ATTEMPTS {
             if let Some(chunk) = self.take_free(class) {
@@ -32,6 +33,8 @@ impl Store {
             if attempt == ATTEMPTS_BEFORE_EMPTYING {
                 self.empty_step(usize::MAX);
             }
+            // From what costs nothing to what costs most: a slab that no class has, one of which
+            // nothing is lost, an item of the class, a slab of another class.
             let has_room = self.cut(class)
                 || self.take_spare(class)
                 || self.evict(class)
@@ -57,6 +60,7 @@ impl Store {
     /// Takes a free chunk, unless those of the class are all of the slab that is being emptied.
     pub(crate) fn take_free(&mut self, class: usize) -> Option<Chunk> {
         while let Some(chunk) = self.classes[class].free.pop(&mut self.metas) {
+            // A chunk of the slab that is being emptied drops out of the list so, and stays out.
             self.metas.get_mut(chunk).state = state::NONE;
             if !self.is_emptied(chunk) {
                 return Some(chunk);
@@ -97,11 +101,13 @@ impl Store {
                 self.drop_for_room(class, chunk);
                 return true;
             }
+            // The item may not go, and is the only one.
             if self.classes[class].items.len == 1 {
                 return false;
             }
             let meta = self.metas.get_mut(tail);
             self.counters.refreshed += u64::from(meta.uses > 0);
+            // CLOCK: a use buys a turn around the list.
             meta.uses = meta.uses.saturating_sub(1);
             self.classes[class].items.renew(&mut self.metas, tail);
         }
@@ -109,6 +115,7 @@ impl Store {
     }
 
     fn drop_for_room(&mut self, class: usize, chunk: Chunk) {
+        // An item that had expired is no eviction, and no reason to ask another class for a slab.
         let evictions = self.counters.evictions;
         self.count_dropped(chunk);
         if self.counters.evictions > evictions {
@@ -163,6 +170,8 @@ impl Store {
         let meta = self.metas.get_mut(chunk);
         (meta.state, meta.bits, meta.uses) = (state::ITEM, bits, uses);
         (meta.accessed, meta.flushes) = (now, flushes);
+        // The item is complete before its stag shows it. The stag of the old chunk is bound last:
+        // that one is free, and buried.
         self.seal(chunk);
         self.bind(chunk);
         if let Some(old) = old {
@@ -244,10 +253,12 @@ impl Store {
         let Some(old) = old else {
             return self.allocate(class);
         };
+        // Beside the old item at first, so that the key has a value if there is no room.
         let beside = self.allocate_beside(class, old);
         if beside.is_some() || self.lossless {
             return beside;
         }
+        // In a cache the old item gives its room up: the put succeeds more often so.
         if let Ok(old) = self.lookup(request) {
             self.count_dropped(old);
             self.unlink(request, old);

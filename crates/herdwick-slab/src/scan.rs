@@ -38,6 +38,7 @@ impl Store {
         self.tick(now);
         let (mut checked, mut at) = (0, self.index.first(bucket));
         while let Some(chunk) = at.some() {
+            // Read first: a removed chunk is in another list.
             at = self.metas.get(chunk).chain;
             checked += 1;
             if self.gone(chunk) {

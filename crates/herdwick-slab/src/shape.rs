@@ -81,6 +81,8 @@ impl Shape {
             return Err(SlabError::TooSmall {
                 memory_bytes,
                 item_bytes_max,
+                // The index takes one part in `INDEX_SHARE` of the whole, so the rest is that much
+                // less.
                 needed: (needed.div_ceil(INDEX_SHARE - 1) * INDEX_SHARE).next_multiple_of(PAGE),
             });
         }
@@ -88,6 +90,7 @@ impl Shape {
         let chunks_max = slab_bytes / sizes[0];
         Ok(Self {
             lists: lists.min(u32::MAX as usize),
+            // Chunks are numbered by 32 bits, of which the last number is `Chunk::NONE`.
             slabs: (budget / slab_bytes).min((u32::MAX - 1) as usize >> shift(chunks_max)),
             slab_bytes,
             budget,
@@ -122,7 +125,9 @@ fn sizes(slab_bytes: usize, growth: Growth) -> Vec<usize> {
     let mut sizes = Vec::new();
     let mut size = (HEADER + growth.smallest.max(1)).next_multiple_of(ALIGN);
     while size <= slab_bytes / 2 && sizes.len() < CLASSES_MAX - 1 {
+        // As large as so many chunks of a slab can be: nothing is left over at its end.
         let size_evened = slab_bytes / (slab_bytes / size) / ALIGN * ALIGN;
+        // Classes of nearly a slab's size may come to the same.
         if sizes.last() != Some(&size_evened) {
             sizes.push(size_evened);
         }

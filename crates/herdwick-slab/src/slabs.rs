@@ -162,6 +162,7 @@ impl Slabs {
         };
         slabs[slab as usize].resident = false;
         let start = slab as usize * self.slab_bytes;
+        // A huge page would come back whole for one of its slabs.
         self.bytes.allow_huge_pages(false);
         self.bytes.give_back(start..start + self.slab_bytes)?;
         // Taken last.

@@ -39,6 +39,7 @@ impl Store {
             Err(status) => Location::Refused(status),
         };
         self.staging.last += 1;
+        // The count begins with 1, and does not wrap in practice.
         let id = NonZeroU64::new(self.staging.last).unwrap_or(NonZeroU64::MIN);
         self.staging.under_way.push(Reservation {
             id,
@@ -58,6 +59,7 @@ impl Store {
         }
         let class = self.slabs.class_for(len(key, value_len));
         let class = class.ok_or(Status::TooLarge)?;
+        // A chunk counts in full, whatever its value's length.
         let bytes = self.slabs.slab_bytes() / self.classes[class].per_slab;
         if self.staging.reserved + bytes > self.budget / RESERVED.1 * RESERVED.0 {
             return Err(Status::OutOfMemory);
@@ -146,6 +148,7 @@ impl Store {
             Location::In(chunk) => chunk,
         };
         self.release(chunk);
+        // The reservation may be another key's, if a client names it.
         if reservation.came < reservation.value_len || self.key(chunk) != request.key {
             self.free(chunk);
             return Reply::bare(Status::BadKey);
@@ -175,6 +178,7 @@ impl Store {
         put: &Put<'_>,
         chunk: Chunk,
     ) -> Reply<'_> {
+        // A copy, because its chunk is given back before room is made.
         let value = self.item(chunk).value.to_vec();
         self.free(chunk);
         let put = Put {
@@ -196,6 +200,7 @@ impl Store {
     ) -> Reply<'_> {
         let value_len = self.header(chunk).value_len as usize;
         let header = self.new_header(request.key, value_len, fresh);
+        // Not sealed yet: `link` seals it with the stag that it takes over.
         header.write(self.slabs.bytes_mut(chunk));
         self.link(request.hash, old, chunk, fresh.bits);
         Reply::with(Status::Done, self.item(chunk))

@@ -97,6 +97,7 @@ impl Stags {
 
     /// Gives back the stag of a chunk whose slab is no longer cut. It shows the head, which is no item.
     pub(crate) fn give_back(&mut self, stag: u32) {
+        // A client may know the stag for long: what it READs there has to be no item.
         self.bind(stag, self.head);
         self.free.push(stag);
     }

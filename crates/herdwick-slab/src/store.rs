@@ -160,6 +160,7 @@ impl Store {
             sequence: 0,
             flushes: 0,
             flush_at: None,
+            // Not 0, which stands for "never".
             now: Second(1),
         })
     }
@@ -230,12 +231,14 @@ impl Store {
     /// Prefetches the lists of a run's keys, then the first item of each; verifies claimed hashes of
     /// mutations meanwhile. Returns a bit set of the requests with a wrong one.
     fn survey(&self, run: &[Request<'_>], hashes: Hashes) -> u32 {
+        // Two loops: each works on cache lines that the one before has asked for.
         for request in run {
             self.index.prefetch(request.hash);
         }
         let mut forged = 0u32;
         for (i, request) in run.iter().enumerate() {
             forged |= u32::from(!reads(&request.op) && !self.genuine(request, hashes)) << i;
+            // Most lists have one item, if any: the others of a list are not prefetched.
             if let Some(first) = self.index.first(self.index.list(request.hash)).some() {
                 herdwick_mem::prefetch_read(&self.metas.0, first.0 as usize);
                 self.slabs.prefetch(first);
@@ -316,6 +319,7 @@ impl Store {
     /// Flushes at second `at` every item stored before it; at once if `at` is not after `now`.
     /// Replaces a pending flush that is not due yet; second 0 cancels it.
     pub fn flush(&mut self, now: Second, at: Second) {
+        // A flush that is due by now comes before the new one takes its place.
         self.tick(now);
         self.flush_at = (at.0 > 0).then_some(at);
         self.show_flushes();
@@ -384,6 +388,8 @@ impl Store {
         let list = self.index.list(request.hash);
         let mut items = self.index.items(&self.metas, list);
         items.find(|chunk| {
+            // The tag lies in the cache line that the walk loads anyway: most other keys differ in
+            // it, and their chunks are not loaded.
             self.metas.get(*chunk).tag == tag && herdwick_mem::same(self.key(*chunk), request.key)
         })
     }

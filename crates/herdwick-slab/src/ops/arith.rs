@@ -35,6 +35,7 @@ impl Store {
             return Reply::bare(Status::NonNumeric);
         };
         let number = if arith.decrement {
+            // memcached's rule: `decr` stops at 0, `incr` wraps at 2^64.
             number.saturating_sub(arith.delta)
         } else {
             number.wrapping_add(arith.delta)
@@ -42,6 +43,7 @@ impl Store {
         let before = item.deadline;
         match self.put_number(clock, request, arith, chunk, number) {
             Ok(chunk) => {
+                // The reply has the deadline from before the touch.
                 let item = Item {
                     deadline: before,
                     ..self.item(chunk)
@@ -89,6 +91,7 @@ impl Store {
             deadline: deadline.unwrap_or(old.deadline),
             ..old
         };
+        // Written in place: a reader in another process believes nothing until it is sealed again.
         self.bury(chunk);
         let bytes = self.slabs.bytes_mut(chunk);
         let (to, padding) = bytes[header.front()..header.end()].split_at_mut(digits.len());

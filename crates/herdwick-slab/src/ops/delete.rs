@@ -49,6 +49,7 @@ impl Store {
             ..header
         };
         let meta = self.metas.get_mut(chunk);
+        // The next reader wins the right to recache it.
         meta.bits = (meta.bits | bit::STALE) & !bit::WIN_SENT;
         self.set_header(chunk, &header);
     }

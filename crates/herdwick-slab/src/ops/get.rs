@@ -49,6 +49,7 @@ impl Store {
         if !get.quiet_access {
             self.count_use(chunk);
             bits |= bit::FETCHED;
+            // Stored only on a change, here and below, so that a hot item's cache line stays clean.
             if meta.accessed != now.0 {
                 self.metas.get_mut(chunk).accessed = now.0;
             }
@@ -85,6 +86,7 @@ impl Store {
         let read = if get.quiet_access { 0 } else { bit::FETCHED };
         let fresh = Fresh {
             deadline: clock.deadline(exptime),
+            // The reply shows this client that it has won; the next ones find the right taken.
             bits: bit::WIN_SENT | read,
             version: get.version,
             ..Fresh::default()

@@ -76,6 +76,8 @@ impl Store {
         };
         if let Some(compare) = put.compare {
             let header = self.header(old);
+            // memcached's `ms` with the flag I: a compare version lower than the item's stores the
+            // value, marked stale.
             if put.invalidate && compare != 0 && compare < header.version {
                 fresh.deadline = header.deadline;
                 fresh.bits = bit::STALE | (self.metas.get(old).bits & bit::WIN_SENT);
@@ -106,6 +108,7 @@ impl Store {
         absent: Absent,
     ) -> Result<Fresh, Reply<'static>> {
         let exptime = match (put.mode, put.vivify) {
+            // A compare-and-swap of an item that is gone is NOT_FOUND, not NOT_STORED.
             (Mode::Set | Mode::Replace, _) if put.compare.is_some() => {
                 return Err(absent.reply(Status::NotFound));
             }
@@ -136,6 +139,8 @@ impl Store {
         if differs(put.compare, header.version) {
             return Reply::bare(Status::Exists);
         }
+        // memcached refuses so, and keeps the old value: unlike a set, a failed append drops
+        // nothing.
         if self.too_large(request.key, header.value_len as usize + put.value.len()) {
             return Reply::bare(Status::NotStored);
         }
@@ -154,6 +159,7 @@ impl Store {
                     self.count_dropped(old);
                     self.unlink(request, old);
                 }
+                // As if it had never been there: NOT_STORED, unless the request may make an item.
                 self.put_new(clock, request, put, Absent::default())
             }
         }
