@@ -45,6 +45,7 @@ impl Contexts {
             }
             return None;
         }
+        // `link` sets both neighbours.
         let context = Context {
             qpn,
             newer: 0,

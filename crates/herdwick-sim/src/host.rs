@@ -153,6 +153,7 @@ impl Host {
     pub(super) fn hand_over(&mut self, now: Picos, wqe: &Wqe) -> Picos {
         let bytes = self.wqe_bytes(wqe);
         if wqe.fetched {
+            // The RNIC fetches whole lines.
             let fetched = self.dma_bytes(bytes.next_multiple_of(LINE));
             let gbytes = self.profile.pcie.out_gbytes;
             return self.pcie_out.serve(now, fetched.time(gbytes));
@@ -167,6 +168,8 @@ impl Host {
         let read_latency = of_ns(self.profile.pcie.read_latency_ns);
         let from_memory = wqe.payload > 0 && !wqe.inlined && carries(wqe.class);
         let mut begins = now + of_ns(self.profile.pcie.write_latency_ns);
+        // `begins` adds up the latencies, one behind the other; `done` is when the slowest part has
+        // served the message.
         let mut done = begins;
         if wqe.fetched {
             begins += read_latency;
@@ -218,6 +221,7 @@ impl Host {
             self.atomics,
             self.link_in,
         ];
+        // What is admitted now is served behind all that the receiver has.
         let behind = behind.iter().map(|stage| stage.free).max().unwrap_or(0);
         let begins = self.credits.free.max(behind).max(now);
         self.credits.free = begins + service;
@@ -266,6 +270,7 @@ impl Host {
             Class::Read => {
                 done = done.max(self.reads.serve(now, of_ns(rnic.read_in_ns)));
                 let bytes = self.dma_bytes(message.payload);
+                // A READ's payload is fetched here, and leaves with the reply.
                 done = done.max(self.pcie_out.serve(now, bytes.time(pcie.out_gbytes)));
                 pcie.read_latency_ns
             }
@@ -326,6 +331,7 @@ impl Host {
     }
 
     fn link_time(&self, header: u64, payload: u64) -> Picos {
+        // A message without payload is a packet, too.
         let packets = payload.div_ceil(self.profile.link.mtu).max(1);
         Bytes(header * packets + payload).time(self.profile.link.gbits / 8.0)
     }
@@ -333,6 +339,7 @@ impl Host {
     /// Bytes on the bus for a DMA of `payload`.
     fn dma_bytes(&self, payload: u64) -> Bytes {
         let pcie = &self.profile.pcie;
+        // Without payload nothing crosses the bus.
         let packets = payload.div_ceil(pcie.tlp_payload_bytes);
         Bytes(payload + packets * pcie.tlp_header_bytes)
     }

@@ -8,6 +8,7 @@ use super::world::World;
 impl World {
     pub(super) fn fresh_qpn(&mut self) -> Qpn {
         loop {
+            // A queue pair number has 24 bits.
             let qpn = Qpn(self.rng.next_u32() >> 8);
             if self.qpns.insert(qpn) {
                 return qpn;

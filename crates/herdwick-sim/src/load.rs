@@ -46,6 +46,7 @@ impl World {
     fn load_order(&mut self, offset: usize, len: usize) -> Vec<(usize, usize)> {
         let (mut words, mut at) = (Vec::new(), 0);
         while at < len {
+            // Up to the next word of the memory: words are loaded whole.
             let end = (at + WORD - (offset + at) % WORD).min(len);
             words.push((at, end));
             at = end;

@@ -103,6 +103,7 @@ impl Port for SeededPort {
             party,
             qp,
         };
+        // All are checked before the first is queued: a postlist that is refused has no effect.
         let entries: Result<Vec<_>, _> = batch.iter().map(|wr| check.entry(wr)).collect();
         let entries = entries?;
         if qp.send.held + entries.len() > qp.send.depth {
@@ -128,6 +129,7 @@ impl Port for SeededPort {
         if qp.state == QpState::Error {
             return Err(PostError::State(qp.state));
         }
+        // All are checked before the first is queued.
         for recv in batch {
             party.local(qp, recv.into)?;
         }
@@ -150,6 +152,7 @@ impl Port for SeededPort {
             *slot = completion;
             count += 1;
         }
+        // A poll that finds nothing is paid for with the pass (`pass_ns`).
         world.charge_each(self.party, count, |cpu| cpu.completion_ns);
         count
     }
@@ -165,6 +168,7 @@ impl Port for SeededPort {
     }
 
     fn arm(&mut self, cq: CqId) -> Armed {
+        // Before the lock, which it takes itself.
         let has_wake = self.wake().is_some();
         let world = &mut *self.network.world();
         if world.polled_only || !has_wake {
@@ -215,6 +219,8 @@ impl World {
             }
             return;
         };
+        // A WQE that is posted alone is stored to the RNIC by the core; of a postlist the RNIC
+        // fetches all.
         if count == 1 {
             // Its stores wait for the RNIC to take those before them.
             let waits = self.hosts[host].stores_wait();
@@ -281,6 +287,7 @@ impl Check<'_> {
             verb: Verb::Send,
             imm: None,
             body: Body::Copied(Vec::new()),
+            // The address of a datagram replaces it below.
             to: self.qp.peer.unwrap_or(Qpn(0)),
             into: None,
             fetched: false,
@@ -333,6 +340,7 @@ impl Check<'_> {
         match (self.qp.transport, to) {
             (Transport::Ud, Some(handle)) => {
                 let address = self.party.addresses.get(&handle.0);
+                // As with libibverbs, an address handle is of use in its own domain alone.
                 let address = address.filter(|address| address.pd == self.qp.pd);
                 address.map(|address| address.to).ok_or(refused)
             }
@@ -368,6 +376,7 @@ impl Check<'_> {
     fn atomic(&self, into: Local) -> Result<(Span, usize), PostError> {
         let has = self.capabilities.atomics != Atomics::None;
         self.only(self.qp.transport == Transport::Rc && has)?;
+        // An atomic has 8 aligned bytes.
         if into.len != WORD || !into.offset.is_multiple_of(WORD) {
             return Err(PostError::Bounds);
         }

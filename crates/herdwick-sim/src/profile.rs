@@ -217,6 +217,8 @@ impl Profile {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, ProfileError> {
+        // One range holds for the numbers of all sections, so they are checked before they have
+        // their types.
         let table: toml::Table = toml::from_str(text)?;
         let sections = table.values().filter_map(toml::Value::as_table);
         for (field, value) in sections.flatten() {
@@ -226,6 +228,7 @@ impl Profile {
                 toml::Value::Integer(value) => *value as f64,
                 _ => continue,
             };
+            // NaN is in no range.
             if !(0.0..=VALUE_MAX).contains(&value) {
                 return Err(ProfileError::Range(field.clone()));
             }

@@ -43,6 +43,7 @@ impl EventQueue {
     /// Takes an event back, unless it has happened.
     pub(super) fn cancel(&mut self, key: EventKey) {
         let (number, event) = &mut self.places[key.place];
+        // The place may have another event by now.
         if *number == key.number {
             *event = None;
             self.skip_cancelled();

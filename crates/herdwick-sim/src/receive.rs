@@ -83,11 +83,14 @@ impl World {
         let Some(qp) = self.qps.get_mut(&packet.to) else {
             return;
         };
+        // Requests to one queue pair take effect in order: they wait for one that is executed word
+        // by word.
         if qp.receive.landing {
             qp.receive.waiting.push_back(packet);
             return;
         }
         let (party, transport) = (qp.party, qp.transport);
+        // A connected queue pair takes packets of its peer alone.
         let from_peer = transport == Transport::Ud || qp.peer == Some(packet.from);
         if !from_peer {
             self.parties[party].count_drop("not connected");
@@ -122,6 +125,7 @@ impl World {
         if psn < expected {
             // A duplicate is answered as before and not executed again.
             let saved = qp.receive.reply_to(psn).cloned();
+            // A reply that was forgotten is one that the requester has: it drops what it gets now.
             return self.answer(to, from, psn, saved.unwrap_or(Reply::Ack(Vec::new())));
         }
         // A gap is not answered: the requester's timer closes it.
@@ -174,6 +178,7 @@ impl World {
         };
         self.executed += 1;
         let takes_recv = matches!(request.verb, Verb::Send) || request.imm.is_some();
+        // Before anything is executed: a request that is not ready leaves no trace.
         if takes_recv && self.rng.chance(self.faults.not_ready_per_mille) {
             self.counts.not_ready += 1;
             return Executed::NotReady;
@@ -207,6 +212,7 @@ impl World {
             Transport::Ud => header_bytes,
             Transport::Rc | Transport::Uc => 0,
         };
+        // RC ends both sides with an error. Other messages are dropped, and the RECV stays.
         if !fits && header + request.body.len() > recv.into.len {
             let reliable = qp.transport == Transport::Rc;
             if reliable {
@@ -217,6 +223,7 @@ impl World {
         }
         qp.receive.entries.pop_front();
         let inline = fits.then(|| inline_data(&request.body));
+        // The region may have been freed since the RECV was posted.
         let region = self.parties[qp.party].regions.get(&recv.into.region.0);
         let source = qp.source(packet.from);
         if let (None, Some(region)) = (inline, region) {
@@ -380,6 +387,7 @@ impl World {
         if let Some(qp) = self.qps.get_mut(&qpn) {
             qp.receive.landing = false;
         }
+        // Until one of them is executed word by word itself.
         while let Some(packet) = self.qps.get_mut(&qpn).and_then(Qp::next_waiting) {
             self.accept(packet);
         }

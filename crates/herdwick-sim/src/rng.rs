@@ -24,11 +24,13 @@ impl Rng {
     }
 
     pub(super) fn chance(&mut self, per_mille: u16) -> bool {
+        // A fault that is off draws no number, so that it does not change what the others draw.
         per_mille > 0 && self.below(1000) < per_mille.into()
     }
 
     /// Returns a duration from `from` to `to`, both included.
     pub(super) fn between(&mut self, from: Duration, to: Duration) -> Duration {
+        // Less than the largest number, since 1 is added.
         let spread = u64::try_from(to.saturating_sub(from).as_nanos()).unwrap_or(u64::MAX - 1);
         if spread == 0 {
             return from;

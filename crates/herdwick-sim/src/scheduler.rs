@@ -134,6 +134,7 @@ impl<'a> Scheduler<'a> {
     #[must_use]
     pub fn busy(&self, index: usize) -> Duration {
         let slot = &self.processes[index];
+        // What the core was charged for beyond this time is not done yet.
         let ahead = slot.busy_until.saturating_sub(picos(self.network.now()));
         duration(slot.busy.saturating_sub(ahead))
     }

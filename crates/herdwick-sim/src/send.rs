@@ -48,6 +48,7 @@ impl Qp {
             return false;
         };
         let under_way = || entries.iter().take(sent).filter(|entry| !entry.implied());
+        // They are counted only if enough were sent.
         let bounded = !next.implied() && sent >= rd_atomic_max;
         next.fence && under_way().next().is_some()
             || bounded && under_way().count() >= rd_atomic_max
@@ -117,6 +118,7 @@ impl World {
         }
         self.launch(packet, departs);
         if !reliable {
+            // A request of UC and UD is done when its message has left.
             self.retire(qpn, Status::Success, completes);
         } else if first {
             self.restart_timer(qpn, self.retry_pause());
@@ -266,6 +268,7 @@ impl World {
         let Some(entry) = qp.send.entries.pop_front() else {
             return;
         };
+        // A request that fails may not have been sent.
         qp.send.sent = qp.send.sent.saturating_sub(1);
         if status == Status::Success && !entry.signaled {
             qp.send.quiet += 1;

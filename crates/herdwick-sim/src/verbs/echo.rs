@@ -158,6 +158,7 @@ impl Sender {
         imm: u32,
     ) -> Result<(), PostError> {
         let number = self.sent;
+        // Messages have up to 4,096 bytes.
         let words = [number + 1; 512];
         let words = words.get(..echo.payload / WORD).ok_or(PostError::Bounds)?;
         let slot = number % echo.window as u64;
@@ -198,6 +199,7 @@ impl Slots {
     fn next(&mut self, echo: &Echo, end: &End) -> bool {
         let slot = usize::try_from(self.received % echo.window as u64).unwrap_or(0);
         let last = self.offset + (slot + 1) * echo.payload - WORD;
+        // Pairs with the release by which the last word of a WRITE becomes visible.
         let here = end.memory.load_acquire(last / WORD) == self.received + 1;
         self.received += u64::from(here);
         here
@@ -244,6 +246,7 @@ impl Client {
         server: &mut Server,
         cpu: &Cpu,
     ) -> Result<Self, VerbsError> {
+        // RECVs are at the front of the memory, and the slots of replies at its end.
         let mut end = End::open(device, 2, 2 * echo.window, 64 + echo.area() + echo.payload)?;
         let number = server.peers.len();
         let offset = server.area + number * echo.area();
@@ -370,6 +373,7 @@ impl Server {
             returned += 1;
         }
         // One request of each client in a pass, as HERD polls.
+        // A client that has sent more waits for the next pass.
         for (slots, replies) in &mut self.peers {
             if echo.request == Way::Write && slots.next(echo, end) {
                 replies.send(echo, &mut end.port, 0)?;

@@ -107,6 +107,7 @@ fn search(
         return Ok(Search::TooFast);
     }
     for _ in 0..HALVINGS {
+        // The range is one of factors, so its middle is the geometric mean.
         let middle = (low * high).sqrt();
         match point.is_slow(value(middle)?) {
             true => high = middle,

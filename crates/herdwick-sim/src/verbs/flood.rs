@@ -285,6 +285,7 @@ impl Process for Issuer {
             }
         }
         let room = self.flood.limit().saturating_sub(self.under_way);
+        // An issuer that has room has something to do.
         moved |= self.failure.is_none() && room >= self.flood.postlist;
         Step {
             moved,
