@@ -33,6 +33,7 @@ pub struct Completion {
 
 impl Completion {
     /// Placeholder to fill an array with before the first poll; no provider completes with it.
+    // `Flushed`, so that an entry that is read by mistake is no success.
     pub const BLANK: Self = Self {
         wr_id: 0,
         status: Status::Flushed,
@@ -85,6 +86,8 @@ impl Received {
             status: self.status,
             opcode: self.opcode,
             qp,
+            // No message has so many bytes; a provider's mistake must not look like a short
+            // message.
             byte_len: u32::try_from(self.len).unwrap_or(u32::MAX),
             imm: self.imm,
             source: self.source,
@@ -171,6 +174,7 @@ impl InlineData {
     /// # Panics
     /// When `out` is shorter than [`InlineData::len`].
     pub fn copy_to(&self, out: &mut [u8]) {
+        // The last chunk may be shorter than a word.
         for (to, word) in out[..self.len()].chunks_mut(8).zip(self.words) {
             to.copy_from_slice(&word.to_le_bytes()[..to.len()]);
         }

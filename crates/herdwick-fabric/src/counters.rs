@@ -38,6 +38,8 @@ macro_rules! counters {
     (
         $(#[$doc:meta])*
         $vis:vis struct $Counters:ident {
+            // The documentation of a field is a literal here, so that it can be text at run time,
+            // too.
             $($(#[doc = $help:literal])+ $field:ident $(= $name:literal)? $(as $event:ident)?,)+
         }
     ) => {
@@ -56,6 +58,7 @@ macro_rules! counters {
             }),+];
 
             /// Returns every counter with its name, in the order of their declaration.
+            // Captures nothing of `self`: the caller may go on while it holds the counts.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$(($crate::counters!(@name $field $($name)?), self.$field)),+].into_iter()
             }

@@ -27,11 +27,13 @@ impl Endpoint {
     pub fn new(blob: &[u8]) -> Result<Self, EndpointTooLong> {
         let mut bytes = [0; ENDPOINT_BYTES_MAX];
         bytes
+            // The length is checked by the slice: a longer blob has no such range.
             .get_mut(..blob.len())
             .ok_or(EndpointTooLong)?
             .copy_from_slice(blob);
         Ok(Self {
             bytes,
+            // Cannot fail: 96 fits.
             len: u8::try_from(blob.len()).map_err(|_| EndpointTooLong)?,
         })
     }

@@ -55,6 +55,7 @@ impl SharedMemory {
     /// # Errors
     /// [`ControlError::Unsupported`]: the memory is too short for their places, or peers may write it.
     pub fn with_windows(self, windows: Windows) -> Result<Self, ControlError> {
+        // A peer that can write the table could move other clients' windows.
         if self.sharing != Sharing::ReadOnly || windows.table_bytes() > self.span.len() {
             let refused =
                 "windows onto memory that peers write, or that is shorter than their places";
@@ -125,7 +126,9 @@ impl SharedMemory {
 fn allocate(len: usize) -> io::Result<Span> {
     let words = len.checked_next_multiple_of(8);
     let words = words.ok_or(io::ErrorKind::OutOfMemory)?;
+    // A mapping has at least a page; the span below is cut to the words.
     let mapping = Mapping::anonymous(words.max(8))?;
+    // Before the pages are populated.
     mapping.advise_huge();
     // A shortage is an error here, and not a signal at the first access.
     mapping.populate(0..words)?;

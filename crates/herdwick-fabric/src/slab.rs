@@ -24,11 +24,13 @@ impl<T> Slab<T> {
     pub fn new(limit: usize) -> Self {
         let limit = u32::try_from(limit.min(SLOTS_MAX)).unwrap_or(0);
         let slot = |n| Slot {
+            // Generation 1, for no id may be 0.
             id: 1 << 16 | n,
             item: None,
         };
         Self {
             slots: (0..limit).map(slot).collect(),
+            // So that the lowest slots are handed out first.
             free: (0..limit).rev().collect(),
         }
     }
@@ -56,6 +58,7 @@ impl<T> Slab<T> {
     /// # Errors
     /// Returns the item when there is no room.
     pub fn insert(&mut self, item: T) -> Result<u32, T> {
+        // The slot freed last: its memory is likely in the cache.
         let Some(n) = self.free.pop() else {
             return Err(item);
         };
@@ -67,6 +70,7 @@ impl<T> Slab<T> {
     /// Removes and returns an item; its id is invalid from now on.
     pub fn remove(&mut self, id: u32) -> Option<T> {
         let slot = self.slots.get_mut((id & 0xffff) as usize)?;
+        // An id of an earlier generation frees nothing.
         if slot.id != id {
             return None;
         }

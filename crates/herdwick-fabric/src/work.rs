@@ -28,6 +28,7 @@ impl Remote {
     #[must_use]
     pub fn offset(self, bytes: u64) -> Self {
         Self {
+            // The provider checks the range; a sum that wraps is refused there.
             addr: self.addr.wrapping_add(bytes),
             ..self
         }

@@ -30,11 +30,13 @@ impl<T: FromZeros + IntoBytes> Arena<T> {
     /// # Errors
     /// The error of `mmap`; `OutOfMemory` also when `len` items overflow the address space.
     pub fn zeroed(len: usize) -> io::Result<Self> {
+        // Mappings are aligned to pages. A type of no size has no bytes that could be mapped.
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
         let bytes = len
             .checked_mul(size_of::<T>())
             .ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::anonymous(bytes)?;
+        // Before the first touch: pages that are there are not replaced at once.
         mapping.advise_huge();
         Ok(Self {
             mapping,
@@ -68,10 +70,13 @@ impl<T: FromZeros + IntoBytes> Arena<T> {
     /// `InvalidInput` for a range outside the arena, or an arena in a file; else the error of the
     /// system calls.
     pub fn give_back(&mut self, items: Range<usize>) -> io::Result<()> {
+        // `MADV_DONTNEED` on a file drops this mapping's pages alone: the file would keep the
+        // memory and the bytes.
         if self.in_file || items.start > items.end || items.end > self.len {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let size = size_of::<T>();
+        // No overflow: `len` items fit the address space, as `zeroed` has checked.
         self.mapping.give_back(items.start * size..items.end * size)
     }
 }
@@ -104,6 +109,7 @@ impl<T: FromBytes + IntoBytes> Arena<T> {
         Ok(Self {
             mapping,
             len,
+            // Kept, because `give_back` must not be used on shared pages.
             in_file: true,
             owns: PhantomData,
         })

@@ -14,6 +14,7 @@ const SHORT: usize = 512;
 #[must_use]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // The macro reads a cached word, so it costs a load and a branch.
     if bytes.len() <= SHORT && std::is_x86_feature_detected!("sse4.2") {
         // SAFETY: the CPU has SSE 4.2, all that `short` needs.
         return unsafe { short(crc, bytes) };
@@ -27,6 +28,7 @@ const CASTAGNOLI: u32 = 0x82f6_3b78;
 /// x^(2^n) modulo the polynomial, bit-reflected. They repeat after 31 and not after 32: the
 /// polynomial is x + 1 times a primitive one of degree 31, so x^(2^31) is x again.
 const POWERS: [u32; 31] = {
+    // Bit-reflected, x is the bit below the highest, which is x^0.
     let mut powers = [1 << 30; 31];
     let mut n = 1;
     while n < powers.len() {
@@ -38,6 +40,7 @@ const POWERS: [u32; 31] = {
 
 /// Returns the product of two polynomials modulo that of CRC-32C, all bit-reflected.
 const fn times(a: u32, mut b: u32) -> u32 {
+    // From x^0 on: `b` is multiplied by x after each bit.
     let (mut product, mut bit) = (0, 1 << 31);
     while bit > 0 {
         if a & bit > 0 {
@@ -65,7 +68,10 @@ pub fn crc32c_shift(difference: u32, len: usize) -> u32 {
 #[target_feature(enable = "sse4.2")]
 fn short(crc: u32, bytes: &[u8]) -> u32 {
     use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
+    // The instruction takes 8 bytes at once; at most 7 are left for the loop by bytes.
     let (words, rest) = bytes.as_chunks();
+    // CRC-32C begins and ends with an inversion of the register, so one that is continued is
+    // inverted back first.
     let crc = words.iter().fold(u64::from(!crc), |crc, word| {
         _mm_crc32_u64(crc, u64::from_le_bytes(*word))
     });
@@ -95,6 +101,7 @@ pub fn crc32(crc: u32, bytes: &[u8]) -> u32 {
 #[must_use]
 pub fn crc32_interleaved<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // All messages alike, since one loop below runs over all of them.
     if fold_alike(&messages)
         && std::is_x86_feature_detected!("pclmulqdq")
         && std::is_x86_feature_detected!("avx")
@@ -115,6 +122,7 @@ pub fn crc32_interleaved<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -
 #[inline]
 fn fold_alike(messages: &[&[u8]]) -> bool {
     messages.first().is_some_and(|first| {
+        // A shorter message has no whole block to begin with. RoCE pads packets to multiples of 4.
         (BLOCK..BRIEF).contains(&first.len())
             && first.len().is_multiple_of(4)
             && messages.iter().all(|message| message.len() == first.len())
@@ -146,14 +154,20 @@ fn folded<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
         _mm_slli_si128, _mm_srli_si128, _mm_xor_si128,
     };
     let head = messages[0].len() % BLOCK;
+    // All messages advance by one block in each step: their multiplications do not depend on each
+    // other.
     let mut sums: [__m128i; N] = [_mm_setzero_si128(); N];
     let mut rests: [&[[u8; BLOCK]]; N] = [&[]; N];
     for i in 0..N {
         let Some(first) = messages[i].first_chunk() else {
+            // Not reached: `fold_alike` has checked the length.
             return crcs;
         };
+        // The register is XORed into the first four bytes, as a CRC does byte by byte.
         let first = _mm_xor_si128(block(first), _mm_cvtsi32_si128((!crcs[i]).cast_signed()));
         let (sum, rest) = match head {
+            // The bytes of the head move to the end of the block; the last 16 - head of `first` are
+            // read again below.
             4 => (_mm_slli_si128::<12>(first), &messages[i][4..]),
             8 => (_mm_slli_si128::<8>(first), &messages[i][8..]),
             12 => (_mm_slli_si128::<4>(first), &messages[i][12..]),
@@ -161,9 +175,12 @@ fn folded<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
         };
         (sums[i], rests[i]) = (sum, rest.as_chunks().0);
     }
+    // One factor for each half of the 128 bits that are folded.
     let by = _mm_set_epi64x(K4, K3);
     for next in 0..rests[0].len() {
         for (sum, rest) in sums.iter_mut().zip(rests) {
+            // The low halves of both, and the high halves: each half is shifted by its own power of
+            // x.
             let low = _mm_clmulepi64_si128::<0x00>(*sum, by);
             let high = _mm_clmulepi64_si128::<0x11>(*sum, by);
             *sum = _mm_xor_si128(_mm_xor_si128(low, high), block(&rest[next]));
@@ -171,6 +188,7 @@ fn folded<const N: usize>(crcs: [u32; N], messages: [&[u8]; N]) -> [u32; N] {
     }
     sums.map(|sum| {
         let low = _mm_clmulepi64_si128::<0x10>(sum, by);
+        // 128 bits to 96: the low half by x^(128-32), added to the high one.
         !reduced(_mm_xor_si128(low, _mm_srli_si128::<8>(sum)))
     })
 }
@@ -184,12 +202,14 @@ fn reduced(sum: std::arch::x86_64::__m128i) -> u32 {
         _mm_and_si128, _mm_clmulepi64_si128, _mm_extract_epi32, _mm_set_epi32, _mm_set_epi64x,
         _mm_srli_si128, _mm_xor_si128,
     };
+    // The instruction multiplies 64 bits; only 32 of them are meant.
     let low = _mm_set_epi32(0, 0, 0, !0);
     let folded = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(sum, low), _mm_set_epi64x(0, K5));
     let sum = _mm_xor_si128(folded, _mm_srli_si128::<4>(sum));
     let by = _mm_set_epi64x(INVERSE, POLYNOMIAL);
     let times = _mm_clmulepi64_si128::<0x10>(_mm_and_si128(sum, low), by);
     let product = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(times, low), by);
+    // Bit-reflected, the remainder is in the upper half of the low 64 bits.
     _mm_extract_epi32::<1>(_mm_xor_si128(product, sum)).cast_unsigned()
 }
 

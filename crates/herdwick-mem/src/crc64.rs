@@ -10,6 +10,7 @@ static TABLES: [[u64; 256]; 8] = {
     while byte < 256 {
         let (mut crc, mut bit) = (byte as u64, 0);
         while bit < 8 {
+            // Bit-reflected: the bit that leaves is the lowest.
             crc = (crc >> 1) ^ if crc & 1 > 0 { POLYNOMIAL } else { 0 };
             bit += 1;
         }
@@ -35,8 +36,10 @@ static TABLES: [[u64; 256]; 8] = {
 #[must_use]
 pub fn crc64(crc: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks();
+    // The XZ variant inverts the register before and after.
     let crc = words.iter().fold(!crc, |crc, word| {
         let bytes = (crc ^ u64::from_le_bytes(*word)).to_le_bytes();
+        // The first byte has the most bytes behind it, so it takes the last table.
         let parts = bytes.iter().zip(TABLES.iter().rev());
         parts.fold(0, |crc, (byte, table)| crc ^ table[usize::from(*byte)])
     });

@@ -32,6 +32,7 @@ impl ForkMark {
     pub fn here() -> Self {
         match page() {
             Ok(word) => Self(Kind::Page(word, number(word))),
+            // An old kernel, or no memory: slower, and as right.
             Err(_) => Self::by_pid(),
         }
     }
@@ -59,6 +60,7 @@ fn number(word: &AtomicU64) -> u64 {
     /// from those of all its ancestors.
     static LAST: AtomicU64 = AtomicU64::new(0);
     let found = word.load(Ordering::Relaxed);
+    // Zeroed in a child, so each process assigns its own number at its first mark.
     if found != 0 {
         return found;
     }
@@ -78,6 +80,8 @@ fn page() -> io::Result<&'static AtomicU64> {
     let mut word = PAGE.load(Ordering::Acquire);
     if word.is_null() {
         let mapping = Mapping::anonymous(size_of::<AtomicU64>())?;
+        // Before the pointer is published: a page that survived a fork would pass for the child's
+        // own.
         mapping.wipe_on_fork()?;
         debug_assert_eq!(mapping.access(), Access::ReadWrite);
         let made = mapping.base().cast().as_ptr();
@@ -142,6 +146,7 @@ impl<T> DerefMut for OwnProcess<T> {
 
 impl<T> Drop for OwnProcess<T> {
     fn drop(&mut self) {
+        // In a child the value is leaked on purpose.
         if self.process.is_here() {
             // SAFETY: the only place that drops it, once, and nothing uses it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };

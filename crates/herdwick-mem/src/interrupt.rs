@@ -24,6 +24,7 @@ impl Interruptible {
     /// # Errors
     /// `ESRCH` if there is no such thread any more.
     pub fn interrupt(self) -> io::Result<()> {
+        // tgkill, not tkill: a thread id that another process has by now is not signaled.
         let (process, thread) = (getpid().as_raw_pid(), self.0.as_raw_pid());
         // SAFETY: tgkill(2) takes three numbers and touches no memory. The signal runs the handler that
         // is installed; installing one was unsound unless any thread may run it.

@@ -54,10 +54,14 @@ impl Mapping {
     /// # Errors
     /// The error of `mmap`, above all `ENOMEM`.
     pub fn anonymous(len: usize) -> io::Result<Self> {
+        // At least a page: mmap refuses a length of 0.
         let len = round_up(len.max(1), 4096);
+        // The kernel aligns to pages only: a huge page more gives room to move the start up to a
+        // boundary.
         let slack = if len >= HUGE_PAGE { HUGE_PAGE } else { 0 };
         let total = len.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // The size of a store is not charged before it is used (`vm.overcommit_memory` 0).
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice replaces nothing.
         let raw = unsafe { mmap_anonymous(std::ptr::null_mut(), total, prot, flags) }?;
@@ -65,6 +69,7 @@ impl Mapping {
         let skip = if slack == 0 {
             0
         } else {
+            // The distance to the next multiple: the negated address modulo the size.
             raw.addr().wrapping_neg() % HUGE_PAGE
         };
         // SAFETY: `skip` < HUGE_PAGE = slack, so `skip + len` stays inside the mapping.
@@ -73,6 +78,7 @@ impl Mapping {
             base,
             len,
             access: Access::ReadWrite,
+            // All of it is unmapped at the end, the slack included.
             reserved: (reserved, total),
         })
     }
@@ -89,10 +95,12 @@ impl Mapping {
         let invalid = |what| io::Error::new(io::ErrorKind::InvalidInput, what);
         let fd = fd.as_fd();
         let seals = fcntl_get_seals(fd).map_err(|_| invalid("not a memfd"))?;
+        // Else a holder could truncate the file, and a load behind its new end raises SIGBUS.
         if !seals.contains(SealFlags::SHRINK) {
             return Err(invalid("memfd is not sealed against shrinking"));
         }
         let size = u64::try_from(fstat(fd)?.st_size).unwrap_or(0);
+        // The length comes from a description that may be a peer's.
         if len == 0 || (len as u64) > size {
             return Err(invalid("memfd is shorter than its description"));
         }
@@ -154,6 +162,7 @@ impl Mapping {
     /// Requests transparent huge pages. Advice only: `/proc/self/smaps` (`AnonHugePages`) shows
     /// whether the kernel follows it; no return value does.
     pub fn advise_huge(&self) {
+        // A kernel without huge pages refuses; the memory works as well.
         // SAFETY: the range is this mapping's, and MADV_HUGEPAGE changes no contents.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
     }
@@ -167,6 +176,7 @@ impl Mapping {
     /// As [`Self::advise_small`], of the pages of `bytes` and those before that share a huge page with
     /// them.
     pub fn advise_small_in(&self, bytes: Range<usize>) {
+        // Rounded down: the kernel looks at the advice of the whole huge page.
         let (start, end) = (bytes.start / HUGE_PAGE * HUGE_PAGE, bytes.end.min(self.len));
         if bytes.start < end {
             // SAFETY: `start` lies within the mapping by the check above.
@@ -209,7 +219,10 @@ impl Mapping {
         if bytes.start > bytes.end || bytes.end > self.len {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        // madvise wants a page's address; the page that holds the first byte is populated too.
         let start = bytes.start / PAGE * PAGE;
+        // By writes where that is allowed, or the zero page would be mapped, and replaced at the
+        // first store.
         let advice = match self.access {
             Access::Read => Advice::LinuxPopulateRead,
             Access::ReadWrite => Advice::LinuxPopulateWrite,
@@ -226,12 +239,14 @@ impl Mapping {
 
     /// Faults in each page of `bytes` without changing its contents.
     fn touch(&self, bytes: Range<usize>) {
+        // One access for each page is enough.
         for at in bytes.step_by(PAGE) {
             // SAFETY: within the mapping, aligned because it starts at a page, and accessed
             // atomically, as is every word of shared memory. The reference does not leave this
             // line.
             let word = unsafe { self.base.add(at).cast::<AtomicU64>().as_ref() };
             let _ = match self.access {
+                // A load whose result is unused would be removed.
                 Access::Read => black_box(word.load(Ordering::Relaxed)),
                 // A zero that the optimizer cannot see; it would remove the store otherwise.
                 Access::ReadWrite => word.fetch_or(black_box(0), Ordering::Relaxed),
@@ -272,6 +287,7 @@ impl Mapping {
         if bytes.start > bytes.end || bytes.end > self.len {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        // Inwards: pages that are only partly meant stay.
         let (start, end) = (round_up(bytes.start, PAGE), bytes.end / PAGE * PAGE);
         if start >= end {
             return Ok(());
@@ -281,11 +297,13 @@ impl Mapping {
         // SAFETY: the pages are this mapping's, private, and borrowed mutably; zeros are what they
         // held at first.
         let discard = || unsafe { madvise(from, end - start, Advice::LinuxDontNeed) };
+        // As in `discard`: locked pages first have to be unlocked.
         match discard() {
             Err(Errno::INVAL) => {
                 // SAFETY: the range is this mapping's, and unlocking changes no contents.
                 unsafe { munlock(from, end - start) }?;
                 discard()?;
+                // By ONFAULT, so that the pages are not populated again at once.
                 // SAFETY: the range is this mapping's, and locking changes no contents.
                 unsafe { mlock_with(from, end - start, MlockFlags::ONFAULT) }?;
             }
@@ -323,6 +341,7 @@ impl Drop for Mapping {
         // SAFETY: `reserved` is what mmap returned, and every object that accesses it keeps this
         // Mapping alive (Span by Arc, Arena by value).
         let result = unsafe { munmap(base.as_ptr().cast(), len) };
+        // Only a range that is not mapped could be refused.
         debug_assert!(result.is_ok(), "munmap of our own mapping: {result:?}");
     }
 }

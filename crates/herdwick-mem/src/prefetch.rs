@@ -3,6 +3,7 @@
 /// Prefetches the cache line of `slice[index]` for reading. Out of bounds: does nothing.
 #[inline]
 pub fn prefetch_read<T>(slice: &[T], index: usize) {
+    // A hint for an address outside would be harmless, but forming it by pointer arithmetic is not.
     if let Some(item) = slice.get(index) {
         line(std::ptr::from_ref(item).cast());
     }

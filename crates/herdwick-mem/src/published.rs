@@ -41,6 +41,7 @@ impl PublishedFile {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = memfd_create("herdwick-store", flags)?;
         ftruncate(&fd, bytes as u64)?;
+        // Before any mapping, which relies on the length.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
         let file = File::from(fd);
         Ok(Self { file, bytes })
@@ -84,7 +85,9 @@ impl PublishedFile {
     /// # Errors
     /// Those of `fcntl` (Linux before 5.1 lacks the seal) and `mmap`.
     pub fn seal(self) -> io::Result<Published> {
+        // After the arenas are mapped, whose mappings stay writable.
         fcntl_add_seals(&self.file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        // A mapping to write could not be made any more.
         let mapping = Mapping::shared(&self.file, self.bytes, Access::Read)?;
         Ok(Published {
             fd: self.file.into(),

@@ -17,8 +17,10 @@ pub fn copy(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len(), "runs of one length");
     match from.len() {
         0 => {}
+        // The three may be one byte: each is stored from the same index as it was loaded.
         1..=3 => {
             let (middle, last) = (from.len() / 2, from.len() - 1);
+            // All loads before the stores, so that the compiler need not order them.
             let bytes = [from[0], from[middle], from[last]];
             [to[0], to[middle], to[last]] = bytes;
         }
@@ -45,6 +47,7 @@ fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
 /// As `out.extend_from_slice(from)`.
 #[inline]
 pub fn append(out: &mut Vec<u8>, from: &[u8]) {
+    // For a longer run the call is a small part of the copy.
     if from.len() > SHORT {
         out.extend_from_slice(from);
         return;

@@ -6,6 +6,7 @@ use std::{mem::MaybeUninit, ptr};
 /// no signal of the process is delivered to it, whatever the others block later: a program that reads its
 /// signals from a descriptor (signalfd) blocks them in the threads that it knows of.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // A named binding: `_` alone would drop it, and restore the mask, at once.
     let _before = Mask::all_blocked();
     start()
 }
@@ -20,6 +21,7 @@ impl Mask {
         // fails for these arguments.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
+            // Of this thread alone; its children inherit the mask.
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
             Self(before.assume_init())
         }

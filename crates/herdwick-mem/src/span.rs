@@ -46,6 +46,7 @@ impl Span {
     /// Covers the whole of `mapping`.
     #[must_use]
     pub fn new(mapping: Arc<Mapping>) -> Self {
+        // Whole words: the bytes behind the last one, if any, are never accessed.
         let words = mapping.len() / WORD;
         Self {
             base: mapping.base().cast(),
@@ -126,6 +127,7 @@ impl Span {
 
     #[inline]
     fn run(&self, first: usize, count: usize) -> &[AtomicU64] {
+        // Not `first + count`, which could overflow.
         let fits = first <= self.words && count <= self.words - first;
         if !fits {
             outside(first, count, self.words);
@@ -137,6 +139,7 @@ impl Span {
 
     #[inline]
     fn writable(&self) {
+        // A check instead of a signal: the memory is mapped read-only.
         assert!(
             self.access() == Access::ReadWrite,
             "store through a read-only span"
@@ -171,6 +174,7 @@ impl Span {
     /// Copies bytes out from byte `offset` on, by words.
     #[inline]
     pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
+        // Up to the first word boundary, then words, then the rest: each word is loaded once.
         let (head, rest) = out.split_at_mut(to_word(offset).min(out.len()));
         self.read_part(offset, head);
         let offset = offset + head.len();
@@ -200,6 +204,7 @@ impl Span {
     #[inline]
     pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
         self.writable();
+        // Rising order, and the last part by a release: a poller of the last word sees all.
         let (head, rest) = bytes.split_at(to_word(offset).min(bytes.len()));
         self.write_part(offset, head);
         let offset = offset + head.len();
@@ -227,10 +232,13 @@ impl Span {
     /// loaded once, whatever the alignments. Either span may change meanwhile; they must not overlap.
     pub fn copy_from(&self, offset: usize, from: &Self, from_at: usize, len: usize) {
         self.writable();
+        // The parts of this side; `source` moves over the other's words whatever their alignment.
         let head = to_word(offset).min(len);
         let count = (len - head) / WORD;
         let tail = (len - head) % WORD;
         let end = from_at.checked_add(len).expect("a range of the span");
+        // The words that the range touches, the first and the last of which may be only partly
+        // meant.
         let mut source = Source::new(from.run(from_at / WORD, end.div_ceil(WORD) - from_at / WORD));
         source.skip(from_at % WORD);
         if head > 0 {
@@ -238,6 +246,7 @@ impl Span {
         }
         let to = self.run((offset + head) / WORD, count);
         if let Some((last, before)) = to.split_last() {
+            // Relaxed but for the last word, which publishes the others.
             source.fill(before, Ordering::Relaxed);
             source.fill(std::slice::from_ref(last), Ordering::Release);
         }
@@ -256,6 +265,7 @@ impl Span {
             held[skip..skip + bytes.len()].copy_from_slice(bytes);
             u64::from_le_bytes(held)
         };
+        // Relaxed: only the bytes beside the range are taken from it, and the exchange checks them.
         let mut held = word.load(Ordering::Relaxed);
         for _ in 0..MERGES_MAX {
             match word.compare_exchange_weak(
@@ -352,6 +362,7 @@ impl<'a> Source<'a> {
     fn fill(&mut self, to: &[AtomicU64], order: Ordering) {
         let shift = 8 * self.bytes;
         if shift == 0 {
+            // Both aligned alike: a word of one is a word of the other.
             for (to, from) in to.iter().zip(self.words.by_ref()) {
                 to.store(from.load(Ordering::Relaxed), order);
             }
@@ -438,6 +449,7 @@ impl Words for Span {
     ) -> Option<([u64; LINE / WORD - 1], u64)> {
         let line = self.run(first, LINE / WORD);
         // As in `load_acquire`.
+        // The last word first: the others are loaded only if it counts, and after it.
         let last = line[LINE / WORD - 1].load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         counts(last).then(|| {
@@ -461,6 +473,7 @@ impl Words for Span {
         let (to, from) = store_run::<4>(body, words);
         let (to, from) = store_run::<2>(to, from);
         store_run::<1>(to, from);
+        // Pairs with the fence in `line_if` and in `load_acquire`.
         control[0].store(last, Ordering::Release);
     }
 }

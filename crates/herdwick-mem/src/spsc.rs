@@ -57,6 +57,7 @@ pub struct Consumer<T> {
 /// Makes a queue of at most `capacity` items, rounded up to a power of two.
 #[must_use]
 pub fn channel<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    // A mask then takes a position to its cell.
     let capacity = capacity.max(1).next_power_of_two();
     let shared = Arc::new(Shared {
         head: CachePadded(AtomicUsize::new(0)),
@@ -95,6 +96,8 @@ impl<T> Producer<T> {
             // use, and only this producer writes cells.
             unsafe { (*cell).write(item) };
         });
+        // Positions count on for ever. They wrap at a multiple of the capacity, so the mask stays
+        // right.
         self.tail = self.tail.wrapping_add(1);
         // Pairs with the acquire in `Consumer::pop`.
         self.shared.tail.store(self.tail, Ordering::Release);
@@ -104,10 +107,13 @@ impl<T> Producer<T> {
     /// Returns whether a push would succeed now.
     pub fn has_room(&mut self) -> bool {
         let capacity = self.shared.cells.len();
+        // The difference is right across the wrap as well.
         if self.tail.wrapping_sub(self.head_seen) < capacity {
             return true;
         }
         // Pairs with the release in `Consumer::pop`.
+        // Only now: most pushes find room by the head that was seen last, and do not load the
+        // consumer's line.
         self.head_seen = self.shared.head.load(Ordering::Acquire);
         self.tail.wrapping_sub(self.head_seen) < capacity
     }
@@ -133,6 +139,7 @@ impl<T> Consumer<T> {
 
     /// Returns whether a pop would find nothing now.
     pub fn is_empty(&mut self) -> bool {
+        // As in `has_room`: the producer's line is loaded only when all that was seen is taken.
         if self.head != self.tail_seen {
             return false;
         }

@@ -16,6 +16,7 @@ pub fn unread_bytes(socket: impl AsFd) -> io::Result<usize> {
     // SAFETY: SIOCOUTQ stores one int through its argument and does nothing else; on other
     // descriptors than sockets this number has the same meaning (TIOCOUTQ) or is refused.
     let bytes: c_int = unsafe { ioctl(socket, Getter::<SIOCOUTQ, c_int>::new()) }?;
+    // The kernel returns no negative count.
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 

@@ -40,6 +40,7 @@ pub trait Words {
         counts: impl FnOnce(u64) -> bool,
     ) -> Option<([u64; LINE / WORD - 1], u64)> {
         let last = self.load_acquire(first + LINE / WORD - 1);
+        // After the acquire, so that the copies are at least as new as the last word.
         counts(last).then(|| (self.copy_out(first), last))
     }
     /// Stores `words` from word `first` on (relaxed).

@@ -42,6 +42,7 @@ impl Attended {
     /// # Errors
     /// The operating system lacks descriptors or threads.
     pub fn start(port: RocePort) -> io::Result<Self> {
+        // A descriptor of its own: the thread polls it while the port is locked by others.
         let socket = port.socket().try_clone_to_owned()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let shared = Arc::new(AttendedPort {
@@ -61,6 +62,7 @@ impl Attended {
     pub fn with<T>(&self, work: impl FnOnce(&mut RocePort) -> T) -> T {
         let result = self.shared.locked(work);
         // The thread must send what was posted and set its timers.
+        // After the lock is free, so that the thread does not wake only to wait for it.
         self.shared.ring();
         result
     }
@@ -70,8 +72,10 @@ impl Drop for Attended {
     fn drop(&mut self) {
         // Pairs with the acquire load in `attend`.
         self.shared.over.store(true, Ordering::Release);
+        // After the flag: the thread that wakes finds it.
         self.shared.ring();
         if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
     }
@@ -104,10 +108,13 @@ impl AttendedPort {
         while !self.over.load(Ordering::Acquire) {
             // A wakeup after this read is handled by the pass below, or ends the next sleep.
             // Nothing to read is the usual case.
+            // Before the pass: one write stands for all uses of the port until here.
             let _ = read(&self.wakeup, &mut [0; 8]);
             let now = start.elapsed();
             let progress = self.locked(|port| port.progress(now));
+            // While packets come, the thread polls without sleeping.
             if !progress.moved {
+                // A deadline that has passed means no sleep.
                 self.rest(socket, progress.deadline.map(|at| at.saturating_sub(now)));
             }
         }
@@ -119,6 +126,7 @@ impl AttendedPort {
             PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.wakeup.as_fd(), PollFlags::IN),
         ];
+        // One that is too far away for a timespec means no limit.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // An interrupted rest makes one more pass. What else is refused would be each time, and the
         // thread would spin.

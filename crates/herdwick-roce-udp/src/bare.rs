@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 
 use crate::socket::{Destination, Outgoing, RECEIVES, ReceiveBuffers, SEGMENTS_MAX, Sent, Socket};
 
+// One call of `echo` answers all that one receive returns.
 const _: () = assert!(RECEIVES <= crate::socket::SENDS);
 
 /// A socket that sends and receives datagrams without a protocol on top.
@@ -82,6 +83,7 @@ impl BareEnd {
             segment,
         });
         self.socket
+            // The result is ignored: a reply without room is lost, as documented.
             .send(&replies.collect::<ArrayVec<_, RECEIVES>>());
         came
     }

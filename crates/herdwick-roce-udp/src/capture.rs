@@ -47,6 +47,7 @@ impl Capture {
         let file = options.open(path)?;
         let known = file.metadata()?;
         let mut file = BufWriter::new(file);
+        // A pipe has no length to tell whether its reader had the header.
         if !appends || (known.is_file() && known.len() == 0) {
             // The pcap header: magic number (microsecond timestamps), version 2.4, time zone, accuracy,
             // snapshot length, link type.
@@ -64,6 +65,7 @@ impl Capture {
 
     /// Adds a packet, given from the BTH on.
     pub(crate) fn packet(&mut self, now: Duration, route: &Route, id: u16, packet: &[u8]) {
+        // A file with a gap in the middle would pass for complete.
         if self.lost > 0 {
             self.lost += 1;
             return;
@@ -73,6 +75,7 @@ impl Capture {
         udp(&mut frame, route, packet);
         self.pending += 1;
         if self.record(now, &frame).is_err() {
+            // The buffer held all of these.
             self.lost = self.pending;
         }
     }
@@ -80,6 +83,7 @@ impl Capture {
     /// Flushes buffered packets to the file.
     pub(crate) fn flush(&mut self) {
         if self.lost == 0 && self.file.flush().is_err() {
+            // Bytes of earlier packets may be what failed.
             self.lost = self.pending.max(1);
         }
         self.pending = 0;
@@ -93,6 +97,7 @@ impl Capture {
     fn record(&mut self, now: Duration, frame: &[u8]) -> io::Result<()> {
         let at = self.origin + now;
         let len = u32::try_from(frame.len()).map_err(io::Error::other)?;
+        // pcap has 32 bits for the seconds, unsigned until 2106.
         let seconds = u32::try_from(at.as_secs()).map_err(io::Error::other)?;
         for word in [seconds, at.subsec_micros(), len, len] {
             self.file.write_all(&word.to_le_bytes())?;
@@ -102,6 +107,7 @@ impl Capture {
 }
 
 fn ip(frame: &mut Vec<u8>, route: &Route, id: u16, packet: usize) {
+    // 8 is the length of the UDP header.
     let udp = u16::try_from(8 + packet).unwrap_or(u16::MAX);
     let ends = (
         route.source.ip().to_canonical(),
@@ -110,12 +116,15 @@ fn ip(frame: &mut Vec<u8>, route: &Route, id: u16, packet: usize) {
     match ends {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let flags = if route.dont_fragment { 0x40 } else { 0 };
+            // Version 4, five words; the type of service is not known for sent packets, so it is 0.
             frame.extend([0x45, 0]);
             frame.extend(udp.saturating_add(20).to_be_bytes());
             frame.extend(id.to_be_bytes());
+            // A time to live of 64, Linux's default.
             frame.extend([flags, 0, 64, UDP, 0, 0]);
             frame.extend(source.octets());
             frame.extend(destination.octets());
+            // Over a checksum of zero, as RFC 791 has it.
             let sum = checksum(0, frame);
             frame[10..12].copy_from_slice(&sum.to_be_bytes());
         }
@@ -124,6 +133,7 @@ fn ip(frame: &mut Vec<u8>, route: &Route, id: u16, packet: usize) {
             frame.extend(udp.to_be_bytes());
             frame.extend([UDP, 64]);
             for end in [source, destination] {
+                // Of two families, which no socket reports.
                 let end = match end {
                     IpAddr::V4(end) => end.to_ipv6_mapped(),
                     IpAddr::V6(end) => end,
@@ -145,6 +155,8 @@ fn udp(frame: &mut Vec<u8>, route: &Route, packet: &[u8]) {
     frame.extend(packet);
     // The UDP checksum is optional over IPv4 and mandatory over IPv6.
     if frame[0] >> 4 == 6 {
+        // The pseudo header has the addresses, which begin at byte 8 of an IPv6 header, length and
+        // protocol.
         let pseudo = u32::from(len) + u32::from(UDP);
         let sum = checksum(pseudo, &frame[8..]);
         frame[start + 6..start + 8].copy_from_slice(&sum.to_be_bytes());
@@ -158,6 +170,7 @@ fn checksum(before: u32, bytes: &[u8]) -> u16 {
         u32::from(u16::from_be_bytes([pair[0], low]))
     });
     let mut sum = before + pairs.sum::<u32>();
+    // The carries are added to the sum (one's complement).
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

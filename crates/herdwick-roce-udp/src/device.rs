@@ -80,12 +80,14 @@ impl RoceDevice {
         let first = socket_of(&options, options.address, false)?;
         let local = first.local();
         if shared {
+            // From here on the others can join; sockets of other users cannot (SO_REUSEPORT).
             first.share()?;
         }
         let others = (1..options.shards).map(|_| socket_of(&options, local, true));
         let sockets = std::iter::once(Ok(first)).chain(others);
         let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
         if shared {
+            // After all are bound, so that the indexes in the group are those of `sockets`.
             sockets[0].steer(options.shards)?;
         }
         let misrouted = Misrouted::between(options.shards);
@@ -95,6 +97,8 @@ impl RoceDevice {
             socket,
             misrouted,
         });
+        // What an Ethernet MTU of 1500 takes, for a peer's path is unknown. The loopback has
+        // 65,536.
         let datagram = if local.ip().is_loopback() {
             Mtu::B4096
         } else {
@@ -124,6 +128,7 @@ impl RoceDevice {
     /// As of [`Self::bind`].
     pub fn bind_again(&self) -> io::Result<Self> {
         let parts = self.0.parts.lock();
+        // Sockets that were not opened hold the address; the new device could not bind to it.
         parts.unwrap_or_else(PoisonError::into_inner).clear();
         Self::bind(RoceOptions {
             address: self.0.local,
@@ -167,6 +172,7 @@ impl RoceDevice {
             return Ok(None);
         };
         let mut path = path.clone();
+        // The first port has the name as it was given.
         if shard > 0 {
             path.as_mut_os_string().push(format!(".{shard}"));
         }
@@ -194,6 +200,7 @@ impl RoceDevice {
         } else {
             0
         };
+        // One source port for each channel up to this one: they are bound as peers need them.
         while port.outbox.sockets().len() <= wanted {
             let socket = socket_of(&self.0.options, any_port(self.0.local), false)
                 .map_err(system("binding a source port"))?;
@@ -262,6 +269,7 @@ impl Device for RoceDevice {
         })?;
         let capture = self.capture(parts.shard);
         let capture = capture.map_err(refused("writing the capture"))?;
+        // From the system: peers must not predict numbers and keys.
         let mut seed = [0; 16];
         getrandom::fill(&mut seed)
             .map_err(|error| refused("drawing numbers")(io::Error::other(error)))?;
@@ -269,6 +277,7 @@ impl Device for RoceDevice {
             shard: parts.shard.into(),
             shards: self.0.options.shards as u32,
             limits: limits.clone(),
+            // What the engine accepts; what is sent is agreed for each connection.
             mtu: Mtu::B4096,
             datagram: self.0.datagram,
             ecn: self.0.options.ecn,
@@ -292,6 +301,7 @@ impl Device for RoceDevice {
 
     fn destroy_pd(&self, port: &mut RocePort, pd: PdId) -> Result<(), ControlError> {
         port.engine.destroy_pd(pd)?;
+        // The engine drops what lived in the domain; its memory and routes are here.
         port.sweep();
         Ok(())
     }
@@ -302,6 +312,7 @@ impl Device for RoceDevice {
         pd: PdId,
         spec: &RegionSpec,
     ) -> Result<RegionId, ControlError> {
+        // Spans are whole words.
         let len = spec.len.next_multiple_of(WORD);
         let span = Span::anonymous(len).map_err(system("allocating memory"))?;
         let spec = RegionSpec {
@@ -375,6 +386,7 @@ impl Device for RoceDevice {
                 Transport::Rc => RD_ATOMIC_MAX,
                 Transport::Uc | Transport::Ud => 0,
             },
+            // A secret in an endpoint demands a key, so an unkeyed end does not show one.
             secret: self.0.options.keyed.then_some(endpoint.secret),
         };
         Ok(place.endpoint())
@@ -390,6 +402,7 @@ impl Device for RoceDevice {
         let place = self.place(peer)?;
         let endpoint = port.engine.endpoint(qp)?;
         of(endpoint.transport, &place)?;
+        // Before the engine connects: an error must leave the queue pair as it was.
         let (path, mtu) = (self.path(&place)?, self.0.offer.min(place.mtu));
         // The peer relies on both offers only, so this end cannot choose smaller packets.
         if path.mtu < mtu {
@@ -401,6 +414,8 @@ impl Device for RoceDevice {
             psn: place.psn,
             mtu,
             rd_atomic: place.reads.min(RD_ATOMIC_MAX),
+            // UDP sources can be forged: one packet with a false rkey must not end a client's
+            // connection.
             refusals_are_fatal: false,
             key: self.key(&endpoint.secret, &place)?,
         };
@@ -417,6 +432,7 @@ impl Device for RoceDevice {
         let place = self.place(peer)?;
         of(Transport::Ud, &place)?;
         let path = self.path(&place)?;
+        // Datagrams are not split, so the peer has to take the largest one.
         if path.mtu.min(place.mtu) < self.0.datagram {
             return Err(NARROW);
         }
@@ -438,6 +454,7 @@ impl Device for RoceDevice {
         peer: &Endpoint,
     ) -> Result<Option<AddressHandle>, ConnectError> {
         let keyed = self.0.options.keyed;
+        // Without keys any sender with the Q_Key is accepted.
         let known = keyed.then(|| self.create_address(port, qp, peer));
         known.transpose()
     }
@@ -462,6 +479,7 @@ impl Device for RoceDevice {
 
     /// Tells by the host, so that no client directs replies to a third party.
     fn is_at(&self, _: &RocePort, _: PdId, ends: &[&Endpoint], host: Option<IpAddr>) -> bool {
+        // An address that was left open is no address of `host`.
         let named = |end: &&Endpoint| Some(Place::read(end, None).ok()?.address.ip());
         host.is_some() && (ends.iter()).all(|end| named(end).map(|ip| ip.to_canonical()) == host)
     }

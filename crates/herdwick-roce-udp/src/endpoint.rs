@@ -71,6 +71,7 @@ impl Place {
             Transport::Ud => 2,
         };
         let ip = match self.address.ip() {
+            // IPv4's unspecified address too is encoded as all zeros, not as mapped.
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv6Addr::UNSPECIFIED,
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
@@ -112,12 +113,15 @@ impl Place {
             _ => return Err(malformed),
         };
         let (qpn, psn) = (blob.qpn.get(), blob.psn.get());
+        // 0 and 1 are management queue pairs, the last number is multicast.
         let numbers = (2..BITS_24).contains(&qpn) && psn <= BITS_24;
         let bytes = usize::from(blob.mtu.get());
         let mtu = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == bytes);
+        // The kernel sends nothing to port 0.
         let Some(mtu) = mtu.filter(|_| numbers && blob.port != 0) else {
             return Err(malformed);
         };
+        // So that a later version can give these bytes a meaning.
         if blob.reserved != [0; 3] {
             return Err(malformed);
         }
@@ -125,6 +129,7 @@ impl Place {
             Ipv6Addr::UNSPECIFIED => host.ok_or(ConnectError::Endpoint("it names no address"))?,
             ip => ip.to_canonical(),
         };
+        // One reply would go to many hosts.
         if ip.is_multicast() || ip.is_unspecified() {
             return Err(ConnectError::Endpoint("its address belongs to no host"));
         }

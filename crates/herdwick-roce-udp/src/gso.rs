@@ -111,6 +111,7 @@ struct GsoBatch {
 
 impl GsoBatch {
     fn takes(&self, len: usize, segments: usize) -> bool {
+        // A batch with a short packet is complete: only the last of a batch may be shorter.
         let whole = self.len == self.count * self.segment;
         whole && self.count < segments && self.len + len <= BATCH_BYTES
     }
@@ -127,6 +128,7 @@ impl BatchBuffers {
     }
 
     fn of(&self, batch: usize, len: usize) -> &[u8] {
+        // The second slice keeps a length that is too long within its own batch.
         &self.0[batch * BATCH_BYTES..][..BATCH_BYTES][..len]
     }
 
@@ -216,6 +218,7 @@ impl SendHalf {
 
     /// Removes the flows for which `stays` returns false, after sending what waits on them.
     pub(crate) fn retain(&mut self, stays: impl Fn(FlowId) -> bool) {
+        // First: the route is still there.
         self.flush();
         for index in 0..self.flows.len() {
             let state = self.flows[index].as_ref();
@@ -241,14 +244,17 @@ impl SendHalf {
     /// Passes all GSO batches to the kernel; returns `false` when the socket accepts no more for
     /// now.
     pub(crate) fn flush(&mut self) -> bool {
+        // Each turn sends or drops at least the first batch, or ends.
         while let Some(first) = self.queue.front() {
             let socket = self.socket_of(*first);
             let run = self.seal_run(socket);
             match self.send_run(socket, run) {
                 Sent::All(count) => {
                     self.note_sent(count);
+                    // After the capture, which reads the batch.
                     (0..count).for_each(|_| self.release());
                 }
+                // The batches stay, and open ones go on filling.
                 Sent::Full => return false,
                 Sent::Refused(error) => self.refused(socket, &error),
             }
@@ -311,14 +317,18 @@ impl SendHalf {
     /// Computes the ICRCs of the oldest GSO batches that one call can send from `socket`; returns
     /// how many.
     fn seal_run(&mut self, socket: usize) -> usize {
+        // One call has one socket: a run ends where the next batch leaves from another.
         let same = |batch: &&usize| self.socket_of(**batch) == socket;
         let run = self.queue.iter().take(SENDS).take_while(same).count();
         for index in self.queue.iter().take(run) {
             let batch = &self.pool[*index];
             let Some(state) = &self.flows[batch.flow] else {
+                // Not reached: a flow goes with its batches.
                 continue;
             };
             let bytes = self.buffers.of_mut(*index, batch.len);
+            // Now, because a batch grows until it is sent, and a later packet's position decides
+            // its identification. Sealed again if the call fails.
             self.sums.seal_batch(bytes, batch.segment, &state.route);
         }
         run
@@ -349,6 +359,7 @@ impl SendHalf {
         let Some(state) = self.flows[batch.flow].as_mut() else {
             return self.release();
         };
+        // A single packet was not segmented, so the error is about something else.
         if let Some(cut) = Cutting::refused(error).filter(|_| batch.count > 1) {
             state.cut = cut;
             let bytes = self.buffers.of_mut(index, batch.len);
@@ -380,6 +391,7 @@ impl SendHalf {
         };
         let flow = self.pool[index].flow;
         if let Some(state) = &mut self.flows[flow] {
+            // A batch that was sent accepts no more packets.
             for open in &mut state.open {
                 *open = open.filter(|batch| *batch != index);
             }
@@ -405,6 +417,7 @@ impl SendHalf {
         let found = if ordered {
             first.filter(|batch| {
                 let batch = &self.pool[*batch];
+                // A shorter packet may end the first batch, where it keeps its order.
                 batch.segment > len && batch.takes(len, state.cut.segments())
             })
         } else {
@@ -413,6 +426,7 @@ impl SendHalf {
         if found.is_some() {
             return found;
         }
+        // Slot 1 is for datagrams of a second length, if slot 0 has an open batch of another.
         let beside = !ordered && first.is_some_and(|batch| self.pool[batch].segment != len);
         self.open(flow, usize::from(beside), len)
     }

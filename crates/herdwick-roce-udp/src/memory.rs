@@ -36,6 +36,7 @@ impl RegisteredMemory {
     pub(crate) fn insert_with(&mut self, id: RegionId, span: Span, windows: Option<Windows>) {
         let index = region_index(id);
         if self.0.len() <= index {
+            // Regions are made rarely; the table never shrinks.
             self.0.resize(index + 1, None);
         }
         self.0[index] = Some(Registered { id, span, windows });
@@ -84,6 +85,7 @@ impl Memory for RegisteredMemory {
 
     fn fetch_add(&mut self, region: RegionId, offset: usize, add: u64) -> u64 {
         let span = self.get(region);
+        // Not reached for a region that the engine knows.
         span.map_or(0, |span| span.fetch_add(offset / WORD, add))
     }
 

@@ -69,7 +69,7 @@ pub(crate) enum Belongs {
 }
 
 impl Misrouted {
-    /// Makes the mail of `shards` ports, each connected to all others.
+    /// Makes the queues of `shards` ports, each connected to all others.
     pub(crate) fn between(shards: usize) -> Vec<Self> {
         let misrouted = |shard| Self {
             shard,
@@ -92,6 +92,7 @@ impl Misrouted {
     #[inline]
     pub(crate) fn all_belong_here(&self, batch: &[u8], segment: usize) -> bool {
         let mut packets = batch.chunks(segment);
+        // A port with one socket has nothing to compare.
         self.queues.len() <= 1 || packets.all(|packet| self.belongs(packet) == Belongs::Here)
     }
 
@@ -146,9 +147,12 @@ impl PortQueues {
         (id, class): (u16, u8),
         packet: &[u8],
     ) -> bool {
+        // No engine of this crate accepts so long a packet.
         if packet.len() > PACKET || !self.there.has_room() {
             return false;
         }
+        // All buffers are on their way: the other port is slow. The packet is lost, as on a
+        // network.
         let Some(empty) = self.back.pop() else {
             return false;
         };
@@ -158,6 +162,7 @@ impl PortQueues {
             id,
             class,
             len: packet.len(),
+            // Takes over the buffer: nothing is allocated.
             ..empty
         };
         misrouted.bytes[..packet.len()].copy_from_slice(packet);

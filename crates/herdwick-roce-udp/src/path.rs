@@ -28,6 +28,7 @@ impl NetworkPath {
             SocketAddr::V4(_) => (AddressFamily::INET, Ipv4Addr::UNSPECIFIED.into()),
             SocketAddr::V6(_) => (AddressFamily::INET6, Ipv6Addr::UNSPECIFIED.into()),
         };
+        // Then the kernel chooses, as it will for the packets.
         let from = if local.ip().is_unspecified() {
             SocketAddr::new(any, 0)
         } else {
@@ -37,6 +38,7 @@ impl NetworkPath {
         bind(&probe, &from)?;
         // Connecting a UDP socket sends nothing; it only looks up the route.
         connect(&probe, &to)?;
+        // Connecting has chosen the source address.
         let from = SocketAddr::try_from(getsockname(&probe)?)?.ip();
         let link = socket::path_mtu(probe.as_fd(), to.is_ipv6())?;
         Ok(Self {

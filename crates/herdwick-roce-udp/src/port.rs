@@ -80,6 +80,7 @@ impl RocePort {
         for index in 0..count {
             self.receive_batch(index);
         }
+        // Once for a receive, not for each packet.
         if count > 0 {
             self.outbox.keep_notes();
         }
@@ -92,11 +93,13 @@ impl RocePort {
     }
 
     fn receive_batch(&mut self, index: usize) {
+        // Cut short or without an address: its packets have no bounds.
         let Some(batch) = self.inbox.batch(index) else {
             self.truncated += 1;
             return;
         };
         let now = self.outbox.now;
+        // A socket bound to one address is not given it with each batch.
         let here = batch.to.unwrap_or_else(|| self.local.ip());
         let ends = (batch.from, SocketAddr::new(here, self.local.port()));
         let route = route(ends.0, ends.1);
@@ -107,6 +110,7 @@ impl RocePort {
             ip_id: IpId::Hint(0),
             tos: batch.class,
         };
+        // The usual case: the filter has steered the batch here.
         if self.misrouted.all_belong_here(batch.bytes, batch.segment) {
             self.outbox.note_batch(&route, batch.segment, batch.bytes);
             arrival.bytes = batch.bytes;
@@ -121,6 +125,7 @@ impl RocePort {
                 let sent = self
                     .misrouted
                     .forward(shard, ends, (id, batch.class), packet);
+                // The other port may sleep, and its socket got nothing.
                 if sent {
                     self.outbox.main().wake(self.local, shard);
                 }
@@ -156,6 +161,7 @@ impl RocePort {
     /// Removes the memory and routes of objects that the engine no longer has.
     pub(crate) fn sweep(&mut self) {
         let engine = &self.engine;
+        // Asked of the engine, which knows what went with a domain or a queue pair.
         self.regions.retain(|region| engine.remote(region).is_ok());
         self.outbox.retain(|flow| engine.peer(flow).is_some());
     }
@@ -217,6 +223,7 @@ impl Port for RocePort {
         let moved = self.receive_some();
         // After receiving, so that an acknowledgement that has arrived still stops its timer.
         self.engine.handle_timeout(now);
+        // Again: acknowledgements and answers to what has arrived.
         self.transmit();
         Progress {
             moved,
@@ -231,6 +238,7 @@ impl Port for RocePort {
 
     fn arm(&mut self, cq: CqId) -> Armed {
         self.transmit();
+        // Arming means emptying the socket: epoll reports it readable for what is left.
         for _ in 0..CHECKS {
             if self.receive() != SocketRead::AsMuchAsFits {
                 self.transmit();
@@ -241,6 +249,7 @@ impl Port for RocePort {
                 };
             }
         }
+        // The socket was not emptied within the bound, so the caller polls on.
         Armed::Pending
     }
 

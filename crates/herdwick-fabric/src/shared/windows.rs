@@ -26,6 +26,7 @@ impl Windows {
     /// Describes `count` windows, each of 2^`shift` bytes; `None` for windows of more than 2 GiB, or none.
     #[must_use]
     pub fn new(count: u32, shift: u32) -> Option<Self> {
+        // At least a word, so that no window begins within one.
         let fits = count > 0 && (3..=SHIFT_MAX).contains(&shift);
         fits.then_some(Self { count, shift })
     }
@@ -51,6 +52,7 @@ impl Windows {
     /// Returns the length of a region with these windows.
     #[must_use]
     pub fn region_len(&self) -> usize {
+        // At most 2^32 windows of 2^31 bytes: no overflow in 64 bits.
         (self.count as usize) << self.shift
     }
 
@@ -68,6 +70,7 @@ impl Windows {
     #[inline]
     pub fn bind(&self, table: &Span, window: u32, place: usize) {
         assert!(window < self.count, "window {window} of {}", self.count);
+        // Pairs with the acquire in `resolve`.
         table.store_release(window as usize, place as u64);
     }
 
@@ -77,11 +80,14 @@ impl Windows {
     #[must_use]
     pub fn resolve(&self, memory: &Span, addr: u64, len: usize) -> Option<usize> {
         let window = u32::try_from(addr >> self.shift).ok()?;
+        // Below 2^31.
         let within = (addr & ((1 << self.shift) - 1)) as usize;
+        // The length is the peer's; a READ must not run into the next window.
         if window >= self.count || within.checked_add(len)? > 1 << self.shift {
             return None;
         }
         // Pairs with the release by which the window was bound.
+        // The place is not trusted either: the memory may be a host's, and its reader a client.
         let place = usize::try_from(memory.load_acquire(window as usize)).ok()?;
         let start = place.checked_add(within)?;
         (start.checked_add(len)? <= memory.len()).then_some(start)

@@ -64,6 +64,7 @@ impl SendControl {
         header[8..12].copy_from_slice(&level.to_ne_bytes());
         header[12..16].copy_from_slice(&kind.to_ne_bytes());
         header[HEADER..].copy_from_slice(data);
+        // CMSG_ALIGN: the next header is aligned to a word.
         self.len += (HEADER + data.len()).next_multiple_of(8);
     }
 }
@@ -99,11 +100,13 @@ impl RecvControl {
             let len = u64::from_ne_bytes(*header.first_chunk().expect("16 bytes"));
             let Some(data) = usize::try_from(len)
                 .ok()
+                // The kernel's length includes the header.
                 .and_then(|len| rest.get(..len.checked_sub(HEADER)?))
             else {
                 break;
             };
             control.take(word(8), word(12), data);
+            // The last message may have no padding.
             bytes = rest.get(data.len().next_multiple_of(8)..).unwrap_or(&[]);
         }
         control
@@ -120,6 +123,7 @@ impl RecvControl {
             (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                 self.overflowed = first.map(i32::cast_unsigned)
             }
+            // IP_TOS is one byte, IPV6_TCLASS an int.
             (libc::IPPROTO_IP, libc::IP_TOS) => self.class = data.first().copied().unwrap_or(0),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 self.class = first.map_or(0, |class| class.to_le_bytes()[0]);

@@ -113,11 +113,14 @@ impl Socket {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP))?;
+        // Before `bind`, which looks at it.
         if shared {
             sockopt::set_socket_reuseport(&fd, true)?;
         }
+        // Before `bind`, so that no packet finds the default buffer.
         sockopt::set_socket_recv_buffer_size(&fd, BUFFER)?;
         sockopt::set_socket_send_buffer_size(&fd, BUFFER)?;
+        // Before `bind`: each packet that arrives has its control messages.
         system::prepare(fd.as_fd(), &address)?;
         bind(&fd, &address)?;
         let local = getsockname(&fd)?.try_into()?;
@@ -174,6 +177,7 @@ impl Socket {
         // The byte that the filter of `steer` reads.
         wake[7] = u8::try_from(shard).expect("256 sockets at most");
         let local = match address.ip() {
+            // A socket bound to all addresses is reached by the loopback.
             ip if !ip.is_unspecified() => ip,
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
@@ -193,6 +197,7 @@ impl Socket {
     /// An error is the socket's (ENOBUFS, an ICMP message), not the caller's: it is counted, and
     /// nothing is received.
     pub(crate) fn receive(&self, inbox: &mut ReceiveBuffers) -> usize {
+        // So that after an error no batch of an earlier receive is taken again.
         inbox.count = 0;
         match system::receive(self.fd.as_fd(), inbox) {
             Ok(count) => inbox.count = count,
@@ -253,6 +258,7 @@ impl ReceiveBuffers {
     pub(crate) fn batch(&mut self, index: usize) -> Option<Incoming<'_>> {
         let arrival = &self.arrivals[..self.count].get(index)?;
         let control = RecvControl::read(arrival.control.get(..arrival.control_len)?);
+        // Before the batch is looked at: the counter is right in a truncated one, too.
         self.overflowed = control.overflowed.unwrap_or(self.overflowed);
         if arrival.truncated {
             return None;
@@ -262,6 +268,7 @@ impl ReceiveBuffers {
             from: arrival.from.address()?,
             to: control.to,
             bytes,
+            // `chunks` needs a length; an empty datagram has none.
             segment: control.segment.unwrap_or(bytes.len()).max(1),
             class: control.class,
         })

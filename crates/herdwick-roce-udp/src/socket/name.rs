@@ -41,6 +41,7 @@ impl Name {
     /// Decodes the address that the kernel wrote; `None` for another family than IPv4 and IPv6.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let at = |from: usize| self.bytes[from..].first_chunk::<4>();
+        // The family is in the host's order, the port in the network's.
         let family = i32::from(u16::from_ne_bytes([self.bytes[0], self.bytes[1]]));
         let port = u16::from_be_bytes([self.bytes[2], self.bytes[3]]);
         match family {
@@ -51,6 +52,7 @@ impl Name {
             libc::AF_INET6 => {
                 let ip = Ipv6Addr::from(*self.bytes[8..].first_chunk::<16>()?);
                 let scope = u32::from_ne_bytes(*at(24)?);
+                // The flow label is not ours to keep: 0 in replies.
                 Some(SocketAddrV6::new(ip, port, 0, scope).into())
             }
             _ => None,

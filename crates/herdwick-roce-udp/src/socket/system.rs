@@ -39,6 +39,7 @@ pub(super) fn prepare(fd: BorrowedFd<'_>, address: &SocketAddr) -> io::Result<()
     } else if any {
         set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &ON)?;
     }
+    // The kernel then adds its count of dropped datagrams to each receive.
     set(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &ON)?;
     // Ignored: a kernel older than 5.0 has no UDP_GRO and delivers each datagram singly.
     let _ = set(fd, libc::SOL_UDP, libc::UDP_GRO, &ON);
@@ -61,6 +62,7 @@ pub(super) fn steer(fd: BorrowedFd<'_>, sockets: usize) -> io::Result<()> {
             libc::BPF_LD | libc::BPF_B | libc::BPF_ABS,
             LOW_BYTE_OF_DEST_QP,
         ),
+        // Never 0, which the kernel refuses: a group has two sockets at least.
         statement(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, count),
         statement(libc::BPF_RET | libc::BPF_A, 0),
     ];
@@ -124,17 +126,20 @@ pub(super) fn path_mtu(fd: BorrowedFd<'_>, v6: bool) -> io::Result<usize> {
 /// Calls sendmmsg(2) with at most [`SENDS`] GSO batches; returns how many were sent.
 pub(super) fn send(fd: BorrowedFd<'_>, batches: &[Outgoing<'_>]) -> io::Result<usize> {
     let batches = &batches[..batches.len().min(SENDS)];
+    // Not zeroed: the arrays are large, and most sends use few of their entries.
     let mut controls = [const { MaybeUninit::<SendControl>::uninit() }; SENDS];
     let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; SENDS];
     let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SENDS];
     let slots = controls.iter_mut().zip(&mut parts).zip(&mut messages);
     for (batch, ((control, part), message)) in batches.iter().zip(slots) {
+        // A copy, because the segment size is added to it.
         let control = control.write(batch.to.control);
         // A single datagram goes without the option: a path that cannot segment would refuse it.
         if batch.bytes.len() > batch.segment {
             control.segment(u16::try_from(batch.segment).map_err(|_| io::ErrorKind::InvalidInput)?);
         }
         let part = part.write(libc::iovec {
+            // The kernel only reads it; iovec has no const form.
             iov_base: batch.bytes.as_ptr().cast_mut().cast(),
             iov_len: batch.bytes.len(),
         });
@@ -204,6 +209,7 @@ pub(super) fn receive(fd: BorrowedFd<'_>, inbox: &mut ReceiveBuffers) -> io::Res
             messages.as_mut_ptr().cast(),
             RECEIVES as u32,
             libc::MSG_DONTWAIT,
+            // No timeout: with MSG_DONTWAIT the call returns what is there.
             ptr::null_mut(),
         )
     };
