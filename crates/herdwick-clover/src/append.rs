@@ -118,6 +118,8 @@ impl Append {
         Act::Cas {
             tail: self.tail,
             node: 0,
+            // Bits of the version are in the word, so the CAS fails where the entry has another
+            // use.
             expected: self.tail.unlinked().word(),
             new: self.link().word(),
         }
@@ -153,6 +155,8 @@ impl Append {
     /// Takes the word that a CAS found. Returns what to do next.
     pub(crate) fn found(&mut self, word: u64) -> Act {
         let (found, free) = (Link::of(word), self.tail.unlinked().word());
+        // The memory has another use: the CAS has changed nothing, since the version is in the
+        // word.
         if found.own != self.tail.version {
             return self.stale();
         }
@@ -160,6 +164,7 @@ impl Append {
             AppendStage::Deciding if word == free => {
                 self.decided = true;
                 match self.nodes {
+                    // A link on one node is committed at once (`link`).
                     1 => Act::End(End::Linked(self.tail)),
                     _ => self.copy(self.link(), 1),
                 }
@@ -194,6 +199,7 @@ impl Append {
             next if next == Some(self.next) => Act::End(End::Linked(self.tail)),
             Some(Next::Entry(place)) => {
                 self.tail = place;
+                // Each hop is a PUT or DELETE of another client that has succeeded.
                 self.hops += 1;
                 if self.hops > HOPS_MAX {
                     return Act::End(End::Overtaken(place));

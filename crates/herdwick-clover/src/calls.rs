@@ -148,6 +148,8 @@ impl Calls {
             op: asks.op,
             len: asks.body.len(),
             class: asks.class,
+            // The low part is the place of the call, the high part distinguishes its successive
+            // users.
             token: self.serial * CALLS_MAX as u64 + index as u64,
             published,
             entry: asks.entry,
@@ -175,7 +177,9 @@ impl Calls {
         };
         match port.post_send(self.objects.qp, &[wr]) {
             Ok(()) => {}
+            // Completions of earlier calls were not polled yet: the next post tries again.
             Err(PostError::Full) => return false,
+            // The call counts as posted: the failure ends its request.
             Err(_) => self.fail(Failure::Server(Status::Flushed)),
         }
         self.last = now;
@@ -227,6 +231,8 @@ impl Calls {
         let mut message = [0; REPLY_BYTES_MAX];
         let len = replies.take(completion, buffer, &mut message);
         let message = &message[..len];
+        // The buffer is posted again before the reply is acted on: the server may send as many
+        // replies as calls were made.
         if replies.post(port, completion.wr_id, buffer).is_err() {
             self.fail(Failure::Server(Status::Flushed));
         }
@@ -234,6 +240,7 @@ impl Calls {
             return self.fail(Failure::Protocol);
         };
         let pending = &mut self.pending[(reply.token % CALLS_MAX as u64) as usize];
+        // A reply to a call that is not in flight is dropped.
         match pending.take_if(|pending| pending.token == reply.token) {
             Some(pending) => sink(pending.caller, pending.op, reply),
             None => self.unexpected += 1,

@@ -211,6 +211,7 @@ impl Client {
         now: Duration,
     ) -> Result<(), Refused> {
         self.check(key, value.unwrap_or_default())?;
+        // Refused here: the node would refuse the WRITE, and the queue pair would fail.
         if self.right == Right::Read {
             return Err(Refused::ReadOnly);
         }
@@ -278,6 +279,7 @@ impl Client {
 
     /// Gives entries back that are not needed.
     fn give<P: Port>(&mut self, port: &mut P, now: Duration) {
+        // One call at a time, so that a surplus does not take the calls of requests.
         if self.calls.is_calling(CallOp::Give) {
             return;
         }
@@ -303,6 +305,7 @@ impl Client {
     fn report_epoch<P: Port>(&mut self, port: &mut P, now: Duration) {
         let due = now.saturating_sub(self.calls.last()) >= self.delays.publish;
         let hints = &self.mutations.superseded;
+        // At half of what one call holds: requests that end before the next call find room, too.
         let full = hints.len() >= NUMBERS_MAX / 2;
         if full || due && !hints.is_empty() {
             let mut body = [0; NUMBERS_MAX * WORD];
@@ -317,6 +320,8 @@ impl Client {
             if self.call(port, now, asks) {
                 self.mutations.superseded.clear();
             }
+            // Every call carries the epoch: one that only publishes is needed when no other was
+            // made.
         } else if due && !self.calls.is_calling(CallOp::Publish) {
             let asks = Asks {
                 op: CallOp::Publish,

@@ -33,6 +33,7 @@ impl Cursors {
     #[inline]
     fn set(&mut self, hash: &KeyHash) -> &mut [(KeyHash, Cursor); WAYS] {
         let sets = self.sets.len();
+        // Multiply-shift: any number of sets.
         let index = (u128::from(hash.0[0]) * sets as u128) >> 64;
         &mut self.sets[index as usize]
     }
@@ -44,6 +45,7 @@ impl Cursors {
         let way = set
             .iter()
             .position(|(of, cursor)| of == hash && cursor.place.target > 0)?;
+        // Most recently used first.
         set[..=way].rotate_right(1);
         Some(set[0].1)
     }
@@ -53,6 +55,7 @@ impl Cursors {
     pub(crate) fn put(&mut self, hash: &KeyHash, cursor: Cursor) {
         let set = self.set(hash);
         let way = set.iter().position(|(of, _)| of == hash);
+        // Without the key among them the last one, used longest ago, is overwritten.
         set[..=way.unwrap_or(WAYS - 1)].rotate_right(1);
         set[0] = (*hash, cursor);
     }

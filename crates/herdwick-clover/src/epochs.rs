@@ -31,6 +31,7 @@ impl Epochs {
     /// Notes the server's epoch.
     pub(crate) fn learn(&mut self, epoch: u64, flush: u64) {
         self.known = self.known.max(epoch);
+        // A flush beyond the epoch makes no sense, and would never be done.
         self.flush = self.flush.max(flush.min(epoch));
     }
 
@@ -65,6 +66,8 @@ impl Epochs {
             return false;
         }
         self.leaving = self.known;
+        // The requests in flight are the older ones from here on, and the mark tells them from
+        // those that begin.
         self.older = std::mem::take(&mut self.newer);
         self.mark = !self.mark;
         if self.older == 0 {

@@ -105,6 +105,7 @@ impl FreeList {
         };
         let (class, count) = self.classes.iter().enumerate().find_map(surplus)?;
         let places = &self.classes[class].places;
+        // From the end, which `given` cuts off.
         Some((class, &places[places.len() - count..]))
     }
 

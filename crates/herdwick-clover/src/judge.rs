@@ -139,6 +139,7 @@ impl Lookups {
         } else if let Some(second) = second {
             match self.says(slot, second, read, 1) {
                 Says::Last(verdict) => {
+                    // The entry that the answer is from becomes the cursor.
                     self.gets[slot].first = second;
                     return verdict;
                 }
@@ -164,6 +165,7 @@ impl Lookups {
     fn follow(&mut self, slot: usize, first: Place, second: Option<Place>) -> Verdict {
         let get = &mut self.gets[slot];
         (get.first, get.second, get.shortcut) = (first, second, false);
+        // A link names a place where no entry begins: the memory was overwritten.
         let Some(fetch) = self.view.fetch(first) else {
             return Verdict::Unsure;
         };

@@ -96,6 +96,7 @@ impl Place {
     #[must_use]
     pub fn of(word: u64) -> Option<Self> {
         match TARGET.of(word) {
+            // A closed chain names no entry either: who follows the shortcut asks the server.
             NOWHERE | CLOSED => None,
             target => Some(Self {
                 target: target as u32,
@@ -217,6 +218,7 @@ impl Head {
             version: HEAD_VERSION.of(word) as u16,
             tombstone: HEAD_TOMBSTONE.of(word) > 0,
         };
+        // Checked against the class before the lengths are used: what was READ may be anything.
         let sized = (1..=KEY_BYTES_MAX).contains(&head.key_len) && head.entry_len() <= room;
         (sized && !(head.tombstone && head.value_len > 0)).then_some(head)
     }
@@ -244,6 +246,7 @@ pub fn lay_out(place: Place, key: &[u8], value: &[u8], out: &mut [u8]) {
     let (front, behind) = body.split_at_mut(key.len());
     herdwick_mem::copy(front, key);
     herdwick_mem::copy(behind, value);
+    // Head, CRC, link in this order: the CRC covers the head, and is before it.
     words[COVERED..].copy_from_slice(&head.word().to_le_bytes());
     let crc = crc64(0, &out[COVERED..]);
     out[CRC_WORD * WORD..COVERED].copy_from_slice(&crc.to_le_bytes());
@@ -268,6 +271,8 @@ impl<'a> Entry<'a> {
     #[inline]
     #[must_use]
     pub fn verified(place: Place, bytes: &'a [u8]) -> Option<Self> {
+        // Version and key come first: they are cheaper than the checksum, and most stale entries
+        // end there.
         let entry = Self::parsed(place, bytes)?;
         let covered = bytes.get(COVERED..entry.head.entry_len())?;
         (crc64(0, covered) == word(bytes, CRC_WORD)).then_some(entry)
@@ -282,6 +287,7 @@ impl<'a> Entry<'a> {
         }
         let link = Link::of(word(bytes, LINK_WORD));
         let head = Head::of(word(bytes, HEAD_WORD), ENTRY_BYTES_MAX)?;
+        // Both words: the link is changed by CASes and is not covered by the checksum, the head is.
         let ours = link.own == place.version && head.version == place.version;
         let key = bytes.get(HEAD_BYTES..HEAD_BYTES + head.key_len)?;
         (ours && head.tombstone == place.tombstone).then_some(Self { link, head, key })
@@ -309,6 +315,7 @@ pub struct KeyHash(pub(crate) [u64; 2]);
 
 impl Hash for KeyHash {
     fn hash<H: Hasher>(&self, state: &mut H) {
+        // Half of the hash is enough to place it. A table compares both.
         state.write_u64(self.0[0]);
     }
 }

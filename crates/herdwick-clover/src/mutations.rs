@@ -192,6 +192,7 @@ impl Mutations {
         entry_wait: Duration,
         shared: &mut Shared<'_>,
     ) {
+        // Each one that waits once: those that go on waiting return to the end, in their order.
         for _ in 0..self.waiting.len() {
             let Some(index) = self.waiting.pop_front() else {
                 return;
@@ -213,6 +214,7 @@ impl Mutations {
             }
             let late = matches!(mutation.stage, MutationStage::Entry(since)
                 if shared.now.saturating_sub(since) > entry_wait);
+            // A DELETE frees memory, so it must not wait for memory that only DELETEs free.
             if mutation.delete && (late || self.free_list.is_dry(mutation.class)) {
                 mutation.stage = MutationStage::Asking;
                 self.needs.push_back(Needs::Delete(index));
@@ -265,6 +267,8 @@ impl Mutations {
             return self.needs.push_back(Needs::Create(index));
         };
         let next = Next::Entry(mutation.entry);
+        // Only when the WRITEs to all nodes have completed: each node has a queue pair of its own,
+        // so nothing else orders them.
         let (append, act) = Append::begin(self.nodes.count(), cursor.place, next);
         mutation.stage = MutationStage::Linking(append);
         self.nodes.act(port, index, act);
@@ -294,6 +298,7 @@ impl Mutations {
         shared: &mut Shared<'_>,
     ) {
         let index = landed.operation;
+        // A request that failed has gone, with verbs still on the way.
         let Some(mutation) = self.all.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
@@ -346,6 +351,8 @@ impl Mutations {
             }
             End::Closed | End::Stale => {
                 shared.counters.recycled += 1;
+                // The cursor leads nowhere. The entry is written already: it is linked behind the
+                // chain that the server names, or begins one.
                 shared.cursors.forget(&mutation.hash);
                 mutation.cursor = None;
                 self.again(port, index, shared);
@@ -354,6 +361,7 @@ impl Mutations {
     }
 
     fn hint(&mut self, slot: u32, shared: &mut Shared<'_>) {
+        // A hint is dropped if there is no room: the server looks at each key in its turn anyway.
         if !self.superseded.contains(&slot) && self.superseded.try_push(slot).is_err() {
             shared.counters.hints_dropped += 1;
         }

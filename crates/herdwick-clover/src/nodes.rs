@@ -80,6 +80,7 @@ impl Nodes {
 
     fn post<P: Port>(&mut self, port: &mut P, node: usize, operation: usize, op: SendOp<'_>) {
         let wr = SendWr {
+            // Nodes are at most 8, and have 8 bits.
             wr_id: (operation as u64) << 8 | node as u64,
             op,
             signaled: true,

@@ -243,6 +243,7 @@ impl Server {
         }
         self.reap(ports.nodes);
         self.tidy(ports.nodes);
+        // The client that is slowest decides. Without clients nothing waits.
         let published = self.peers.iter().map(|(_, peer)| peer.published).min();
         self.entries.advance(published.unwrap_or(u64::MAX));
         let (epoch, _) = self.entries.epochs();
@@ -253,6 +254,8 @@ impl Server {
     /// Begins to take superseded entries out of the chains that have some.
     fn tidy<P: Port>(&mut self, port: &mut P) {
         let due = self.now.saturating_sub(self.swept) >= self.sweep;
+        // A key is looked at sooner when clients find no entries: superseded ones may be among its
+        // chain.
         if due || std::mem::take(&mut self.take_failed) {
             self.swept = self.now;
             self.index.sweep();

@@ -88,6 +88,8 @@ impl Client {
                         false => self.read(get.slot, cursor),
                     }
                 }
+                // The cursor led to memory with another use, or nowhere: the server knows the
+                // chain.
                 Some(_) => {
                     self.cursors.forget(&hash);
                     self.again(get.slot, sink);
@@ -109,6 +111,7 @@ impl Client {
 
     fn end(&mut self, slot: u32, answer: Answer<'_>, sink: &mut impl FnMut(u64, Answer<'_>)) {
         let get = &mut self.gets[slot as usize];
+        // A GET without a stay has ended: `fail` ends all slots, free ones included.
         if let Some(stay) = get.stay.take() {
             self.epochs.end(stay);
             self.free.push(slot);
@@ -133,6 +136,7 @@ impl Client {
             replies.push((caller, op, reply))
         });
         for (caller, op, reply) in replies.drain(..) {
+            // Before the reply is taken: what begins by it begins in the new epoch.
             self.epochs.learn(reply.epoch, reply.flush);
             match caller {
                 Caller::Get(slot) => self.found(slot, &reply, sink),

@@ -116,6 +116,8 @@ impl Geometry {
         for (class, count) in self.entries.iter().enumerate() {
             let units = u64::from(*count) << class;
             if rest < units {
+                // A place between two entries is none: links are read from memory that clients
+                // write.
                 let aligned = rest.trailing_zeros() as usize >= class || rest == 0;
                 return aligned.then_some((class, before + (rest >> class) as u32));
             }

@@ -120,6 +120,8 @@ pub(crate) fn agree(found: &[Membership], fresh: u64) -> Result<Memberships, Bad
     let member = |index| Membership {
         generation: match same {
             true => newest.generation,
+            // Servers begin with fewer nodes than before; there are at most 8, so it grows a few
+            // times only.
             false => newest.generation.saturating_add(1),
         },
         members,

@@ -111,6 +111,7 @@ impl Server {
             deleter.looks += 1;
             if deleter.looks > LOOKS_MAX && !deleter.closed {
                 let deleter = *deleter;
+                // The task goes on without the client, which has its answer.
                 collect.reason = Reason::Superseded;
                 self.deleted(deleter, CallStatus::Contended);
             }
@@ -130,6 +131,8 @@ impl Server {
         match link.next {
             Some(Next::Entry(next)) => self.passed(port, landed, next, collect),
             Some(Next::Closed) => self.clear(port, landed, collect),
+            // The last entry: first the shortcut moves there, then the entry is looked at once
+            // more.
             None if !collect.passed.is_empty() => self.advance(port, landed, collect),
             None if collect.at.tombstone || matches!(collect.reason, Reason::Delete(_)) => {
                 let nodes = self.tasks.nodes.count();
@@ -154,6 +157,8 @@ impl Server {
         next: Place,
         collect: &mut Collect,
     ) -> bool {
+        // What is found in a chain is held by no client any more. An entry that cannot be there was
+        // written by a client that should not.
         if !self.entries.link(next) {
             return self.corrupted(collect);
         }
@@ -178,6 +183,7 @@ impl Server {
 
     /// The shortcut names the entry that was reached: no client finds those before it any more.
     fn moved(&mut self, collect: &mut Collect) {
+        // In this order: the shortcut on all nodes, the index, then the entries before it.
         self.index.slot(collect.slot).place = collect.at;
         for place in collect.passed.drain(..) {
             self.counters.superseded += u64::from(self.entries.retire(place));
@@ -192,6 +198,7 @@ impl Server {
         collect: &mut Collect,
     ) -> bool {
         match act {
+            // Looked at anew, whatever the link is now: another party may have finished it.
             Act::End(End::Linked(_) | End::Closed) => self.look(port, landed, collect),
             Act::End(End::Stale | End::Divided | End::Overtaken(_)) => self.corrupted(collect),
             act => {
@@ -213,6 +220,7 @@ impl Server {
             // the chain stays open then.
             Act::End(End::Linked(_) | End::Closed) => {
                 if let Reason::Delete(deleter) = &mut collect.reason {
+                    // A chain that ended with a tombstone had nothing to delete.
                     deleter.closed = !collect.at.tombstone;
                 }
                 self.look(port, landed, collect)
@@ -239,6 +247,7 @@ impl Server {
 
     /// The chain has ended, and no shortcut names it.
     fn cleared(&mut self, collect: &mut Collect) {
+        // The last entry goes, too.
         collect.passed.push(collect.at);
         for place in collect.passed.drain(..) {
             self.counters.superseded += u64::from(self.entries.retire(place));
@@ -252,7 +261,6 @@ impl Server {
     #[cold]
     fn corrupted(&mut self, collect: &mut Collect) -> bool {
         self.counters.corrupt += 1;
-        // An orphan whose chain is not known to the end may be in it.
         match std::mem::replace(&mut collect.reason, Reason::Superseded) {
             Reason::Superseded => {}
             // It may be in the chain. No client holds it any more, and it is not used again.

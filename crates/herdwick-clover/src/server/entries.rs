@@ -116,6 +116,8 @@ impl Entries {
 
     /// Hands the entry that has been free for longest to a client.
     pub(super) fn take(&mut self, class: usize, client: u16) -> Option<Place> {
+        // Free for longest first: uses are spread over all entries, and versions wrap as late as
+        // can be.
         let number = self.free.get_mut(class)?.pop_front()?;
         let entry = &mut self.table[number as usize];
         entry.state = State::Held(client);
@@ -136,6 +138,7 @@ impl Entries {
     pub(super) fn find(&self, place: Place) -> Option<(u32, State)> {
         let (_, number) = self.geometry.entry_at(place.target)?;
         let entry = &self.table[number as usize];
+        // A place of an earlier use is none: what a client claims of it is refused.
         (entry.version == place.version).then_some((number, entry.state))
     }
 
@@ -197,10 +200,12 @@ impl Entries {
     /// before.
     pub(super) fn recover(&mut self, place: Place) -> bool {
         let found = self.geometry.entry_at(place.target);
+        // The version is of memory that clients write.
         let Some((_, number)) = found.filter(|_| place.version < self.geometry.versions) else {
             return false;
         };
         let entry = &mut self.table[number as usize];
+        // Two chains cannot share an entry: the second one found is invalid.
         let first = entry.state == State::Free;
         if first {
             (entry.version, entry.state) = (place.version, State::Linked);
@@ -228,9 +233,11 @@ impl Entries {
     /// Begins an epoch if anything was retired in this one, and frees what no client can use any more:
     /// all of them have published at least `published`.
     pub(super) fn advance(&mut self, published: u64) {
+        // One epoch for all that was retired since the last pass.
         if std::mem::take(&mut self.retired) {
             self.epoch += 1;
         }
+        // In order of their epochs: the first that has to wait ends the search.
         while let Some(first) = self.waiting.front().copied() {
             // Requests of a client that has published `epoch` may still use what was retired in
             // `epoch`.

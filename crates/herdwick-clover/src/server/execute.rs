@@ -45,6 +45,7 @@ impl Server {
             let Some(peer) = self.peers.get_mut(id).filter(|peer| !peer.failed) else {
                 return;
             };
+            // Replies first: a client that does not take them is executed no further calls.
             if peer.send(ports.clients, id) {
                 self.counters.replies_held += 1;
                 return;
@@ -65,6 +66,7 @@ impl Server {
             let Some(peer) = self.peers.get_mut(id) else {
                 return;
             };
+            // Only now: a call that is put off is copied and checked anew.
             peer.due.pop_front();
             let (calls, wr_id) = (&peer.objects.calls, id.wr_id(buffer));
             peer.failed |= calls.post(ports.clients, wr_id, buffer).is_err();
@@ -123,6 +125,8 @@ impl Server {
             .peers
             .get_mut(id)
             .map_or(Right::Read, |peer| peer.right);
+        // A client that may not write has no use for the others, and each of them changes what
+        // writers have.
         if right == Right::Read && !matches!(call.op, CallOp::Find | CallOp::Publish) {
             self.counters.bad_right += 1;
             return Executed::Answered(CallStatus::Malformed, Body::new());
@@ -133,6 +137,8 @@ impl Server {
             CallOp::Create => self.create(port, id, call, body),
             CallOp::Superseded => {
                 for slot in body.chunks_exact(WORD).filter_map(words_of::<1>) {
+                    // A slot that is free may have had a key when the client reported: only one
+                    // that does not exist is counted.
                     let known = self.index.hint(slot[0]);
                     self.counters.bad_claim += u64::from(!known);
                 }
@@ -168,6 +174,8 @@ impl Server {
             return Executed::Answered(CallStatus::Malformed, places);
         }
         if self.entries.held(id.index()) >= HELD_MAX {
+            // Answered as if there were none: the client asks again, and gets some when its entries
+            // were found in chains.
             self.counters.bad_hoard += 1;
             return Executed::Answered(CallStatus::Done, places);
         }
@@ -255,6 +263,7 @@ impl Server {
             return Executed::NotYet;
         }
         let place = Place::of(call.entry).unwrap_or_default();
+        // A new key begins with a value.
         if place.tombstone || !self.entries.create(place, id.index()) {
             self.counters.bad_claim += 1;
             return Executed::Answered(CallStatus::Malformed, Body::new());

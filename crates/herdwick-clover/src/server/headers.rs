@@ -41,6 +41,8 @@ impl Server {
         {
             self.start = Start::Refused(BadNodes::Header(landed.node, bad));
         }
+        // All nodes are heard first, although the start is refused already: their READs land in
+        // buffers that are still used.
         if left > 0 {
             return self.tasks.keep(landed, Task::Headers { step, left });
         }
@@ -68,11 +70,14 @@ impl Server {
 
     fn agree<P: Port>(&mut self, port: &mut P, landed: Landed) {
         // Another hash under the same key reveals nothing about the key.
+        // 0 stands for no store.
         let fresh = KeyHash::of(&self.hash_key, b"store").0[0].max(1);
         match agree(&self.members, fresh) {
             Ok(agreed) if agreed == self.members => self.begin_scan(landed),
             Ok(agreed) => {
                 self.members = agreed;
+                // The store's number first, on all nodes, then the members: so a blank node is
+                // distinguished from one of this store (`agree`).
                 self.write_headers(port, landed, HeaderStep::Number);
             }
             Err(bad) => {

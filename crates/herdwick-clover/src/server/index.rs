@@ -179,6 +179,7 @@ impl Hasher for FirstWord {
     }
 
     fn write(&mut self, bytes: &[u8]) {
+        // Only for completeness: `KeyHash` writes one word.
         for byte in bytes {
             self.0 = self.0 << 8 | u64::from(*byte);
         }

@@ -55,12 +55,15 @@ impl Peer {
 
     /// Notes that it is connected, in the server's epoch.
     pub(super) fn connected(&mut self, epoch: u64, now: Duration) {
+        // It was `u64::MAX` until now, so that no reuse waited for a client that could have read
+        // nothing.
         self.published = self.published.min(epoch);
         self.heard = now;
     }
 
     /// Returns whether the reply to another call has a place.
     pub(super) fn has_room(&self) -> bool {
+        // A reply that comes later keeps its place.
         self.replies.len() + self.later < CALLS_MAX
     }
 
@@ -81,6 +84,7 @@ impl Peer {
         while let Some(reply) = self.replies.front() {
             let message = reply.message();
             let wr = SendWr {
+                // Sends use no buffer: the number names the client alone.
                 wr_id: id.wr_id(0),
                 op: SendOp::Send {
                     payload: Payload::Words(&message),

@@ -28,6 +28,7 @@ impl Server {
         }
         let held = self
             .entries
+            // Bounded: a pass must not walk over all entries.
             .held_from(self.reaper.next, ENTRIES_PER_PASS, client);
         match held {
             Ok(number) => {
@@ -42,6 +43,7 @@ impl Server {
             }
             Err(end) if end == self.entries.geometry().count() => {
                 self.reaper.next = 0;
+                // Only now may the index of the client be another's (`next_id`).
                 self.reaper.clients.pop_front();
             }
             Err(end) => self.reaper.next = end,
@@ -77,6 +79,7 @@ impl Server {
     /// The entry may be part of a chain that makes no sense.
     pub(super) fn abandoned(&mut self, number: u32) {
         let place = self.entries.place(number);
+        // As if it were linked: then it is never free again.
         self.entries.link(place);
         self.reaper.skip();
     }
@@ -84,6 +87,7 @@ impl Server {
     /// The chain of the entry's key is known to its end.
     pub(super) fn reaped(&mut self, number: u32) {
         let place = self.entries.place(number);
+        // A walk of the chain has made it `Linked` if it is part of it.
         if let Some((_, State::Held(_))) = self.entries.find(place)
             && self.entries.retire(place)
         {

@@ -33,6 +33,7 @@ impl Server {
 
     fn scan<P: Port>(&mut self, port: &mut P, slot: u32) {
         let slots = self.entries.geometry().slots;
+        // All chains were walked: what none of them has is free.
         if slot >= slots {
             self.entries.open();
             self.index.open();
@@ -58,6 +59,8 @@ impl Server {
                 let slot = *slot;
                 let left = (self.entries.geometry().slots - slot) as usize;
                 let bytes = &mut bytes[..left.min(CHUNK) * WORD];
+                // The first node's shortcuts are written to all nodes, itself included: then all
+                // have the same.
                 self.tasks.nodes.bytes(landed, bytes);
                 let left = self.tasks.nodes.count();
                 self.tasks.keep(landed, Task::Scan { left });
@@ -71,6 +74,7 @@ impl Server {
                 self.tasks.end(landed);
                 let left = (self.entries.geometry().slots - slot) as usize;
                 let mut words = words_of::<CHUNK>(&bytes).unwrap_or([0; CHUNK]);
+                // Behind the last shortcut the entries begin: those words are none.
                 words[left.min(CHUNK)..].fill(0);
                 self.chunk = words;
                 self.start = Start::Walk { slot, next: 0 };
@@ -93,6 +97,7 @@ impl Server {
             next += 1;
         }
         self.start = match next {
+            // The chunk is one buffer: all its chains have ended before the next one is read.
             CHUNK if self.tasks.is_idle() => Start::Scan {
                 slot: slot.saturating_add(CHUNK as u32),
                 reading: false,
@@ -117,6 +122,7 @@ impl Server {
         let shortcut = self.entries.geometry().shortcut(slot);
         self.tasks
             .begin(Task::Recover(recover), |nodes, index| match class {
+                // The front has the whole key; the value is not needed.
                 Some(class) => nodes.read(port, index, place.offset(), FRONT.min(UNIT << class)),
                 None => nodes.write_word(port, index, (shortcut, 0)),
             });
@@ -155,6 +161,7 @@ impl Server {
     ) -> bool {
         let mut bytes = [0; FRONT];
         self.tasks.nodes.bytes(landed, &mut bytes);
+        // Without the checksum, which covers the value: a client that reads the entry checks it.
         let entry = Entry::parsed(recover.first, &bytes);
         let hash = entry.map(|entry| KeyHash::of(&self.hash_key, entry.key));
         let is_new = hash.is_some_and(|hash| {
@@ -177,9 +184,11 @@ impl Server {
         recover: &mut Recover,
     ) -> bool {
         let nodes = self.tasks.nodes.count();
+        // Each link is finished, committed ones too: a later node may lack it.
         let begun = Append::settle(nodes, recover.at, link);
         let Some((append, act)) = begun.filter(|_| link.own == recover.at.version) else {
             // The last entry.
+            // What is superseded in the chain is collected after the start.
             self.index.hint(recover.slot.into());
             return false;
         };
@@ -207,6 +216,7 @@ impl Server {
                 true
             }
             (Act::End(End::Linked(_)), Next::Closed) => {
+                // Closed by an earlier server, which did not come to forget the key.
                 self.index.slot(recover.slot).phase = Phase::Forgetting;
                 self.index.hint(recover.slot.into());
                 false

@@ -144,6 +144,7 @@ impl<D: Device> ClientEnd<D> {
         );
         let reads = ReaderOptions {
             lookups: options.window,
+            // A step READs two entries, or an entry and a shortcut.
             step_bytes: 2 * largest,
             ..ReaderOptions::default()
         };
@@ -175,6 +176,7 @@ impl<D: Device> ClientEnd<D> {
         let window = (options.puts, options.entry_wait / 2);
         let mutations = Mutations::new(window, most, terms.geometry.entries, nodes);
         let calls = Calls::new(&mut port, objects, options.timeout)?;
+        // A client may write if the server and all nodes let it.
         let right = match grant.right {
             Right::Read => Right::Read,
             Right::Write => terms.right,

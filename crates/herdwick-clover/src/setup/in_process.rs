@@ -194,6 +194,7 @@ fn invite<D: Device>(
         Ok((id, (ticket, grant)))
     };
     let made = make();
+    // The objects that were made go with the domain.
     if made.is_err() {
         server.device.destroy_pd(&mut server.port, pd)?;
     }

@@ -163,6 +163,7 @@ impl<D: Device> NodeEnd<D> {
         let depth = 2 * clients;
         let idle = device.create_cq(&mut port, &CqSpec { depth })?;
         let memory = device.allocate_shared(bytes, Sharing::TrustedPeers)?;
+        // The header is all that a blank node has: 0 is no store and no keys.
         memory.span().write_words(0, &options.geometry.words());
         Ok(Self {
             device,
@@ -199,6 +200,7 @@ impl<D: Device> NodeEnd<D> {
         let Self {
             device, port, idle, ..
         } = self;
+        // Both serve the client's verbs alone, and post nothing.
         let spec = rc(pd, [*idle, *idle], [1, 0]);
         let writes = device.create_qp(port, &spec)?;
         let reads = device.create_qp(port, &spec)?;
@@ -282,6 +284,7 @@ impl<D: Device> NodeEnd<D> {
             ..
         } = self;
         let client = &mut clients[index];
+        // Each object once, however often the caller has to try.
         while client.removed < 4 {
             match client.removed {
                 0 => device.destroy_qp(port, client.writes)?,

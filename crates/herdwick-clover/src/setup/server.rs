@@ -134,9 +134,11 @@ impl<D: Device> ServerEnd<D> {
         }
         let mut cq = |depth| device.create_cq(&mut port, &CqSpec { depth });
         let cqs = [
+            // Each client may have so many RECVs complete at once: no completion queue overflows.
             cq(options.clients * CALLS_MAX)?,
             cq(options.clients * REPLY_DEPTH)?,
         ];
+        // A task has one verb at a time on its way to each node.
         let depth = nodes.len() * TASKS;
         let node_cq = node_device.create_cq(&mut node_port, &CqSpec { depth })?;
         let (mut links, mut accepts) = (Vec::new(), Vec::new());

@@ -152,6 +152,7 @@ fn server_grant(part: PdTicket) -> Result<(PdTicket, Grant), BadPart> {
 fn node_part(ticket: PdTicket, grant: NodeGrant) -> PdTicket {
     let mut out = Bytes::default();
     out.right(grant.right);
+    // Descriptors are few, and the byte tells those of the domain from those of the memory.
     out.0.push(ticket.fds.len() as u8);
     out.0.extend_from_slice(&grant.memory.rkey.0.to_le_bytes());
     out.word(grant.memory.addr);
@@ -263,6 +264,7 @@ impl<'a> Fields<'a> {
     }
 
     fn end(&self) -> Result<(), BadPart> {
+        // Bytes behind the last field are of another version.
         match self.0.is_empty() {
             true => Ok(()),
             false => Err(BadPart(self.1)),
