@@ -84,6 +84,7 @@ struct Call {
 
 impl<C: SystemClient> Client<C> {
     pub(crate) fn new(run: &Run, number: usize, caller: C, cpu: &Cpu) -> Self {
+        // Each client draws numbers of its own.
         let seed = run.seed ^ (number as u64 + 1) << 32;
         Self {
             caller,

@@ -62,6 +62,7 @@ pub(crate) fn set_up(run: &Run, bed: Testbed, out_of_table: bool) -> Result<Ends
 
 fn table(run: &Run, out_of_table: bool) -> Terms {
     let keys = run.keys as usize;
+    // Blocks are powers of two of lines.
     let lines = value_lines(run.value_bytes).next_power_of_two();
     Terms {
         buckets: (keys * SLOTS).div_ceil(3),

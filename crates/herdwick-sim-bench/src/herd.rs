@@ -59,6 +59,7 @@ pub(crate) fn set_up(run: &Run, bed: Testbed) -> Result<Ends, RunError> {
 fn terms(run: &Run, window: Window, number: usize) -> Result<ClientTerms, RunError> {
     let others = (run.clients * run.window).saturating_sub(FEW);
     let queued = QUEUED * u32::try_from(others).unwrap_or(u32::MAX);
+    // Never 0, which no lease has.
     let epoch = u16::try_from(number % usize::from(u16::MAX) + 1).unwrap_or(1);
     Ok(ClientTerms {
         path: run.path,
@@ -129,6 +130,7 @@ impl SystemClient for HerdCaller {
             let ended = match outcome {
                 Outcome::Answered(answer) if answer.status == ReplyStatus::Done => {
                     match answer.value {
+                        // Values have at least 8 bytes, so an answer without one is that to a PUT.
                         [] => Ended::Done,
                         value => Ended::Value(value),
                     }

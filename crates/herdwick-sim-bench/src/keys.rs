@@ -4,6 +4,7 @@ use herdwick_check::Rng;
 use herdwick_request::{HashKey, KeyHash};
 
 /// Of every system in a run.
+// `herd` and `wick` in ASCII: any key would do.
 pub(crate) const HASH_KEY: HashKey = HashKey([0x6865_7264, 0x7769_636b]);
 /// A value begins with its key's number.
 pub(crate) const VALUE_BYTES_MIN: usize = 8;

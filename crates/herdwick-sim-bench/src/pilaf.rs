@@ -31,6 +31,7 @@ pub(crate) fn set_up(run: &Run, mut bed: Testbed) -> Result<Ends, RunError> {
     let options = ServerOptions {
         buckets,
         buckets_max: buckets,
+        // Above the load, so that the table does not grow.
         load_percent: 90,
         lag: LAG,
         extent_bytes: run.keys as usize * extent.max(EXTENT_UNIT) + EXTENTS_TO_SPARE,
@@ -82,6 +83,7 @@ impl SystemClient for PilafCaller {
     }
 
     fn poll(&mut self, now: Duration, sink: &mut dyn FnMut(u64, Ended<'_>)) {
+        // A client that cannot follow is served by SEND.
         let _ = self.0.follow_in_process();
         let ClientEnd { client, port, .. } = &mut self.0;
         client.poll(port, now, &mut |token, answer| {

@@ -113,7 +113,7 @@ impl<S: Servers> Bench<S> {
                 dead: false,
             });
         }
-        // Of none of these kinds: a schedule that never comes.
+        // Kinds that this seed leaves out happen if there are no others: alone, each is survived.
         let kinds = if kinds.is_empty() { &run.kinds } else { kinds };
         let mut schedule = Schedule::new(run.seed, kinds);
         Ok(Self {
@@ -132,6 +132,7 @@ impl<S: Servers> Bench<S> {
             progress: Vec::new(),
             lasting: Vec::new(),
             injected: [Injected::default(); FaultKind::ALL.len()],
+            // `news` in ASCII: a sequence of its own beside the others of the seed.
             draws: Draws::new(run.seed ^ 0x6e65_7773_0000),
             operations: run.operations,
             start: network.now(),
@@ -152,10 +153,12 @@ impl<S: Servers> Bench<S> {
             self.strike();
         }
         self.end_faults();
+        // No request begins any more, so that all can end.
         self.allow(0);
         self.settle()?;
         self.serve_again()?;
         let mut histories = self.histories.borrow_mut();
+        // Histories of keys that are still in use are checked, too.
         if histories.violation.is_none() {
             histories.retire_all();
         }
@@ -272,6 +275,7 @@ impl<S: Servers> Bench<S> {
         if takes && place.joins_at.is_some_and(|at| at <= now) {
             place.joins_at = None;
             place.learns_at = None;
+            // Never 0, which no lease has.
             self.epoch = self.epoch.wrapping_add(1).max(1);
             let (machine, lease) = self.servers.join(&place.device, self.epoch)?;
             place.lease = Some(lease);
@@ -295,6 +299,7 @@ impl<S: Servers> Bench<S> {
         for index in 0..self.places.len() {
             self.revoke(index);
         }
+        // Without its items the server would break every history: other keys take the place of all.
         if !self.servers.restart(keeps)? {
             self.histories.borrow_mut().retire_all();
         }

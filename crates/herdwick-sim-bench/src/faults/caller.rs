@@ -165,6 +165,7 @@ impl Process for Caller {
         self.slow_passes += u64::from(self.slowness > 1);
         let machine = self.machine.as_ref();
         let due = machine.and_then(|machine| machine.deadline());
+        // From the client's clock to the network's.
         let due = due.map(|due| due.saturating_sub(self.ahead));
         let rests = (self.allowance > 0 && self.rests_until > now).then_some(self.rests_until);
         Step {

@@ -125,6 +125,7 @@ impl CloverServers {
 }
 
 fn geometry(sizes: &CloverSizes, versions: u16) -> Geometry {
+    // Far below the largest number, since more is added.
     let slots = u32::try_from(sizes.operations / REQUESTS_PER_SLOT).unwrap_or(u32::MAX / 4);
     let slots = slots.min(u32::MAX / 4) + SLOTS_TO_SPARE;
     let mut entries = [0; CLASSES];

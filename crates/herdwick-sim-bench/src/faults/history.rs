@@ -84,6 +84,7 @@ impl Histories {
     pub(super) fn new(seed: u64, asks: Asks, under_way: usize) -> Self {
         let mut histories = Self {
             asks,
+            // `history` in ASCII: a sequence of its own beside the others of the seed.
             draws: Draws::new(seed ^ 0x6869_7374_6f72_7900),
             histories: Vec::new(),
             free: Vec::new(),

@@ -122,6 +122,7 @@ impl Schedule {
     /// Makes the schedule of a seed; `kinds` is not empty.
     pub(super) fn new(seed: u64, kinds: &[FaultKind]) -> Self {
         Self {
+            // `nemesis` in ASCII: a sequence of its own beside the others of the seed.
             draws: Draws::new(seed ^ 0x6e65_6d65_7369_7300),
             kinds: kinds.to_vec(),
             number: 0,

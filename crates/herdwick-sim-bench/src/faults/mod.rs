@@ -52,6 +52,7 @@ impl FaultRun {
     /// [`RunError`].
     pub fn on(&self, profile: &Profile) -> Result<FaultReport, RunError> {
         self.check()?;
+        // `terms` in ASCII: a sequence of its own beside the others of the seed.
         let mut draws = Draws::new(self.seed ^ 0x7465_726d_7300);
         let path = self.path_of(&mut draws);
         let kinds = self.kinds_of(path, &mut draws);

@@ -75,6 +75,7 @@ impl<S: Servers> Bench<S> {
     }
 
     fn victim(&self, fault: &Fault) -> Victim {
+        // What is left of the number after the choice of the side.
         let one = |count: usize| usize::try_from(fault.who / SERVER_IN % count as u64).unwrap_or(0);
         if fault.who.is_multiple_of(SERVER_IN) {
             Victim::Worker(one(self.conditions.len()))
@@ -245,6 +246,7 @@ impl<S: Servers> Bench<S> {
         let party = place.caller.party();
         let open = place.caller.open();
         place.dead = true;
+        // At any of the next events, so that it may be in the middle of a message.
         self.network.stop_after(party, fault.amount % 40);
         self.effect(fault, open);
         Vec::new()
