@@ -26,6 +26,7 @@ fn lock_opened(path: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<F
     for _ in 0..TRIES {
         let file = open()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        // The path may name another file since it was opened: its holder would not see this lock.
         if is_at(&file, path)? {
             return Ok(file);
         }

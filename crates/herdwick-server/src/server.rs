@@ -480,6 +480,7 @@ impl Server {
             // A panic was already printed to stderr.
             whole &= thread.join().is_ok();
         }
+        // Only if every thread has ended as it should: after a panic the last stores may be torn.
         if let Some((file, _)) = self.lasting.take().filter(|_| whole) {
             // On failure the next server treats the file as one of a killed server.
             let _ = file.end();

@@ -38,6 +38,7 @@ impl HostParts {
         let secret = self.secret;
         let options = NodeOptions {
             geometry,
+            // The metadata server is a client of the data node, too.
             clients: self.clients_max + 1,
             secret,
         };
@@ -59,6 +60,7 @@ impl HostParts {
     pub(super) fn begin(&self, timer: ServerClock) -> Result<Hosts<AnyDevice>, StartError> {
         let mut hosts = self.open()?;
         let due = timer.now() + START;
+        // No other thread waits for this one yet: the server starts.
         while !step(&mut hosts, timer.now(), due)? {}
         Ok(hosts)
     }

@@ -209,6 +209,7 @@ impl CloverFront {
     fn report_all(&mut self) {
         let held = self.leases.iter_mut();
         let told = held.filter_map(|(id, client)| {
+            // Once for each: the lease manager ends a lease at the first report.
             let before = std::mem::replace(&mut client.reported, true);
             (!before).then_some(*id)
         });
@@ -231,6 +232,7 @@ impl CloverFront {
         }
         let (now, tokens) = (self.now, self.tokens);
         let gone_on = match std::mem::take(&mut self.emptying) {
+            // Sessions end first: their clients may reach the old memory.
             Emptying::No if !self.leases.is_empty() || now < self.empties_at => Some(Emptying::No),
             Emptying::No => self.reopen().ok(),
             Emptying::Opens(thread) if !thread.is_finished() => Some(Emptying::Opens(thread)),
@@ -304,6 +306,7 @@ impl CloverFront {
             return Err(Refusal::Malformed);
         }
         if let Some(secondary) = &mut self.secondary {
+            // Before the queue pairs are connected: from then on the client may write.
             secondary.connecting(id);
         }
         let connected = hosts.connect(&client.joined, &accepts);
@@ -425,6 +428,7 @@ impl Front for CloverFront {
             counts.extend(port.drops());
             counts.extend(port.connection_counts());
         }
+        // By position: the names are the same for all hosts of a device.
         for ((_, count), (_, past)) in counts.iter_mut().zip(&self.past) {
             *count += past;
         }

@@ -69,6 +69,7 @@ impl Secondary {
                 Admission::Admit(Right::Write)
             }
             (true, _) => {
+                // Another primary has come: the one before, if it still lives, has lost its store.
                 self.state = SecondaryState::Abandoned;
                 Admission::Later
             }

@@ -56,6 +56,7 @@ impl Execute for Counted<'_, '_> {
         let mut partition = self.own.lock(self.start);
         let clock = partition.clock();
         partition.execute(clock, batch, &mut count);
+        // The counters are this worker's own: no lock is needed for them.
         drop(partition);
         self.counters.cmd_get += reads;
         self.counters.get_hits += hits;

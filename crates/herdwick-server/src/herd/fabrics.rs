@@ -107,6 +107,7 @@ impl OpenFabrics {
                 spin: Duration::ZERO,
                 reply_bytes_max: REPLY_BYTES_MAX,
             };
+            // The trial end is closed again: each worker opens its own.
             let tried = device.clone().visit(Trial(&terms));
             tried.map_err(|error| fabric.refused(format!("{}: {error}", described.place)))?;
         }

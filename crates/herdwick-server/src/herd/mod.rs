@@ -97,6 +97,7 @@ impl<D: Device> HerdFront<D> {
     /// Creates a front end whose device may be absent: it is opened now or at the next claim.
     pub(crate) fn patient(transport: &'static str, device: D, config: HerdConfig) -> Self {
         let mut front = Self::closed(transport, device, config);
+        // A failure shows when it matters: the next claim opens the device, or is refused.
         let _ = front.open();
         front
     }
@@ -126,6 +127,7 @@ impl<D: Device> HerdFront<D> {
             reply_bytes_max: self.config.reply_bytes_max,
         };
         self.server = Some(ServerEnd::open(&self.device, &terms)?);
+        // The new end counts its failures from 0.
         self.losses.seen = 0;
         self.announce().map_err(|source| {
             // A sleeping worker would not be woken by this end's clients.
@@ -151,6 +153,7 @@ impl<D: Device> HerdFront<D> {
     /// Carries out one command of the lease manager, if there is one. Mapping and unmapping memory
     /// takes as long as the operating system needs, so further commands wait for the next pass.
     fn take_command(&mut self) -> bool {
+        // One a pass: to map or unmap memory takes the kernel as long as it likes.
         let Some(command) = self.next_command() else {
             return false;
         };
@@ -162,6 +165,7 @@ impl<D: Device> HerdFront<D> {
                 LeaseAnswer::Connected(id, Err(Refusal::Malformed))
             }
             LeaseCommand::Revoke(id) => {
+                // Answered when the memory is released, maybe by another thread.
                 self.revoke(id);
                 return true;
             }
@@ -185,6 +189,8 @@ impl<D: Device> HerdFront<D> {
 
     fn grant(&mut self, id: LeaseId, terms: Terms) -> Option<Box<(WorkerGrant, Vec<OwnedFd>)>> {
         if let Some(server) = &mut self.server {
+            // Where a device reports its loss only when it is asked: before memory of it is
+            // promised.
             self.device.check(&mut server.port);
         }
         self.settle_loss();
@@ -214,6 +220,7 @@ impl<D: Device> HerdFront<D> {
         );
         let worker = self.config.worker;
         let done: Released = Box::new(move |released| {
+            // A statistic, which orders nothing.
             unrevoked.fetch_add(released.is_err().into(), Ordering::Relaxed);
             // A send fails only at the end of the server, as in `tell`.
             let _ = answers.send((worker, LeaseAnswer::Revoked(id)));
@@ -221,6 +228,7 @@ impl<D: Device> HerdFront<D> {
         });
         match &mut self.server {
             Some(server) => self.held.revoke(&self.device, server, id, done),
+            // The end was closed with all that its leases held.
             None => done(Ok(())),
         }
     }
@@ -251,6 +259,7 @@ impl<D: Device> HerdFront<D> {
         let Some(server) = &self.server else {
             return;
         };
+        // Queue pairs alone have failed: the others go on.
         if !self.losses.ending && !server.is_lost(&self.device) {
             self.losses.seen = self.device.health(&server.port).failures;
             for id in self.held.failed(&self.device, server) {
@@ -265,6 +274,8 @@ impl<D: Device> HerdFront<D> {
                 self.tell(LeaseAnswer::Lost(id));
             }
         }
+        // Each lease refers to objects of the port, which is closed only when the last one has been
+        // revoked.
         if self.held.is_empty()
             && let Some(server) = self.server.take()
         {
@@ -293,6 +304,7 @@ impl LostDevices {
         if counts.is_empty() {
             return self.counts.clone();
         }
+        // By position: names and order are the same for each end (`counts`).
         for ((_, count), (_, past)) in counts.iter_mut().zip(&self.counts) {
             *count += past;
         }
@@ -364,6 +376,8 @@ impl<D: Device> Front for HerdFront<D> {
     }
 
     fn polls_memory(&self) -> bool {
+        // With a client there are slots to poll. Without one there are only commands, whose sender
+        // wakes the worker.
         let server = self.server.as_ref();
         server.is_some_and(|server| server.side.clients() > 0)
     }
@@ -375,6 +389,7 @@ impl<D: Device> Front for HerdFront<D> {
     }
 
     fn arm(&mut self) -> bool {
+        // Kept, because a command that is taken from the queue here would be lost otherwise.
         self.found = self.next_command();
         if self.found.is_some() {
             return false;
@@ -385,6 +400,7 @@ impl<D: Device> Front for HerdFront<D> {
         let cq = server.request_cq();
         let ServerEnd { port, side, .. } = server;
         // Arming the completion queue may itself discover a failure.
+        // Without a client no request can arrive.
         side.clients() == 0
             || (port.arm(cq) == Armed::Yes && !side.has_news() && !self.has_failed())
     }
@@ -400,6 +416,7 @@ impl<D: Device> Front for HerdFront<D> {
 
     fn drain(&mut self) {}
 
+    // A request over a fabric is executed and answered in the pass that finds it.
     fn is_drained(&self) -> bool {
         true
     }

@@ -66,6 +66,7 @@ impl HeldLeases {
         device: &D,
         server: &ServerEnd<D::Port>,
     ) -> impl Iterator<Item = LeaseId> {
+        // A queue pair that is not connected yet hears nothing, which is no failure.
         let serves = |lease: &HeldLease| lease.admitted.is_some();
         let failed =
             move |lease: &HeldLease| serves(lease) && !server.hears(device, &lease.resources);
@@ -127,6 +128,7 @@ impl HeldLeases {
         let lease = self.leases.get_mut(&id).ok_or(GrantError::Terms)?;
         let epoch = Epoch::new(lease.terms.epoch).ok_or(GrantError::Terms)?;
         let ends = [&peer.requests, &peer.replies];
+        // The endpoints are the client's word: without this, replies could be sent to another host.
         if !device.is_at(&server.port, lease.pd, &ends, lease.terms.host) {
             return Err(GrantError::Elsewhere);
         }
@@ -152,6 +154,7 @@ impl HeldLeases {
         let dismissed = lease
             .admitted
             .map_or(Ok(()), |admitted| server.dismiss(device, admitted));
+        // In this order: no queue pair reaches the memory when it is released.
         let done = Box::new(|released| done(dismissed.and(released)));
         device.release_pd(&mut server.port, lease.pd, done);
     }

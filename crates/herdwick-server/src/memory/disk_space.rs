@@ -37,6 +37,8 @@ pub(super) fn zero(file: &File, range: Range<u64>) -> io::Result<()> {
         match fallocate(file, FallocateFlags::ZERO_RANGE, at, piece) {
             Ok(()) => at += piece,
             Err(Errno::INTR) => {}
+            // Whatever the reason: if the file system cannot write either, that is the error that
+            // is reported.
             Err(_) => return write_zeros(file, at..range.end),
         }
     }

@@ -105,11 +105,14 @@ impl MemoryFile {
             path,
             bytes: parts.offset(parts.workers),
         };
+        // Of the link, not of what it names: a link that leads nowhere is not removed below.
         let is_new = fs::symlink_metadata(path).is_err();
         let mut file = lock(path)?;
         let read = read(&file, parts).map_err(|error| size.refused(error))?;
         let (left, cold) = match read {
             Ok(left) => {
+                // A file system that has no room now must not fail later, when a page is written
+                // (SIGBUS).
                 size.allocate(&file)?;
                 (Some(left), None)
             }
@@ -145,6 +148,8 @@ impl MemoryFile {
             reserved: 0.into(),
         };
         header.crc.set(crc32c(0, &header.as_bytes()[..CRC_AT]));
+        // The state first: a kill in between leaves a file of ours, whose header is the old one or
+        // none.
         self.note(boot().unwrap_or(UNKNOWN))?;
         if self.left.is_none_or(|left| left.epoch_unix != epoch_unix) {
             self.file.write_all_at(header.as_bytes(), 0)?;
@@ -257,6 +262,7 @@ impl Size<'_> {
     ) -> Result<(File, PathBuf), MemoryFileError> {
         self.check_room(foreign, false)?;
         let (path, aside) = (self.path, beside(self.path));
+        // An older file that was put aside is not written over.
         match renameat_with(CWD, path, CWD, &aside, RenameFlags::NOREPLACE) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
@@ -304,6 +310,7 @@ impl Size<'_> {
     /// counts too.
     fn check_room(&self, file: &File, reused: bool) -> Result<(), MemoryFileError> {
         let refused = |error| self.refused(error);
+        // st_blocks counts units of 512 bytes, whatever the file system's block size (stat(2)).
         let own = file.metadata().map_err(refused)?.blocks() * 512;
         let free = fstatvfs(file).map_err(|errno| refused(errno.into()))?;
         let free = free_bytes(&free, geteuid().is_root());
@@ -349,6 +356,7 @@ fn lock(path: &Path) -> Result<File, MemoryFileError> {
 fn read(file: &File, parts: Parts) -> io::Result<Result<StoredWith, Cold>> {
     let mut page = [0; PAGE as usize];
     let len = file.metadata()?.len();
+    // A shorter file is read as far as it goes; the rest of the page counts as zeros.
     let read = page.len().min(usize::try_from(len).unwrap_or(page.len()));
     file.read_exact_at(&mut page[..read], 0)?;
     Ok(judge(&page, len, parts))
@@ -378,6 +386,7 @@ fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<StoredWit
     if header.format.get() != FORMAT || header.layout.get() != LAYOUT {
         return Err(Cold::Version);
     }
+    // Only after the version: another one may have its checksum elsewhere.
     if header.crc.get() != crc32c(0, &header.as_bytes()[..CRC_AT]) {
         return Err(Cold::Damaged);
     }
@@ -411,6 +420,7 @@ fn is_whole(state: Option<u64>, boot: Option<u64>) -> bool {
 /// report it. Then a killed server may have died with its host, so the start is cold.
 fn boot() -> Option<u64> {
     let id = fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+    // A number of 64 bits instead of the text; the low bit is set, and `UNKNOWN` is even.
     Some(HashKey([1, 2]).hash(&id).0 | 1)
 }
 

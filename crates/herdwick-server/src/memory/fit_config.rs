@@ -136,6 +136,7 @@ fn fit(config: &mut Config, asked: usize) -> Result<(usize, Vec<Reduced>), Start
         memory,
         item_bytes_max,
     };
+    // The most workers that fit.
     let found = (1..=asked).rev().find(|&workers| {
         let tried = if workers > LEASE_WORKERS_MAX {
             without_fabrics(config)
@@ -229,10 +230,12 @@ fn largest_item(config: &Config) -> Result<usize, StartError> {
     if let Some(needed) = fits(ITEM_BYTES_MIN) {
         return Err(StartError::Memory {
             given: config.memory_bytes >> 20,
+            // Rounded up to whole MiB, in which `-m` is given.
             needed: (needed >> 20) + 1,
         });
     }
     let (mut least, mut most) = (ITEM_BYTES_MIN, config.item_bytes_max);
+    // `least` always fits, `most` never.
     while most - least > 1 {
         let middle = least + (most - least) / 2;
         match fits(middle) {

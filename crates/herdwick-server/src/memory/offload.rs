@@ -80,6 +80,7 @@ impl OffloadParts {
 /// Returns the size class of Clover's that has an item.
 fn size_class(key_len: usize, record_len: usize) -> u8 {
     let class = class_of_len(HEAD_BYTES + key_len + record_len);
+    // Longer than any class: the secondary store refuses it, and no key makes room for it.
     class.unwrap_or(CLASSES) as u8
 }
 

@@ -53,6 +53,7 @@ impl Stores {
 pub(crate) fn stores(config: &Config, workers: usize) -> Result<Stores, StartError> {
     let mut stores = evicting_stores(config, workers)?;
     if config.lossless {
+        // After the stores are opened, since items may have been recovered.
         stores.stores.iter_mut().for_each(Store::evict_nothing);
     }
     stores.offload = OffloadParts::open(config, workers, (stores.hash_key, stores.timer))?;
@@ -129,6 +130,7 @@ fn lasting_stores(
     let (file, cold) = MemoryFile::open(path, parts)?;
     let keep = file.left.is_some();
     if let Some(left) = file.left {
+        // Items lie in the partition and the bucket of the hash under the old key.
         store.hash_key = left.hash_key;
     }
     let opened = open_all(workers, |worker| {
@@ -141,11 +143,13 @@ fn lasting_stores(
         stores.push(Store::Segments(store));
         if keep {
             restart.add(recovered);
+            // The latest of all workers: no partition's time may go back.
             second = second.max(recovered.map_or(second, |recovered| recovered.second));
         }
     }
     let timer = ServerClock::resume(file.left.map(|left| (left.epoch_unix, second)));
     let epoch_unix = timer.clock(Duration::ZERO).epoch_unix;
+    // Only now: until all parts are open, the file is as its last server left it.
     file.begin(store.hash_key, epoch_unix)
         .map_err(|source| MemoryFileError::Refused {
             path: path.to_owned(),

@@ -69,6 +69,8 @@ enum EventsRead {
 /// Returns how long to sleep after `read`, given the previous sleep `tick`.
 fn next_tick(tick: Duration, read: EventsRead) -> Duration {
     match read {
+        // Twice as long while there is nothing, half as long while there is something: few wakeups
+        // when idle, few lost events when busy.
         EventsRead::Nothing => (tick * 2).clamp(*TICK.start(), *TICK.end()),
         EventsRead::Some => (tick / 2).clamp(*TICK.start(), *TICK.end()),
         EventsRead::Full => Duration::ZERO,
@@ -137,6 +139,7 @@ impl EventWriter {
     /// Publishes the watched topics to the workers.
     fn announce(&self, watchers: &[Watcher]) {
         let topics = watchers.iter().fold(0, |all, watcher| all | watcher.topics);
+        // Topics order nothing: a worker that sees them late records an event less.
         self.shared.topics.store(topics, Relaxed);
         // At most `WATCHERS_MAX`, so the cast is exact.
         self.shared.watchers.store(watchers.len() as u32, Relaxed);
@@ -174,6 +177,7 @@ impl EventWriter {
 
 impl Watcher {
     fn receive(&mut self, line: &Line<'_>, shared: &Shared) {
+        // Looked at before a line is added: the buffer may exceed its bound by one line.
         if self.buffer.len() >= BUFFER_BYTES {
             self.skipped += 1;
             shared.skipped.fetch_add(1, Relaxed);

@@ -171,10 +171,12 @@ impl Running {
     /// Replicates until the connection is lost.
     fn follow(&mut self, mut session: Session, store: StoreId) {
         self.epoch += 1;
+        // The epoch before the link: a worker that sees the link sends changes of this epoch.
         self.syncer.begin(self.epoch);
         self.thread.counters.connected(true);
         self.thread.link.set(self.epoch, store);
         while !self.shutdown.is_set() && self.step(&mut session).is_some() {}
+        // The reverse: workers stop first, and what they have sent comes back as lost.
         self.thread.link.unset();
         self.thread.counters.connected(false);
         self.tokens.clear();
@@ -224,6 +226,7 @@ impl Running {
                 self.answers.push((token, SyncAnswer::Refused));
                 continue;
             };
+            // The window is full: the operation stays the next one.
             let Some(ticket) = session.submit(now, key, &op) else {
                 return;
             };
@@ -242,6 +245,7 @@ impl Running {
                 return;
             };
             match answer {
+                // A key to be deleted that is not there is as good as deleted.
                 Answer::Done | Answer::Miss => answers.push((token, SyncAnswer::Done)),
                 Answer::Refused(_) if token.stores() => {
                     answers.push((token, SyncAnswer::Refused));
@@ -265,6 +269,7 @@ impl Running {
         let OffloadThread {
             poll, link, ends, ..
         } = &mut self.thread;
+        // As a worker does (`parking`): raised before the queues are looked at for the last time.
         link.wakeup.flag().raise();
         let is_quiet = ends.iter_mut().all(|end| end.changes.is_empty());
         let limit = match is_quiet && !self.shutdown.is_set() {

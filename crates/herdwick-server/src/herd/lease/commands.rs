@@ -121,6 +121,7 @@ impl CommandReceiver {
     /// Returns the next command, if there is one.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<LeaseCommand> {
+        // Pairs with the Release in `send`.
         if self.sent.load(Ordering::Acquire) == self.taken {
             return None;
         }

@@ -86,6 +86,8 @@ impl Quotas {
                 held.leases -= 1;
                 held.bytes -= bytes;
             }
+            // No record of a holder without leases: clients choose how many addresses they come
+            // from.
             if mine.leases == 0 {
                 self.holders.remove(&holder);
             }
@@ -93,7 +95,7 @@ impl Quotas {
     }
 }
 
-/// Returns what is left of `max` for an holder that holds `mine`, when all holders hold `all`.
+/// Returns what is left of `max` for a holder that holds `mine`, when all holders hold `all`.
 fn left(max: usize, all: usize, mine: usize) -> usize {
     let kept = max / KEPT;
     let left = max.saturating_sub(all);

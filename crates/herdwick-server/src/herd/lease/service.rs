@@ -174,6 +174,8 @@ impl HelloResponder {
         service: Option<&mut LeaseService>,
         timer: ServerClock,
     ) -> Self {
+        // Clients of this host read the same file: equal ids mean one kernel, so shared memory
+        // reaches.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         Self {
             offer,

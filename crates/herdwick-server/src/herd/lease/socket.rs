@@ -135,6 +135,7 @@ fn create_directory(parent: &Path) -> io::Result<(PathBuf, OwnedFd)> {
 fn lock(directory: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = open(directory, flags, Mode::empty())?;
+    // A directory of another user is not this server's to remove, whatever its name.
     if fstat(&fd)?.st_uid != geteuid().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -152,6 +153,8 @@ fn sweep(parent: &Path) {
         }
         if let Ok(lock) = lock(&path) {
             // Failures are ignored: another server may sweep at the same time.
+            // By the descriptor, so that it is the directory that was locked, whatever its path
+            // names by now.
             let _ = unlinkat(&lock, SOCKET, AtFlags::empty());
             let _ = fs::remove_dir(&path);
         }
@@ -172,6 +175,8 @@ pub(crate) fn send_frame(stream: &mut Stream, frame: &[u8], fds: &[OwnedFd]) -> 
     match stream {
         Stream::Unix(socket) => send_with_fds(socket, frame, fds),
         Stream::Tcp(_) | Stream::Tls(_) | Stream::Datagram(_) => {
+            // All or nothing: a short frame that the socket does not take shows a client that does
+            // not read.
             let sent = stream.write(frame).is_ok_and(|sent| sent == frame.len());
             fds.is_empty() && sent && stream.flush().is_ok()
         }

@@ -69,6 +69,7 @@ impl LeaseTokens {
 
     /// Issues a token for a lease of `kind`.
     pub(crate) fn issue(&self, kind: LeaseKind, now: Duration) -> Token {
+        // Only distinct numbers are needed.
         let number = self.told.fetch_add(1, Ordering::Relaxed) % (1 << NUMBER_BITS);
         let path = PATHS.iter().position(|path| *path == kind.path);
         let kind = path.unwrap_or(0) as u64 | (kind.fabric.rank() as u64) << 2;
@@ -88,12 +89,14 @@ impl LeaseTokens {
         // The redeeming thread may have read the clock before the issuing one did, so a token from
         // the near future is valid too.
         let passed = (millis(now) + good).wrapping_sub(told) % (1 << MILLIS_BITS);
+        // The keyed hash is compared first: nothing of a forged word is believed.
         if self.token(word) != token || passed >= 2 * good {
             return None;
         }
         let expires = Duration::from_millis(millis(now) + 2 * good - passed);
         let used = self.used.lock();
         let mut used = used.unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Before the insertion, so that the set stays within its bound.
         used.forget(now);
         if !used.words.insert(word) {
             return None;

@@ -90,6 +90,7 @@ impl Acceptor {
             let now = self.timer.now();
             self.assign_waiting();
             self.assign_after_handshake();
+            // Stops at the first listener that is exhausted: descriptors are short for all of them.
             let exhausted = (0..self.listeners.len()).any(|index| !self.accept_all(index, now));
             self.context.limits.rest(exhausted, now);
             let more = !self.take_in();
@@ -106,6 +107,7 @@ impl Acceptor {
     /// Accepts until the queue is empty; `false`: stopped early for lack of descriptors or of room.
     fn accept_all(&mut self, index: usize, now: Duration) -> bool {
         loop {
+            // Without `maxconns_fast` the connection stays in the kernel's queue, as in memcached.
             if !self.context.settings.refuse_at_once && self.context.limits.is_full() {
                 return false;
             }
@@ -136,6 +138,7 @@ impl Acceptor {
         let mut emptied = true;
         for socket in &mut udp {
             emptied &= socket.take_in(&context.udp, |exchange| {
+                // A datagram counts as a connection while it is served, so `-c` bounds both.
                 if context.limits.enter_briefly() {
                     self.assign(Stream::Datagram(Box::new(exchange)));
                 } else {

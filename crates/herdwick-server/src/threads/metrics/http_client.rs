@@ -86,6 +86,7 @@ impl HttpClient {
     pub(super) fn hand(&mut self, page: &str) {
         if let State::Waiting { head } = self.state {
             let kind = prometheus::TEXT_FORMAT;
+            // HEAD states the length of the page that GET would have.
             self.respond("200 OK", kind, if head { "" } else { page }, page.len());
         }
     }
@@ -184,6 +185,7 @@ fn answer(bytes: &[u8]) -> Option<HttpResponse> {
         _ => return Some(METHOD),
     };
     let path = request.path.unwrap_or_default();
+    // Prometheus may add a query, which has no meaning here.
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     Some(match path {
         "/metrics" => HttpResponse::Page { head },

@@ -159,6 +159,7 @@ impl Reporter {
     /// Returns a free index, or that of the oldest client.
     fn place(&self) -> usize {
         let came = |place: &usize| self.clients[*place].as_ref().map(HttpClient::came);
+        // A free place has no time, and `None` is less than any.
         (0..CLIENTS_MAX).min_by_key(came).unwrap_or(0)
     }
 
@@ -176,6 +177,7 @@ impl Reporter {
         let Some(client) = &mut self.clients[place] else {
             return;
         };
+        // From the connection on, whatever the client does meanwhile.
         let late = now.saturating_sub(client.came()) > TIMEOUT;
         if late || client.step() == HttpStep::Gone {
             self.clients[place] = None;

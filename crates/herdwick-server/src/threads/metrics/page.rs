@@ -42,6 +42,7 @@ pub(super) fn page(context: &Context, clock: Clock, parts: &[Snapshot]) -> Strin
 /// Adds the metrics of each worker.
 fn workers(view: &StatsView<'_>, parts: &[Snapshot], page: &mut Page) {
     let mut parts: Vec<&Snapshot> = parts.iter().collect();
+    // Snapshots come in the order in which the workers answered.
     parts.sort_by_key(|part| part.worker);
     for part in parts {
         let worker = ("worker", part.worker.to_string());
@@ -59,6 +60,7 @@ fn workers(view: &StatsView<'_>, parts: &[Snapshot], page: &mut Page) {
 /// Adds what fabrics refused, dropped or did again, by fabric and reason or event; and what Clover has done.
 fn drops_and_events(sum: &Snapshot, page: &mut Page) {
     for part in &sum.transports {
+        // Those have been added for each worker above.
         if stats::by_worker(part.what).is_none() {
             let (family, label) = stats::by_reason(part.what);
             let (fabric, reason) = (part.transport.to_owned(), part.what.to_owned());

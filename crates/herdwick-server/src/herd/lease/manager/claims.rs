@@ -29,6 +29,8 @@ impl LeaseManager {
         };
         let ((local, host), holder) = (whence(stream), client.holder);
         let kind = self.tokens.redeem(claim.token, now);
+        // A token of a fabric that passes descriptors is good on the unix socket alone, and the
+        // other way round.
         let kind = kind.filter(|kind| (self.config.is_local)(kind.fabric) == local);
         let Some(kind) = kind else {
             count(&self.counters.refused_token);
@@ -61,6 +63,7 @@ impl LeaseManager {
             return;
         };
         client.claim(kind.fabric, terms, bytes, self.workers);
+        // Taken before the workers allocate, and given back when all have revoked.
         self.quotas.take(holder, bytes);
         self.show_bytes();
         self.command(kind.fabric, |_| LeaseCommand::Grant(id, terms));

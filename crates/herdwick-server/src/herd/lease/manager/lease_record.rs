@@ -113,6 +113,7 @@ impl LeaseRecord {
     ) -> Option<Grants> {
         *self.grants.get_mut(worker)? = Some(grant);
         let terms = self.terms?;
+        // One frame has all grants: the client learns of none before all are there.
         if self.grants.iter().any(Option::is_none) {
             return None;
         }

@@ -131,6 +131,7 @@ impl LeaseManager {
             config,
             tokens: channels.tokens,
             counters: Arc::default(),
+            // Fabrics that are not offered have no links.
             workers: channels.links.iter().map(Vec::len).max().unwrap_or(0),
             links: channels.links,
             answers: channels.answers,
@@ -161,6 +162,7 @@ impl LeaseManager {
             self.extend_deadlines(now.saturating_sub(due.unwrap_or(now)));
             for event in &events {
                 match event.token() {
+                    // A flag: accepting goes on in later passes until the listener is empty.
                     LISTENER => self.new_sockets.pending = true,
                     WAKER => {}
                     Key(client) => self.handle_client(LeaseId(client as u64), now),
@@ -179,8 +181,10 @@ impl LeaseManager {
         let heard = self
             .clients
             .values()
+            // Leases that end have no deadline: only their workers are waited for.
             .filter(|client| client.stream.is_some());
         let next = heard.map(|client| client.shake.poll_timeout()).min()?;
+        // No longer, so that a stop of this process is noticed as such (`extend_deadlines`).
         Some(next.saturating_sub(now).min(HEARTBEAT))
     }
 
@@ -204,6 +208,7 @@ impl LeaseManager {
                 return;
             };
             let read = match stream.read(&mut bytes) {
+                // The socket is the lease: its end ends the lease.
                 Ok(0) => return self.end(id),
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -361,6 +366,7 @@ impl LeaseManager {
             return;
         };
         client.revoking -= 1;
+        // Only now are the bytes free: until then a worker may still hold them.
         if client.revoking == 0 {
             let (holder, bytes) = (client.holder, client.bytes);
             self.clients.remove(&id);
@@ -421,6 +427,7 @@ impl LeaseManager {
             self.counters.live.fetch_sub(1, Ordering::Relaxed);
         }
         if client.terms.is_none() {
+            // Nothing was granted, so there is nothing to revoke.
             self.clients.remove(&id);
             return;
         }

@@ -57,6 +57,8 @@ impl LeaseManager {
             self.new_sockets.resting = false;
             match accepted {
                 Ok(stream) => {
+                    // Before the new one is added, so that it is not among those that may be
+                    // closed.
                     self.make_way(now);
                     if let Some(id) = self.admit(Stream::Unix(stream), None, now) {
                         // Most clients have sent their claim by now.
@@ -81,6 +83,8 @@ impl LeaseManager {
     pub(super) fn handle_arrivals(&mut self, now: Duration) {
         for _ in 0..ACCEPTS_MAX {
             let arrival = self.arrivals.try_recv();
+            // An arrival that was found means that there may be another: the manager does not sleep
+            // then.
             self.new_sockets.arriving = arrival.is_ok();
             let Ok(LeaseArrival {
                 stream,
@@ -117,6 +121,7 @@ impl LeaseManager {
         let holder = holder(&stream);
         let client = LeaseRecord::new(stream, slot, holder, now);
         self.clients.insert(id, client);
+        // Never used again: a late event or answer of a connection that has ended finds none.
         self.next += 1;
         Some(id)
     }
@@ -135,6 +140,7 @@ impl LeaseManager {
             for (_, holder) in &silent {
                 *slots.entry(*holder).or_default() += 1;
             }
+            // Ids rise with time: the lowest has been silent for longest.
             let longest = |(id, holder): &&(LeaseId, Holder)| (slots[holder], Reverse(id.0));
             let Some((id, _)) = silent.iter().max_by_key(longest) else {
                 return;
