@@ -27,6 +27,7 @@ pub struct Bucket {
 
 /// Bytes of a bucket.
 pub const BUCKET: usize = size_of::<Bucket>();
+// The tags come first, so that one load of 16 bytes has all of them.
 const _: () = assert!(BUCKET == 64 && std::mem::offset_of!(Bucket, low) == 16);
 const _: () = assert!(std::mem::offset_of!(Bucket, high) == 48);
 
@@ -58,7 +59,9 @@ pub const fn block(buckets: usize) -> usize {
 #[inline]
 #[must_use]
 pub fn first(hash: KeyHash, buckets: usize) -> usize {
+    // Both buckets of a key lie in one block, so that a block can be divided without the others.
     let block = block(buckets);
+    // Multiply-shift instead of a remainder: any number of blocks, and no division.
     block_among(hash, buckets / block) * block + within(hash, block)
 }
 
@@ -73,6 +76,7 @@ pub fn block_among(hash: KeyHash, blocks: usize) -> usize {
 #[inline]
 #[must_use]
 pub fn within(hash: KeyHash, block: usize) -> usize {
+    // The block takes the upper bits of the same 32; the product lets the lower ones decide here.
     scale(((hash.0 >> 16) as u32).wrapping_mul(SPREAD), block)
 }
 
@@ -90,6 +94,7 @@ pub fn other(bucket: usize, tag: u16, buckets: usize) -> usize {
     } else {
         point + block - at
     };
+    // The block stays.
     bucket - at + other
 }
 
@@ -110,6 +115,8 @@ impl Bucket {
     pub fn ways(&self, tag: u16) -> Ways {
         let pattern = u64::from(tag) * EACH;
         let [first, second] = self.tags.map(|tags| zero_tags(tags ^ pattern));
+        // The top bits of the first word move to bits 0, 16, 32, 48, those of the second beside
+        // them.
         Ways(first >> 15 | second >> 14)
     }
 
@@ -132,6 +139,7 @@ impl Bucket {
     #[inline]
     #[must_use]
     pub fn offset(&self, way: usize) -> Offset {
+        // Bits 10 to 15 are not part of the offset.
         let high = u64::from(self.high[way] & !OVERFLOWED & !GROWTH);
         Offset((high << 32 | u64::from(self.low[way])) as usize * ALIGN)
     }
@@ -149,7 +157,9 @@ impl Bucket {
         let units = (offset.0 / ALIGN) as u64;
         self.low[way] = units as u32;
         let high = growth << GROWTH_AT | (units >> 32) as u16;
+        // The mark is the bucket's, and stays when its first way is written.
         self.high[way] = (self.high[way] & OVERFLOWED) | high;
+        // Last: the tag is what makes the entry one.
         self.set_tag(way, tag);
     }
 
@@ -188,7 +198,9 @@ impl Iterator for Ways {
             return None;
         }
         let bit = self.0.trailing_zeros() as usize;
+        // Clears the lowest bit.
         self.0 &= self.0 - 1;
+        // In range already; the remainder lets the compiler drop the check of each index.
         Some((bit / 16 + bit % 16 * 4) % WAYS)
     }
 }
@@ -207,6 +219,7 @@ fn zero_tags(word: u64) -> u64 {
 #[inline]
 #[must_use]
 pub fn tag(hash: KeyHash) -> u16 {
+    // Tag 1 then has twice the keys of another.
     (hash.0 as u16).max(1)
 }
 

@@ -157,6 +157,8 @@ impl ChunkHeader {
 /// Returns the checksum of header and key, the bytes of the checksum left out.
 fn sum(front: &[u8], seal: Seal) -> u32 {
     let valid = u64::from(seal.stag) | u64::from(seal.flushes) << 32;
+    // The stag and the count of flushes begin the message, without being stored: under another
+    // stag, or after a flush, the sum differs.
     crc32c(crc32c(0, &valid.to_le_bytes()), &front[SUM..])
 }
 
@@ -172,6 +174,7 @@ pub fn len(key: &[u8], value_len: usize) -> usize {
 /// If `chunk` is shorter than a header.
 #[inline]
 pub fn bury(chunk: &mut [u8]) {
+    // Inverted, not zeroed: the sum of no item is the inverse of its own.
     for byte in &mut chunk[..SUM] {
         *byte = !*byte;
     }
@@ -194,6 +197,7 @@ pub fn judge(
         return Err(Mistrust::Longer(HEADER + key.len()));
     }
     let header = ChunkHeader::read(chunk);
+    // Before the checksum: the lengths decide what it covers.
     if usize::from(header.key_len) != key.len() || key.is_empty() || key.len() > KEY_BYTES_MAX {
         return Err(Mistrust::OtherKey);
     }
@@ -204,6 +208,7 @@ pub fn judge(
     let Some(bytes) = chunk.get(HEADER..header.front()) else {
         return Err(Mistrust::Longer(HEADER + key.len()));
     };
+    // Cheaper than the checksum, and most mismatches end here.
     if !same(bytes, key) {
         return Err(Mistrust::OtherKey);
     }
@@ -214,12 +219,14 @@ pub fn judge(
     let Some(value) = chunk.get(header.front()..header.end()) else {
         return Err(Mistrust::Longer(header.end()));
     };
+    // The sum of the header covers it, so a value is of this header.
     if crc32c(0, value) != header.value_sum {
         return Err(Mistrust::Torn);
     }
     if header.stale {
         return Err(Mistrust::Stale);
     }
+    // Without both no clock is needed.
     let timed = header.deadline != Deadline::NEVER || head.flush_at > 0;
     let is_live =
         |now: Second| !header.deadline.passed(now) && (head.flush_at == 0 || now.0 < head.flush_at);

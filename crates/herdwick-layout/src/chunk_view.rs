@@ -31,7 +31,9 @@ impl<W: Words> ChunkView<W> {
     pub fn open(words: W) -> Option<Self> {
         let head = words.load_acquire(HEAD_STAG as usize);
         let head = usize::try_from(head).ok()? / WORD;
+        // The word is the store's, but the memory may be another's.
         let clock = head.checked_add(1)?;
+        // 0 in memory that no store has filled.
         (head > 0 && clock < words.count()).then_some(Self { words, head })
     }
 
@@ -46,6 +48,7 @@ impl<W: Words> ChunkView<W> {
     #[inline]
     fn place(&self, stag: u32) -> Option<usize> {
         let stag = stag as usize;
+        // The places lie before the head.
         (stag < self.head).then_some(stag)
     }
 
@@ -71,6 +74,7 @@ impl<W: Words> ChunkView<W> {
         let at = self.words.load_acquire(self.place(stag)?);
         let first = usize::try_from(at).ok()? / WORD;
         let end = first.checked_add(HEADER / WORD)?;
+        // Words outside would panic.
         (end <= self.words.count()).then_some(first)
     }
 
@@ -90,6 +94,7 @@ impl<W: Words> ChunkView<W> {
     ) -> Result<ChunkHeader, Mistrust> {
         let mut read = Err(Mistrust::Torn);
         let mut sum = None;
+        // Bounded: a chunk that is rewritten all the time must not hold a reader.
         for _ in 0..ATTEMPTS {
             read = self.read_once(stag, key, most, &now, copy);
             // A chunk whose checksum stays is not being written: it is buried, or of another stag.
@@ -110,6 +115,7 @@ impl<W: Words> ChunkView<W> {
         now: &impl Fn() -> Option<Second>,
         copy: &mut Vec<u8>,
     ) -> Result<ChunkHeader, Mistrust> {
+        // The place first. If the chunk gets another stag meanwhile, its checksum is of that one.
         let first = self.chunk(stag).ok_or(Mistrust::OtherKey)?;
         let words: [u64; HEADER / WORD] = self.words.copy_out(first);
         let header = ChunkHeader::read(words.map(u64::to_le_bytes).as_flattened());
@@ -117,6 +123,7 @@ impl<W: Words> ChunkView<W> {
             return Err(Mistrust::OtherKey);
         }
         let len = header.end();
+        // The length may be torn: it bounds the copy, before anything of it is checked.
         if len > most {
             return Err(Mistrust::Longer(len));
         }
@@ -126,6 +133,7 @@ impl<W: Words> ChunkView<W> {
         copy_bytes(&self.words, first, len, copy);
         // The flushes are loaded after the item.
         fence(Ordering::Acquire);
+        // After the fence: a flush that was done before the read began is seen here.
         let head = StoreHead::of(self.words.load(self.head));
         let timed = ChunkHeader::read(copy).deadline != Deadline::NEVER || head.flush_at > 0;
         // The header was loaded twice. Between that another item may have come under the same stag: of a shorter one,

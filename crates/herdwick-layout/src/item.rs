@@ -156,16 +156,20 @@ impl Header {
             value_len: u32::from(shape) & SHORT_MAX as u32,
             flags: 0,
             deadline: Deadline::NEVER,
+            // 40 bits; a full header adds the others.
             version: stamp >> ACCESS_BITS,
             accessed: (stamp & ACCESS) as u32,
         };
         let form = shape >> LENGTH_BITS;
+        // The usual form has no more words.
         if form == 0 {
             return header;
         }
         header.form = Form::Extended;
         header.flags = (first >> (8 * LOW_AT)) as u32;
         header.deadline = Deadline((word(item, CHECK_AT) >> 32) as u32);
+        // A form above `Full` is taken for it: where bytes may be anything, `is_whole` has refused
+        // it.
         if form > 1 {
             let wide = word(item, WIDE_AT);
             header.form = Form::Full;
@@ -179,6 +183,7 @@ impl Header {
     #[inline(always)]
     fn words(&self) -> [u64; 4] {
         let short = match self.form {
+            // The length is in the word of its own then.
             Form::Full => 0,
             _ => u64::from(self.value_len),
         };
@@ -187,6 +192,7 @@ impl Header {
             | u64::from(self.bits) << (8 * BITS_AT)
             | shape << (8 * SHAPE_AT)
             | u64::from(self.flags) << (8 * LOW_AT);
+        // The upper 24 bits fall out, and are in `wide`.
         let stamp = u64::from(self.accessed) & ACCESS | self.version << ACCESS_BITS;
         let check = u64::from(self.deadline.0) << 32;
         let wide = u64::from(self.value_len) | self.version >> VERSION_BITS << 32;
@@ -204,6 +210,8 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn last_access(&self, now: Second) -> Second {
+        // The second is stored modulo 2^24: the distance to `now` is right as long as it is below
+        // that.
         Second(now.0 - (now.0.wrapping_sub(self.accessed) & ACCESS as u32).min(now.0))
     }
 
@@ -241,6 +249,7 @@ impl Header {
     pub fn fitting(self) -> Self {
         let needed = Form::of(self.flags, self.deadline, self.version, self.value_len());
         Self {
+            // Never shorter: the item stays where it is, and its key must not move.
             form: self.form.max(needed),
             ..self
         }
@@ -260,6 +269,7 @@ pub fn footprint(form: Form, key_len: usize, value_len: usize) -> usize {
 fn padded(form: Form, len: usize) -> usize {
     if form == Form::Full || len > LINE {
         let len = len.next_multiple_of(ALIGN);
+        // One word more: a length of a line would be taken for that of a lined item.
         len + if len == LINE { ALIGN } else { 0 }
     } else if len > LINE / 2 {
         LINE
@@ -310,6 +320,7 @@ pub fn has_key(item: &[u8], key: &[u8]) -> bool {
     };
     let form = usize::from(header[SHAPE_AT + 1] >> (LENGTH_BITS - 8));
     let front = HEADER_MIN + 8 * form;
+    // Where the form says; a form that does not exist ends behind the item, and is no match.
     match item.get(front..front + key.len()) {
         Some(own) => header[KEY_LEN_AT] as usize == key.len() && herdwick_mem::same(own, key),
         None => false,
@@ -319,12 +330,14 @@ pub fn has_key(item: &[u8], key: &[u8]) -> bool {
 /// Changes the bits, by one store.
 #[inline]
 pub fn set_bits(item: &mut [u8], bits: u8) {
+    // One byte, so a kill leaves the old or the new one.
     item[BITS_AT] = bits;
 }
 
 /// Changes the second of the last access, by one store.
 #[inline]
 pub fn set_last_access(item: &mut [u8], second: Second) {
+    // Version and access share a word: one store changes the access alone.
     let stamp = word(item, STAMP_AT) & !ACCESS | u64::from(second.0) & ACCESS;
     put_word(item, STAMP_AT, stamp);
 }
@@ -349,6 +362,7 @@ pub fn put_header(item: &mut [u8], header: &Header) {
     put_word(item, 0, first);
     put_word(item, STAMP_AT, stamp);
     if header.form > Form::Compact {
+        // A shorter form has the key there.
         put_word(item, CHECK_AT, check);
     }
     if header.form == Form::Full {
@@ -367,6 +381,7 @@ pub fn put_gap(bytes: &mut [u8], len: u32) {
 
 /// The word of a gap: no key, no bits, a check of the length, and the length.
 fn gap(len: u32) -> u64 {
+    // A check that a word of arbitrary bytes passes once in 65,536 times.
     let check = crc32c(0, &len.to_le_bytes()) as u16;
     u64::from(check) << (8 * SHAPE_AT) | u64::from(len) << (8 * LOW_AT)
 }

@@ -89,6 +89,7 @@ impl Geometry {
         put(Word::SegmentBytes, self.segment_bytes);
         put(Word::Index, self.index());
         put(Word::Items, self.items());
+        // Last: who finds the magic finds the other words.
         words.store_release(Word::Magic as usize, MAGIC);
     }
 
@@ -99,11 +100,13 @@ impl Geometry {
         }
         let get = |word: Word| usize::try_from(words.load(word as usize)).ok();
         let geometry = Self {
+            // The bounds keep `bytes` from overflowing: 2^32 segments of 2^30 bytes are 2^62.
             buckets: get(Word::Buckets).filter(|n| (1..=BUCKETS_MAX).contains(n))?,
             segments: get(Word::Segments).filter(|n| (1..=1 << 32).contains(n))?,
             segment_bytes: get(Word::SegmentBytes)
                 .filter(|n| n.is_power_of_two() && (PAGE..=1 << 30).contains(n))?,
         };
+        // Stored though they follow from the sizes: a store of another layout disagrees.
         let agrees = geometry.index() == get(Word::Index)? && geometry.items() == get(Word::Items)?;
         (agrees && geometry.bytes() <= words.count() * WORD).then_some(geometry)
     }
@@ -214,10 +217,13 @@ impl<W: Words> View<W> {
             bucket::tag(hash),
             bucket::first(hash, self.geometry.buckets),
         );
+        // A copy: all that follows is of one state of the bucket, or of two mixed, which the item's
+        // check finds.
         let slots = self.bucket(first);
         let mut ways = slots.ways(tag);
         let mut found = ways.nth(skip).map(|way| (first, way, slots.offset(way)));
         if found.is_none() && slots.overflowed() {
+            // No underflow: the first bucket had at most `skip` matches.
             let skip = skip - slots.ways(tag).count();
             let other = bucket::other(first, tag, self.geometry.buckets);
             let slots = self.bucket(other);
@@ -229,6 +235,8 @@ impl<W: Words> View<W> {
         let (bucket, way, at) = found?;
         let word = self.items + at.0 / WORD;
         self.words.prefetch(word);
+        // A lined item begins at a half or a whole line, and lies within one line. Others may cross
+        // into the next.
         if !at.0.is_multiple_of(item::LINE / 2) {
             self.words.prefetch(word + item::LINE / WORD);
         }
@@ -253,9 +261,12 @@ impl<W: Words> View<W> {
     ) -> Look {
         let segment = pointer.at.0 >> self.shift;
         let end = self.geometry.segments << self.shift;
+        // The entry may be torn: the words outside would panic.
         if pointer.at.0 + HEADER_MAX > end {
             return Look::Other(Unsure::Torn);
         }
+        // Before the item, as the doc of [`View`] demands: a segment that is used anew gets a
+        // higher number.
         let run = self.words.load_acquire(Word::Runs as usize + segment);
         let first = self.items + pointer.at.0 / WORD;
         let head: [u64; HEADER_MAX / WORD] = self.words.copy_out(first);
@@ -286,6 +297,7 @@ impl<W: Words> View<W> {
         now: impl FnOnce() -> Option<Second>,
         copy: &[u8],
     ) -> Look {
+        // Before the checksum, which costs more; most false matches end here.
         if !item::has_key(copy, key) {
             return Look::Other(Unsure::Torn);
         }
@@ -293,11 +305,14 @@ impl<W: Words> View<W> {
             return Look::Unsure(Unsure::Torn);
         };
         let slots = self.bucket(pointer.bucket);
+        // The item is still the key's, or was until the second load.
         if slots.entry(pointer.way) != (pointer.tag, pointer.at) {
             return Look::Unsure(Unsure::Moved);
         }
         // Before the other word, which is stored first: a flush is found due, or done.
         let flush_at = self.words.load_acquire(Word::FlushAt as usize);
+        // The word is one more than the sequence number, so `<=` means that the number is lower. A
+        // free segment, 0, is flushed always.
         if run <= self.words.load(Word::Flushed as usize) {
             return Look::Unsure(Unsure::Flushed);
         }
@@ -332,8 +347,10 @@ impl<W: Words> View<W> {
 pub(crate) fn copy_bytes(words: &impl Words, first: usize, len: usize, copy: &mut Vec<u8>) {
     const LINE: usize = item::LINE / WORD;
     copy.clear();
+    // Whole words: the bytes behind the item are cut off below.
     let count = len.div_ceil(WORD);
     let lines = count / LINE;
+    // By lines of constant length, which the compiler unrolls.
     for line in 0..lines {
         let words: [u64; LINE] = words.copy_out(first + line * LINE);
         copy.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());

@@ -30,6 +30,8 @@ impl Window {
     /// A window of `slots`; `None` unless a power of two from 1 to [`Window::MAX`].
     #[must_use]
     pub const fn new(slots: usize) -> Option<Self> {
+        // A power of two, so that a slot follows from a sequence by a mask, across the wrap at 2^24
+        // too.
         if slots.is_power_of_two() && slots <= Self::MAX {
             Some(Self(slots as u16))
         } else {

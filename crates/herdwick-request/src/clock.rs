@@ -20,12 +20,14 @@ impl Deadline {
     #[inline]
     #[must_use]
     pub fn passed(self, now: Second) -> bool {
+        // memcached counts an item as expired in the second of its exptime.
         self.0 != 0 && self.0 <= now.0
     }
 
     /// Returns the seconds left at `now`, or `None` for an item without expiry.
     #[must_use]
     pub fn left(self, now: Second) -> Option<u32> {
+        // An item may be asked for in the second in which it expires.
         (self != Self::NEVER).then(|| self.0.saturating_sub(now.0))
     }
 }
@@ -53,13 +55,16 @@ impl Clock {
     pub fn deadline(&self, exptime: u32) -> Deadline {
         let at = match exptime {
             0 => return Deadline::NEVER,
+            // Up to the last second that a deadline can name.
             1..=RELATIVE_MAX => self.second.0.saturating_add(exptime),
             _ => {
+                // A time before the server's start gives 0.
                 let since = u64::from(exptime).saturating_sub(self.epoch_unix);
                 // At most the exptime, so it fits 32 bits.
                 since as u32
             }
         };
+        // 0 would mean never. memcached returns 1 for a time before its start, too.
         Deadline(at.max(Deadline::PAST.0))
     }
 }

@@ -33,6 +33,8 @@ impl KeyHash {
     #[inline]
     #[must_use]
     pub fn partition(self, partitions: usize) -> usize {
+        // Multiply-shift: any number of partitions without a division. Bits that neither the bucket
+        // nor the tag uses, so that the keys of a partition spread over its index.
         (((self.0 >> 48) * partitions as u64) >> 16) as usize
     }
 }

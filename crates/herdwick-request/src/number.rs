@@ -11,6 +11,7 @@ pub fn parse(value: &[u8]) -> Option<u64> {
     let blanks = value.iter().take_while(|byte| is_space(byte)).count();
     let value = &value[blanks..];
     if let Some(magnitude) = value.strip_prefix(b"-") {
+        // strtoull negates in the unsigned type.
         return Some(digits(magnitude)?.wrapping_neg()).filter(|wrapped| *wrapped < 1 << 63);
     }
     digits(value.strip_prefix(b"+").unwrap_or(value))
@@ -26,6 +27,7 @@ fn digits(value: &[u8]) -> Option<u64> {
         return None;
     }
     digits.iter().try_fold(0u64, |number, digit| {
+        // An overflow is no number, as ERANGE is to memcached.
         number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
     })
 }
@@ -49,6 +51,7 @@ impl Decimal {
     pub fn new(mut number: u64) -> Self {
         let mut digits = [0; DIGITS_MAX];
         let mut from = DIGITS_MAX;
+        // At least one digit, for 0.
         loop {
             from -= 1;
             digits[from] = b'0' + (number % 10) as u8;

@@ -189,6 +189,7 @@ impl<'a> Item<'a> {
             version,
             deadline: Deadline::NEVER,
             fetched: false,
+            // The first second there is.
             last_access: Second(1),
             won: false,
             stale: false,

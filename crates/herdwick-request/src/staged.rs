@@ -27,6 +27,7 @@ impl Staged {
     /// stores nothing.
     #[must_use]
     pub fn unknown(value_len: usize) -> Self {
+        // Stores count from 1.
         Self::new(NonZeroU64::MAX, value_len)
     }
 

@@ -29,6 +29,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut sys::Context) -> *mut sys::P
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::Pd) -> c_int {
     let world = lock();
+    // As libibverbs demands: an object is destroyed after all that refer to it.
     let used = world.mrs.values().any(|mr| mr.pd == pd.addr())
         || world.qps.values().any(|qp| qp.pd == pd.addr());
     if used {
@@ -52,6 +53,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     }
     assert_eq!(iova, 0, "the only one that is built here");
     let mut world = lock();
+    // An rkey is index and 8 bits of key, as of `rdma_rxe`; 0 is never one.
     let key = world.number() << 8;
     let mr = Mr {
         pd: pd.addr(),
@@ -80,6 +82,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::Mr) -> c_int {
     }
     // SAFETY: the caller's region, which is no longer used.
     unsafe {
+        // Before the object is freed: no other thread reaches the memory afterwards.
         lock().mrs.remove(&(*mr).lkey);
         unbox(mr);
     }
@@ -152,6 +155,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::Cq) -> c_int {
     let mut world = lock();
+    // A real driver returns EBUSY, too.
     if world
         .qps
         .values()
@@ -185,6 +189,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 }
 
 #[unsafe(no_mangle)]
+// Nothing waits for it: a queue is destroyed with its events.
 pub extern "C" fn ibv_ack_cq_events(_: *mut sys::Cq, _count: c_uint) {}
 
 #[unsafe(no_mangle)]
@@ -198,6 +203,7 @@ pub unsafe extern "C" fn ibv_create_qp(
         return none(errno);
     }
     let cap = init.cap;
+    // A device refuses what it lacks, and grants what is asked for otherwise.
     if cap.max_inline_data > INLINE_MAX || cap.max_send_wr.max(cap.max_recv_wr) > ffi::WORK_MAX {
         return none(libc::EINVAL);
     }
@@ -247,6 +253,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
     // SAFETY: the caller's queue pair and attributes.
     let (number, attr) = unsafe { ((*qp).qp_num, &*attr) };
     let mut world = lock();
+    // Possible from every state.
     if attr.qp_state == sys::IBV_QPS_ERR {
         data::fail(&mut world, number);
         return 0;

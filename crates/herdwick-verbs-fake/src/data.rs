@@ -22,6 +22,7 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: the caller's queue pair and chain, as with libibverbs.
     unsafe {
         let number = (*qp).qp_num;
+        // One after the other, as the chain is linked; what is before a refused request is posted.
         while let Some(request) = wr.as_ref() {
             if request.send_flags & sys::IBV_SEND_FENCE.cast_unsigned() != 0 {
                 // Its payload may be the result of an earlier READ.
@@ -31,6 +32,7 @@ pub(crate) unsafe extern "C" fn post_send(
             let refused = refused.or_else(|| take_send(&mut world, number, request).err());
             if let Some(errno) = refused {
                 *bad = wr;
+                // What was taken is executed, as a device does.
                 pump(&mut world, number);
                 return errno;
             }
@@ -61,10 +63,12 @@ unsafe fn take_send(world: &mut OpenObjects, number: u32, wr: &sys::SendWr) -> R
         };
         let len = sge.length as usize;
         let inline = wr.send_flags & sys::IBV_SEND_INLINE.cast_unsigned() != 0;
+        // The numbers of READ and atomics follow those of SEND and WRITE.
         let fetches = wr.opcode >= sys::IBV_WR_RDMA_READ;
         if inline && sge.length > qp.cap.max_inline_data {
             return Err(libc::EINVAL);
         }
+        // An inline payload is at an address of the caller, any other in registered memory.
         let from = match inline {
             true => Some(std::ptr::with_exposed_provenance_mut(sge.addr as usize)),
             false => world.reach(qp.pd, sge.lkey, sge.addr, len, 0),
@@ -72,6 +76,7 @@ unsafe fn take_send(world: &mut OpenObjects, number: u32, wr: &sys::SendWr) -> R
         let payload = match from {
             _ if fetches || len == 0 => Vec::new(),
             Some(from) if inline => std::slice::from_raw_parts(from, len).to_vec(),
+            // Copied now: the device of this test reads a payload when it is posted.
             Some(from) => memory::load(from, len),
             None => return Err(libc::EINVAL),
         };
@@ -148,6 +153,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             qp.recvs.push_back((request.wr_id, sge));
             wr = request.next;
         }
+        // A send of the peer may wait for a RECV here.
         if let Some(peer) = world.qps.get(&number).map(|qp| qp.peer) {
             pump(&mut world, peer);
         }
@@ -157,6 +163,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::Cq, room: c_int, out: *mut sys::Wc) -> c_int {
     let mut world = lock();
+    // Polling drives the sends that wait: the device has no thread of its own.
     let waiting = world
         .qps
         .iter()
@@ -223,6 +230,7 @@ fn finish(world: &mut OpenObjects, number: u32, work: &Work, status: c_int) {
         };
         world.complete(cq, wc);
     }
+    // A flushed request is the effect of a failure, not another one.
     if status != sys::IBV_WC_SUCCESS && status != sys::IBV_WC_WR_FLUSH_ERR {
         fail(world, number);
     }
@@ -235,6 +243,7 @@ pub(crate) fn fail(world: &mut OpenObjects, number: u32) {
     };
     qp.state = sys::IBV_QPS_ERR;
     let (send_cq, recv_cq) = (qp.send_cq, qp.recv_cq);
+    // Collected first, since `complete` borrows all objects.
     let sends: Vec<u64> = qp.sends.drain(..).map(|work| work.wr_id).collect();
     let recvs: Vec<u64> = qp.recvs.drain(..).map(|(wr_id, _)| wr_id).collect();
     let flushed = |wr_id| sys::Wc {
@@ -259,6 +268,7 @@ fn execute(world: &mut OpenObjects, number: u32, work: &Work) -> Option<c_int> {
         return Some(sys::IBV_WC_WR_FLUSH_ERR);
     }
     let reliable = kind == sys::IBV_QPT_RC;
+    // UC and UD know nothing of the receiver.
     let lost = if reliable {
         sys::IBV_WC_RETRY_EXC_ERR
     } else {
@@ -284,10 +294,12 @@ fn execute(world: &mut OpenObjects, number: u32, work: &Work) -> Option<c_int> {
             let at = &work.target;
             let len = work.payload.len();
             let reached = world.reach(peer_pd, at.rkey, at.addr, len, sys::IBV_ACCESS_REMOTE_WRITE);
+            // A WRITE of no bytes accesses no memory, so its key is not checked (IBTA C9-88).
             if reached.is_none() && len > 0 {
                 return refuse(world, work.target.qpn, reliable)
                     .and_then(|()| told(sys::IBV_WC_REM_ACCESS_ERR));
             }
+            // Before the bytes are stored: the request may be executed again.
             if work.imm.is_some() && world.qps.get(&at.qpn)?.recvs.is_empty() {
                 return if reliable { None } else { Some(lost) };
             }
@@ -407,10 +419,12 @@ fn receive(world: &mut OpenObjects, number: u32, work: &Work, kind: c_int) -> Op
         byte_len: u32::try_from(message.len()).unwrap_or(0),
         ..received(number, work)
     };
+    // Also if the message is too long: the RECV completes with the error.
     take_recv(world, work.target.qpn, wc);
     if fits {
         return Some(sys::IBV_WC_SUCCESS);
     }
+    // A UD queue pair goes on after it.
     if kind != sys::IBV_QPT_UD {
         fail(world, work.target.qpn);
     }

@@ -45,6 +45,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut sys
     }
     let none_there = failure("devices").is_some();
     let names = if none_there { &NAMES[..0] } else { &NAMES[..] };
+    // The list ends with a null, as libibverbs' does.
     let mut list = [ptr::null_mut(); 3];
     for (to, name) in list.iter_mut().zip(names) {
         *to = give(device(name));
@@ -90,6 +91,8 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut sys::Device) -> *mut sys::
         num_comp_vectors: 1,
     });
     let state = Context {
+        // Events are raised for the contexts of one thread, so that tests in one process do not
+        // meet.
         opener: std::thread::current().id(),
         // SAFETY: just made.
         async_fd: unsafe { (*context).async_fd },
@@ -151,6 +154,7 @@ pub unsafe extern "C" fn ibv_query_port(
         (*out).active_mtu = MTU_1024;
         (*out).pkey_tbl_len = 2;
         (*out).max_msg_sz = 1 << 20;
+        // Ethernet.
         (*out).link_layer = 2;
     }
     0
@@ -164,10 +168,12 @@ pub unsafe extern "C" fn ibv_query_pkey(
     out: *mut u16,
 ) -> c_int {
     let pkey: u16 = match index {
+        // The default partition, and one of which the port is a full member.
         0 => 0xffff,
         1 => 0x8001,
         _ => return -1,
     };
+    // libibverbs returns P_Keys in network byte order.
     // SAFETY: the caller passes room for a key.
     unsafe { out.write(pkey.to_be()) };
     0
@@ -186,6 +192,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     let last = last.unwrap_or(1);
     let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last];
     let local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    // A link-local and an IPv4 address, each as RoCEv1 and RoCEv2: the provider has to choose.
     let all = [(0, local, 1), (1, local, 2), (2, mapped, 1), (3, mapped, 2)];
     let count = all.len().min(most);
     for (i, (gid_index, gid, gid_type)) in all.into_iter().take(count).enumerate() {

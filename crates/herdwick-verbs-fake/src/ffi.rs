@@ -7,6 +7,7 @@ pub(crate) const WORK_MAX: u32 = 4096;
 
 /// Makes the descriptor of an event channel.
 pub(crate) fn semaphore() -> c_int {
+    // A semaphore: each read takes one event, so the descriptor is readable while one is queued.
     // SAFETY: a new descriptor.
     unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) }
 }

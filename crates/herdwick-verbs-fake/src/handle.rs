@@ -97,6 +97,7 @@ fn symbol(name: &str) -> *mut c_void {
     let name = CString::new(name).expect("a name");
     // SAFETY: C strings; the library stays loaded.
     let found = unsafe {
+        // The loader returns the instance that is loaded from this path already.
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
         libc::dlsym(handle, name.as_ptr())
     };

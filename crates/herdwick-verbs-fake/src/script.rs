@@ -81,6 +81,7 @@ pub(crate) fn failure(function: &str) -> Option<c_int> {
             .position(|failure| failure.is_due(function))?;
         Some(all.remove(due).errno)
     });
+    // The thread's own script first.
     own.or_else(|| {
         let here = thread::current().id();
         let mut all = ELSEWHERE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,6 +10,7 @@ use std::{
 use herdwick_verbs::sys;
 
 static WORLD: Mutex<OpenObjects> = Mutex::new(OpenObjects {
+    // 0 and 1 are management queue pairs.
     next: 0x11,
     unplugged: false,
     contexts: BTreeMap::new(),
@@ -21,6 +22,7 @@ static WORLD: Mutex<OpenObjects> = Mutex::new(OpenObjects {
 
 /// Locks the state for one call.
 pub(crate) fn lock() -> MutexGuard<'static, OpenObjects> {
+    // A panic of one test must not fail the others.
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -126,6 +128,7 @@ impl OpenObjects {
         let mr = self.mrs.get(&key)?;
         let end = addr.checked_add(len as u64)?;
         let allowed = mr.pd == pd && end <= mr.len && mr.access & right == right;
+        // After the check of the range only: the pointer is returned if it is allowed.
         let at = mr.start + usize::try_from(addr).ok()?;
         allowed.then(|| std::ptr::with_exposed_provenance_mut(at))
     }
@@ -138,12 +141,14 @@ impl OpenObjects {
         let Some(queue) = self.cqs.get_mut(&cq) else {
             return;
         };
+        // An overrun is fatal for a queue, as in the verbs.
         if queue.entries.len() == queue.depth {
             queue.failed = true;
             let context = queue.context;
             return self.tell(context, sys::IBV_EVENT_CQ_ERR, cq);
         }
         queue.entries.push_back(wc);
+        // One request, one event.
         if std::mem::take(&mut queue.announces)
             && let Some(channel) = self.channels.get_mut(&queue.channel)
         {

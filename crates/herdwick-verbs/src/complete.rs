@@ -32,14 +32,18 @@ pub(crate) fn poll(
     out: &mut [Completion],
 ) -> Check {
     let mut count = 0;
+    // The stash first: what is in it was completed before what the device still has.
     while count < out.len()
         && let Some(earlier) = cq.stash.pop_front()
     {
         out[count] = earlier;
         count += 1;
     }
+    // More than one call if the caller takes more than the buffer holds.
     while count < out.len() {
         let room = TAKE.min(out.len() - count);
+        // A negative count: the queue has failed. What was found before is returned first; the next
+        // poll reports the failure.
         let Some(taken) = cq.raw.poll(&mut scratch[..room]) else {
             return if count > 0 {
                 Check::Found(count)
@@ -48,6 +52,7 @@ pub(crate) fn poll(
             };
         };
         let mut known = None;
+        // A driver that returns more than it had room for is not believed.
         for wc in &scratch[..taken.min(room)] {
             let token = WorkId::decode(wc.wr_id);
             // Consecutive completions often have the same queue pair.
@@ -62,6 +67,8 @@ pub(crate) fn poll(
                 count += usize::from(translate(wc, token, qp, faults, &mut out[count]));
             }
         }
+        // The queue was empty at the end of the call, so another call would most likely find
+        // nothing.
         if taken < room {
             break;
         }
@@ -86,6 +93,7 @@ pub(crate) fn put_aside(
         for wc in &scratch[..taken] {
             let token = WorkId::decode(wc.wr_id);
             let mut completion = Completion::BLANK;
+            // A completion of a queue pair that was destroyed has no receiver, and is dropped.
             if let Some(qp) = qps.get_mut(token.qp)
                 && translate(wc, token, qp, faults, &mut completion)
             {
@@ -111,10 +119,12 @@ fn translate(
 ) -> bool {
     let recv = token.opcode == Opcode::Recv;
     let queue = if recv { &mut qp.recvs } else { &mut qp.sends };
+    // First, for a failed request, too: it frees the positions of those before it.
     let Some(wr_id) = queue.complete(token.position) else {
         return false;
     };
     (out.wr_id, out.opcode, out.qp) = (wr_id, token.opcode, qp.id);
+    // The buffer holds an earlier completion, so every field is set.
     (out.status, out.inline) = (Status::Success, None);
     if recv {
         received(wc, qp.transport, out);
@@ -122,6 +132,7 @@ fn translate(
         (out.imm, out.source) = (None, None);
     }
     if wc.status != sys::IBV_WC_SUCCESS {
+        // After the fields that a success has, for the failure replaces some of them.
         failed(wc, recv, qp, faults, out);
     }
     true
@@ -129,14 +140,18 @@ fn translate(
 
 #[inline]
 fn received(wc: &sys::Wc, transport: Transport, completion: &mut Completion) {
+    // Of a failed completion the opcode is undefined (ibv_poll_cq(3)); it is read here all the
+    // same, and means nothing.
     if wc.opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM {
         completion.opcode = Opcode::RecvWithImm;
     }
     let with_imm = wc.wc_flags & sys::IBV_WC_WITH_IMM.cast_unsigned() != 0;
+    // The verbs pass an immediate in network byte order.
     completion.imm = with_imm.then(|| u32::from_be(wc.imm_data));
     (completion.byte_len, completion.source) = match transport {
         Transport::Ud => {
             let qpn = Qpn(wc.src_qp);
+            // The device counts the GRH.
             (wc.byte_len.saturating_sub(HEADER), Some(Source { qpn }))
         }
         Transport::Rc | Transport::Uc => (wc.byte_len, None),
@@ -155,6 +170,7 @@ fn failed(
     completion: &mut Completion,
 ) {
     completion.status = status(wc.status, recv);
+    // Flushed requests are the consequence of a failure that was counted.
     if completion.status != Status::Flushed {
         faults.count(Fault::Completion);
     }

@@ -48,6 +48,7 @@ pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> ControlErr
 
 pub(crate) fn destroy_pd(port: &mut VerbsPort, pd: PdId) -> Result<(), ControlError> {
     port.pd(pd).ok_or(NO_PD)?;
+    // Queue pairs first: they refer to the domain, and so keep it from being destroyed.
     let inside = port.qps.iter().filter(|(_, qp)| qp.pd == pd.0);
     for id in inside.map(|(_, qp)| qp.id).collect::<Vec<_>>() {
         destroy_qp(port, id)?;
@@ -66,6 +67,7 @@ pub(crate) fn allocate_region(
     spec: &RegionSpec,
 ) -> Result<RegionId, ControlError> {
     let memory = memory(spec.len).map_err(system("allocating a region"))?;
+    // Cannot overflow: `memory` has mapped as much.
     let words = spec.len.next_multiple_of(8);
     let span = memory.slice(0..words);
     let span = span.map_err(|_| limit("bytes of a region", memory.len()))?;
@@ -85,6 +87,7 @@ pub(crate) fn register(
     if !port.regions.has_room() {
         return Err(full);
     }
+    // That takes a type-2 memory window, which this provider does not make.
     if scope != Scope::Pd {
         return Err(ControlError::Unsupported("rkeys of a single queue pair"));
     }
@@ -98,6 +101,7 @@ pub(crate) fn register(
 
 fn memory(len: usize) -> io::Result<Span> {
     let mapping = Mapping::anonymous(len)?;
+    // Fewer pages also mean fewer entries in the translation cache of the device.
     if len >= HUGE {
         mapping.advise_huge();
     }
@@ -129,6 +133,7 @@ pub(crate) fn create_cq(port: &mut VerbsPort, spec: &CqSpec) -> Result<CqId, Con
         depth: spec.depth,
         claimed: 0,
         armed: false,
+        // For all that the queue may hold, so that `put_aside` does not allocate.
         stash: VecDeque::with_capacity(spec.depth),
     };
     let id = port.cqs.insert(cq);
@@ -138,6 +143,7 @@ pub(crate) fn create_cq(port: &mut VerbsPort, spec: &CqSpec) -> Result<CqId, Con
 
 /// Returns the entries that the two queues of a queue pair need of each completion queue.
 fn claims(qp: (CqId, usize), recv: (CqId, usize)) -> [(CqId, usize); 2] {
+    // One queue for both: the sum, so that the check sees all of it at once.
     if qp.0 == recv.0 {
         [(qp.0, qp.1 + recv.1), (recv.0, 0)]
     } else {
@@ -172,6 +178,7 @@ pub(crate) fn create_qp(port: &mut VerbsPort, spec: &QpSpec) -> Result<QpId, Con
             return Err(limit("entries of the completion queue", cq.depth));
         }
     }
+    // Before the claims: if the device refuses, nothing has to be undone.
     let qp = make_qp(port, spec)?;
     for (cq, count) in claims {
         port.cqs.get_mut(cq.0).ok_or(NO_CQ)?.claimed += count;
@@ -213,6 +220,7 @@ fn make_qp(port: &VerbsPort, spec: &QpSpec) -> Result<PortQp, ControlError> {
         sends: Outstanding::new(spec.send_depth),
         recvs: Outstanding::new(spec.recv_depth),
     };
+    // If it fails, `qp` is dropped, which destroys the device's object.
     initialise(&mut qp, &port.place).map_err(system("readying a queue pair"))?;
     Ok(qp)
 }
@@ -274,6 +282,7 @@ pub(crate) fn destroy_qp(port: &mut VerbsPort, id: QpId) -> Result<(), ControlEr
         };
         // Some drivers leave completions of the queue pair in the queue, where they would take up
         // entries promised to others.
+        // The stash must not exceed its capacity.
         let most = cq.depth - cq.stash.len().min(cq.depth);
         put_aside(cq, qps, faults, scratch, most);
         cq.stash.retain(|completion| completion.qp != id);
@@ -296,6 +305,7 @@ pub(crate) fn endpoint(port: &VerbsPort, qp: QpId) -> Result<Endpoint, ControlEr
         lid: place.port.lid,
         gid: place.gid.address.octets(),
         class: Class {
+            // 0 where the operator asks for none.
             traffic_class: selector.traffic_class.unwrap_or(0),
             sl: selector.sl.unwrap_or(0),
         },
@@ -381,11 +391,13 @@ pub(crate) fn connect(
     let fetches = port.state.found.fetches.agreed(peer.fetches);
     let receive = ready_to_receive(port, qp, &peer, fetches);
     let send = ready_to_send(qp, fetches);
+    // RTR before RTS: the verbs know no other way, and a queue pair in RTR receives already.
     qp.raw
         .modify(receive.0, receive.1)
         .map_err(system("reaching the peer"))?;
     let sent = qp.raw.modify(send.0, send.1);
     let qp = port.qps.get_mut(id.0).ok_or(NO_QP)?;
+    // After a half of it the queue pair cannot be connected again.
     qp.state = match sent {
         Ok(()) => QpState::ReadyToSend,
         Err(_) => QpState::Error,
@@ -438,6 +450,7 @@ fn ready_to_send(qp: &PortQp, fetches: Fetches) -> (sys::QpAttr, i32) {
 }
 
 fn with(mask: i32, transport: Transport, reliable: i32) -> i32 {
+    // The verbs refuse attributes that a transport does not have.
     match transport {
         Transport::Rc => mask | reliable,
         Transport::Uc | Transport::Ud => mask,

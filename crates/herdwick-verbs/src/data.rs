@@ -32,6 +32,7 @@ impl VerbsPort {
     fn refused(&mut self, id: QpId, rest: impl Iterator<Item = (u64, Opcode)>, cq: CqId) {
         self.faults.count(Fault::Post);
         if let Some(qp) = self.qps.get_mut(id.0) {
+            // Before anything else, so that no later post overtakes the refused ones.
             qp.state = QpState::Error;
             let error = sys::QpAttr {
                 qp_state: sys::IBV_QPS_ERR,
@@ -52,6 +53,7 @@ impl VerbsPort {
     }
 
     fn settle(&mut self) {
+        // The events of earlier armings: one that is left would wake the port at once.
         self.channel.drain();
         events::take(self);
     }
@@ -71,6 +73,7 @@ impl Port for VerbsPort {
             bounds: self.state.bounds,
         };
         let taken = send::post(qp, &mut self.sends, &post, batch)?;
+        // The driver took a part: those are on their way, and only the rest is refused.
         if taken < batch.len() {
             let (cq, rest) = (qp.send_cq, batch[taken..].iter());
             self.refused(id, rest.map(|wr| (wr.wr_id, Opcode::Send)), cq);
@@ -105,6 +108,7 @@ impl Port for VerbsPort {
 
     #[inline]
     fn progress(&mut self, _now: Duration) -> Progress {
+        // Counts down from a constant, so it is never 0 here.
         self.until_check -= 1;
         if self.until_check == 0 {
             self.until_check = CHECK_EVERY;
@@ -118,6 +122,8 @@ impl Port for VerbsPort {
         let Some(cq) = self.cqs.get_mut(id.0) else {
             return Armed::Never;
         };
+        // Before the poll below: a completion that arrives between them is either found or
+        // announced.
         if cq.raw.announce_next().is_err() {
             return Armed::Never;
         }
@@ -127,6 +133,7 @@ impl Port for VerbsPort {
             return Armed::Pending;
         }
         cq.armed = true;
+        // Last: until here nothing but asynchronous events wakes the port.
         if self.wakeup.hear(true).is_err() {
             return Armed::Never;
         }

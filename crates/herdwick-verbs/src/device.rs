@@ -112,17 +112,20 @@ impl VerbsDevice {
             None => Library::load()?,
             Some(name) => Library::load_from(name)?,
         });
+        // The device's name is resolved once; ports are opened by it.
         let place = place::choose(&survey(&library)?, &options.selector, options.own_address)?;
         let system = |source| VerbsError::System {
             what: format!("trying {}", place.device),
             source,
         };
         let context = Context::open(&library, &place.device).map_err(system)?;
+        // By trial: a device does not report which transports and inline sizes it supports.
         let found = probe::probe(&context, &place, options.inline_bytes).map_err(system)?;
         let bounds = Bounds {
             inline: found.capabilities.inline_bytes_max,
             datagram: found.capabilities.datagram_bytes_max,
             message: found.capabilities.message_bytes_max,
+            // 0 while `Measured` measures: its datagrams in regions must be fetched.
             copied: 0,
         };
         let mut state = DeviceState {
@@ -138,6 +141,7 @@ impl VerbsDevice {
             Inlining::Never => 0,
             Inlining::UpTo(bytes) => bytes.min(most),
             Inlining::Measured => {
+                // A device of its own for the measurement, which goes when it is done.
                 let state = Arc::new(state.clone());
                 let library = Arc::clone(&library);
                 measure::worth_copying(&Self { library, state }, most)?
@@ -189,6 +193,7 @@ impl VerbsDevice {
                 source: io::ErrorKind::NetworkDown.into(),
             });
         }
+        // The device and port are fixed now, whatever the selector left open.
         let same = DeviceSelector {
             device: Some(place.device.clone()),
             port: Some(place.port.number),
@@ -196,6 +201,7 @@ impl VerbsDevice {
         };
         let now = place::choose(&[state], &same, *own_address)
             .map_err(|error| system(io::Error::other(error)))?;
+        // Capabilities are promised for the life of the device, so a smaller MTU is an error.
         if now.port.mtu < found.capabilities.datagram_bytes_max {
             return Err(OpenError::Limit {
                 what: "bytes of a datagram",
@@ -321,6 +327,8 @@ impl Device for VerbsDevice {
     }
 
     fn destroy_cq(&self, port: &mut VerbsPort, cq: CqId) -> Result<(), ControlError> {
+        // Asked of the queue pairs: to drop the queue would drop one of its `Arc`s alone, and leave
+        // it open.
         let uses = |cq: CqId| {
             port.qps
                 .iter()
@@ -381,6 +389,7 @@ impl Device for VerbsDevice {
             ..sys::QpAttr::default()
         };
         let failed = qp.raw.modify(error, sys::IBV_QP_STATE);
+        // Also if the driver refused: nothing more is posted here.
         qp.state = QpState::Error;
         failed.map_err(control::system("failing a queue pair"))
     }
@@ -401,6 +410,7 @@ impl Device for VerbsDevice {
         host: Option<IpAddr>,
     ) -> bool {
         let peers: Result<Vec<_>, _> = endpoints.iter().map(|end| Peer::decode(end)).collect();
+        // Without the host nothing can be compared.
         let (Ok(peers), Some(host)) = (peers, host) else {
             return false;
         };

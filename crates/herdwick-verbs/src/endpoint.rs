@@ -113,12 +113,14 @@ impl Peer {
             reserved3: 0.into(),
             crc: 0.into(),
         };
+        // A digit that was changed on the way must not connect to another's queue pair.
         blob.crc = crc32c(0, &blob.as_bytes()[..CRC_AT]).into();
         Endpoint::new(blob.as_bytes()).expect("52 bytes fit")
     }
 
     pub(crate) fn decode(endpoint: &Endpoint) -> Result<Self, ConnectError> {
         let no = |what| ConnectError::Endpoint(what);
+        // The exact length: a longer blob is of another layout.
         let blob = Blob::read_from_bytes(endpoint.as_bytes()).map_err(|_| no("its length"))?;
         if blob.magic != MAGIC {
             return Err(no("not one of a verbs device"));
@@ -132,7 +134,9 @@ impl Peer {
             _ => return Err(no("its link")),
         };
         let transport = transport(blob.transport.into()).ok_or_else(|| no("its transport"))?;
+        // Queue pair and sequence numbers have 24 bits.
         let numbers = blob.qpn.get().max(blob.psn.get()) < 1 << 24;
+        // A privileged Q_Key would make the verbs send the sender's own instead.
         if !numbers || blob.sl > 15 || !(1..=5).contains(&blob.mtu) || blob.qkey.get() >> 31 != 0 {
             return Err(no("its numbers"));
         }
@@ -174,6 +178,7 @@ fn transport(number: i32) -> Option<Transport> {
 
 /// Returns the payload bytes for a verbs MTU code.
 pub(crate) fn mtu_bytes(number: i32) -> usize {
+    // Code 1 is 256 bytes, each further one twice as much.
     128 << number.clamp(1, 5)
 }
 

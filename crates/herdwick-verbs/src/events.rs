@@ -13,6 +13,7 @@ use crate::{
 /// Processes all queued events; returns whether there were any.
 pub(crate) fn take(port: &mut VerbsPort) -> bool {
     let mut any = false;
+    // Ends: the descriptor is non-blocking, and each turn takes one event.
     while let Some(event) = port.context.next_event() {
         any = true;
         apply(port, event);
@@ -24,6 +25,7 @@ pub(crate) fn take(port: &mut VerbsPort) -> bool {
 fn apply(port: &mut VerbsPort, event: Event) {
     match event {
         Event::Cq(address) => {
+            // By address, for comparison only: the queue may be gone.
             let found = port.cqs.iter().find(|(_, cq)| cq.raw.address() == address);
             if let Some(id) = found.map(|(id, _)| id) {
                 fail_queue(port, id);
@@ -45,6 +47,7 @@ fn apply(port: &mut VerbsPort, event: Event) {
         }
         Event::PortDown(number) if number == port.place.port.number.into() => {
             port.faults.count(Fault::PortDown);
+            // A worse state is kept: only a port that is merely down comes back.
             if port.health == Health::Well {
                 port.health = Health::PortDown;
             }
@@ -56,6 +59,7 @@ fn apply(port: &mut VerbsPort, event: Event) {
                 find_again(port);
             }
         }
+        // While the port is down the question is put off until it is up.
         Event::Moved if port.health == Health::Well => find_again(port),
         Event::PortDown(_) | Event::PortUp(_) | Event::Moved | Event::Other => {}
     }
@@ -104,6 +108,7 @@ pub(crate) fn fail_queue(port: &mut VerbsPort, cq: u32) {
     }
     if fresh {
         port.faults.count(Fault::Cq);
+        // A lost device is worse than a lost queue.
         if port.health != Health::DeviceLost {
             port.health = Health::QueueLost;
         }

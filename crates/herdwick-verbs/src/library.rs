@@ -61,6 +61,8 @@ macro_rules! functions {
                         // function pointer has the same size and ABI.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(found) }
                     },)*
+                    // Optional: without it WRITEs are announced, as on devices that promise no
+                    // order.
                     ibv_query_qp_data_in_order: handle.symbol("ibv_query_qp_data_in_order").map(|found| {
                         // SAFETY: as above.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut sys::Qp, c_int, u32) -> c_int>(found) }
@@ -115,6 +117,8 @@ impl Library {
         let [first, second] = LIBRARY_NAMES;
         let missing = |error: &LibraryError| matches!(error, LibraryError::Missing { .. });
         match Self::load_from(first.as_ref()) {
+            // The name without a version is of the development package. The first error is
+            // reported, for it names what is usually installed.
             Err(error) if missing(&error) => Self::load_from(second.as_ref()).or(Err(error)),
             loaded => loaded,
         }
@@ -151,6 +155,8 @@ struct Handle(*mut c_void);
 impl Handle {
     fn open(name: &OsStr) -> Result<Self, String> {
         let name = CString::new(name.as_bytes()).map_err(|_| "a name with a NUL".to_owned())?;
+        // RTLD_NOW, so that a symbol that the library misses is an error here and not a crash
+        // later. RTLD_LOCAL, so that its names do not replace others.
         // SAFETY: a C string; running the library's initialisers is the purpose of the call.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {

@@ -30,6 +30,8 @@ pub(crate) fn worth_copying(device: &impl Device, most: usize) -> Result<usize, 
         (inline <= fetched).then_some(*size)
     };
     let sizes = SIZES.iter().filter(|size| **size <= most);
+    // Up to the first size that is slower: the result is one limit, below which all sizes are
+    // inlined.
     Ok(sizes.map_while(worth).last().unwrap_or(0))
 }
 
@@ -61,6 +63,7 @@ impl<P: Port> LoopbackQp<P> {
     fn new<D: Device<Port = P>>(device: &D) -> Result<Self, TrialError> {
         let mut port = device.open_port(&PortLimits::default())?;
         let pd = device.create_pd(&mut port)?;
+        // The sends and one RECV, which the queue pair has but never posts.
         let cq = device.create_cq(&mut port, &CqSpec { depth: BATCH + 1 })?;
         let spec = QpSpec {
             pd,
@@ -95,7 +98,9 @@ impl<P: Port> LoopbackQp<P> {
     fn fastest(&mut self, size: usize) -> Option<[Duration; 2]> {
         let mut fastest = [Duration::MAX; 2];
         for _ in 0..TRIES {
+            // By turns, so that a change of the CPU's clock affects both.
             for (way, fastest) in fastest.iter_mut().enumerate() {
+                // The fastest: interruptions only ever add time.
                 *fastest = self.batch(size, way == 0)?.min(*fastest);
             }
         }
@@ -125,12 +130,14 @@ impl<P: Port> LoopbackQp<P> {
                 imm: None,
                 to: Some(self.own),
             },
+            // A send queue completes in order, so the last one stands for all.
             signaled: n == BATCH - 1,
             solicited: false,
             fence: false,
         });
         self.port.post_send(self.qp, &batch).ok()?;
         let mut out = [Completion::BLANK; 1];
+        // A bound without a clock, for a device that completes nothing.
         let done = (0..TIMEOUT).any(|_| self.port.poll(self.cq, &mut out) > 0);
         done.then(|| began.elapsed())
     }

@@ -78,6 +78,7 @@ impl Outstanding {
 
     #[inline]
     pub(crate) fn room(&self) -> usize {
+        // Both count modulo 2^32, so the difference is right across the wrap.
         (self.depth - self.taken.wrapping_sub(self.freed)) as usize
     }
 
@@ -101,7 +102,10 @@ impl Outstanding {
     /// outstanding.
     #[inline]
     pub(crate) fn complete(&mut self, position: u32) -> Option<u64> {
+        // A token has 24 bits of the position. The depth is at most half of that range, so the
+        // distance is unambiguous.
         let before = position.wrapping_sub(self.freed) % POSITIONS;
+        // A completion that the device reports twice, or of another life of the queue pair's slot.
         if before >= self.taken.wrapping_sub(self.freed) {
             return None;
         }
@@ -148,6 +152,7 @@ const OPCODES: [Opcode; 8] = [
     Opcode::CompareSwap,
     Opcode::Recv,
     Opcode::RecvWithImm,
+    // Number 7 does not occur; the padding makes the remainder a mask.
     Opcode::Send,
 ];
 
@@ -164,6 +169,7 @@ impl WorkId {
     pub(crate) fn decode(word: u64) -> Self {
         Self {
             qp: (word >> 32) as u32,
+            // The word may be of a driver that changed it: no index is outside.
             opcode: OPCODES[(word >> POSITION_BITS) as usize % OPCODES.len()],
             position: word as u32 % POSITIONS,
         }

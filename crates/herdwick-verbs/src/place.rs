@@ -91,6 +91,7 @@ impl Gid {
         } else {
             u32::from(!self.address.is_unicast_link_local())
         };
+        // The type outweighs the address, whose rank is below 4.
         kind + address
     }
 }
@@ -126,6 +127,7 @@ impl Place {
     /// Returns the P_Key of the partition.
     #[must_use]
     pub fn pkey(&self) -> u16 {
+        // A device without a table has the default partition.
         let key = self.port.pkeys.get(usize::from(self.pkey_index));
         key.copied().unwrap_or(PKEY_DEFAULT)
     }
@@ -133,6 +135,7 @@ impl Place {
     /// Returns whether peers still reach queue pairs made at `earlier`: neither address nor
     /// partition has changed.
     pub(crate) fn is_still(&self, earlier: &Self) -> bool {
+        // The MTU and the state of the link may change without a peer noticing.
         let names = |place: &Self| (place.gid, place.port.lid, place.pkey_index, place.pkey());
         names(self) == names(earlier)
     }
@@ -223,10 +226,12 @@ pub(crate) fn choose(
         match on_device(info, selector, own) {
             Ok(place) => {
                 let rank = |place: &Place| place.gid.rank();
+                // Only a better one: of equals the first stays.
                 if best.as_ref().is_none_or(|best| rank(best) < rank(&place)) {
                     best = Some(place);
                 }
             }
+            // The first failure: the caller's device, if it named one.
             Err(failure) => _ = first_failure.get_or_insert(failure),
         }
     }
@@ -259,9 +264,11 @@ fn on_device(
     let wanted = |port: &&PortInfo| selector.port.is_none_or(|number| number == port.number);
     let active = info.ports.iter().filter(wanted).filter(|port| port.active);
     let best = |port: &PortInfo| best_gid(port, selector, own).copied();
+    // None, a port without a GID, is less than any.
     let port = active.max_by_key(|port| best(port).map(|gid| gid.rank()));
     let port = port.ok_or_else(|| NoPlace::PortDown(device()))?;
     let gid = best(port).ok_or_else(|| match own {
+        // A GID was found, only not with the required address: another message helps the operator.
         Some(own) if best_gid(port, selector, None).is_some() => NoPlace::Elsewhere(device(), own),
         _ => NoPlace::NoGid(device(), port.number),
     })?;
@@ -282,6 +289,7 @@ fn on_device(
 /// membership; index 0 if none is wanted.
 fn partition(port: &PortInfo, wanted: Option<u16>) -> Option<u16> {
     let Some(wanted) = wanted else { return Some(0) };
+    // 0 marks an unused entry.
     let of_it = |key: &u16| key & PARTITION == wanted & PARTITION && *key != 0;
     let found = port.pkeys.iter().enumerate().filter(|(_, key)| of_it(key));
     // The bit of full members is the highest: of two P_Keys of a partition, the greater has it.
@@ -300,6 +308,7 @@ fn best_gid<'a>(
         if gid.index > u8::MAX.into() {
             return false;
         }
+        // On InfiniBand GIDs are no IP addresses.
         let of_link = port.link == LinkLayer::InfiniBand || there(gid);
         of_link && selector.gid.is_none_or(|index| index == gid.index)
     };

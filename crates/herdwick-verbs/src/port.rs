@@ -67,6 +67,7 @@ impl VerbsPort {
         place: Place,
         limits: &PortLimits,
     ) -> io::Result<Self> {
+        // One for all completion queues: a port sleeps on one descriptor.
         let channel = Channel::new(&context)?;
         Ok(Self {
             addresses: Slab::new(limits.addresses),
@@ -140,6 +141,7 @@ impl WakeupFds {
 
     /// Sets whether completion events wake the port.
     pub(crate) fn hear(&mut self, hears: bool) -> io::Result<()> {
+        // A system call only if something changes.
         if self.hears != hears {
             let flags = if hears {
                 epoll::EventFlags::IN

@@ -36,6 +36,7 @@ pub(crate) struct Found {
 pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io::Result<Found> {
     let attributes = context.query_device()?;
     let trial = TrialObjects::new(context)?;
+    // An attribute does not tell whether a device has UC; making a queue pair does.
     let has = |transport| trial.qp(transport, 0).is_some();
     let [rc, uc, ud] = [Transport::Rc, Transport::Uc, Transport::Ud].map(has);
     let count = |most: i32| u8::try_from(most.clamp(0, FETCHES_MAX)).unwrap_or(0);
@@ -57,6 +58,7 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
             _ => Atomics::None,
         },
         ordered_write: trial.writes_in_order([(rc, Transport::Rc), (uc, Transport::Uc)]),
+        // An RNIC raises no event for a WRITE without an immediate.
         wakes_on_write: false,
         lossless: place.port.link == LinkLayer::InfiniBand,
         acknowledged_sends: true,
@@ -70,6 +72,7 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
         ),
         inline_receive_bytes: 0,
         datagram_header_bytes: DATAGRAM_HEADER_BYTES,
+        // A datagram is one packet.
         datagram_bytes_max: place.port.mtu,
         message_bytes_max: place.port.message_bytes_max,
         read_bytes_max: place.port.message_bytes_max,
@@ -102,6 +105,7 @@ impl TrialObjects {
         let channel = Channel::new(context)?;
         Ok(Self {
             pd: Pd::new(context)?,
+            // Both queues of a trial queue pair; only one of these exists at a time.
             cq: Cq::new(&channel, 2 * TRIAL_DEPTH.cast_signed())?,
         })
     }
@@ -123,6 +127,7 @@ impl TrialObjects {
             there.all(|(_, transport)| self.qp(*transport, *bytes).is_some())
         };
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+        // After the wanted size itself, which need not be among the steps.
         let steps = INLINE_STEPS.into_iter().filter(|step| *step < wanted);
         let found = [wanted].into_iter().chain(steps).find(takes);
         found.map_or(0, |bytes| bytes as usize)
@@ -131,7 +136,9 @@ impl TrialObjects {
     /// Returns whether all supported transports with WRITE promise rising order.
     fn writes_in_order(&self, all: [(bool, Transport); 2]) -> bool {
         let mut there = all.iter().filter(|(there, _)| *there).peekable();
+        // The promise is of a queue pair, so one of each transport is asked.
         let promises = |transport| self.qp(transport, 0).is_some_and(|qp| qp.writes_in_order());
+        // `all` of nothing would be true.
         there.peek().is_some() && there.all(|(_, transport)| promises(*transport))
     }
 }

@@ -23,17 +23,20 @@ pub(crate) fn ports(context: &Context) -> io::Result<Vec<PortInfo>> {
     let port = |number| {
         let found = context.query_port(number)?;
         let own = gids.iter().filter(|gid| gid.port_num == u32::from(number));
+        // A call of the driver for each.
         let pkeys = (0..found.pkey_tbl_len.min(PKEYS_MAX)).map(|i| context.pkey(number, i));
         Ok(PortInfo {
             number,
             active: found.state == sys::IBV_PORT_ACTIVE,
             link: match i32::from(found.link_layer) {
+                // 0, unspecified, is a legacy value that means InfiniBand.
                 sys::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
                 _ => LinkLayer::InfiniBand,
             },
             mtu: mtu_bytes(found.active_mtu),
             lid: found.lid,
             message_bytes_max: MESSAGE_BYTES_MAX.min(found.max_msg_sz as usize),
+            // GIDs of types that are not known are left out.
             gids: own.filter_map(gid).collect(),
             pkeys: pkeys.collect::<Result<_, _>>()?,
         })

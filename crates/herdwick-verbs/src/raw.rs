@@ -42,6 +42,7 @@ any_thread! { Context Pd Mr Channel Cq Qp Ah }
 
 /// Returns the object that a constructor of libibverbs made, or errno if it returned null.
 fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
+    // Constructors of libibverbs return null and set errno.
     NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }
 
@@ -166,6 +167,7 @@ impl Context {
         let query = self.functions().ibv_query_pkey;
         // SAFETY: an open context; `found` is valid for the write.
         answer(unsafe { query(self.raw.as_ptr(), port, index.into(), &raw mut found) })?;
+        // The verbs return P_Keys in network byte order.
         Ok(u16::from_be(found))
     }
 
@@ -179,6 +181,7 @@ impl Context {
             ndev_ifindex: 0,
         };
         let mut found = vec![none; most];
+        // The size of the caller's entry, by which later versions of the library know its layout.
         let size = size_of::<sys::GidEntry>();
         // SAFETY: there is room for `most` entries of the size that is passed.
         let count = unsafe {
@@ -190,6 +193,7 @@ impl Context {
                 size,
             )
         };
+        // The function returns the negated error number.
         let failed = |_| io::Error::from_raw_os_error(c_int::try_from(-count).unwrap_or(0));
         found.truncate(usize::try_from(count).map_err(failed)?);
         Ok(found)
@@ -207,6 +211,8 @@ impl Context {
             if (self.functions().ibv_get_async_event)(self.raw.as_ptr(), &raw mut event) != 0 {
                 return None;
             }
+            // Before the acknowledgement: afterwards the object that the event names may be
+            // destroyed.
             let found = Event::read(&event);
             (self.functions().ibv_ack_async_event)(&raw mut event);
             Some(found)
@@ -322,6 +328,7 @@ impl Drop for Mr {
         if gone.is_err() {
             // The device may write to the memory until it is closed; an unplugged device refuses
             // all other calls.
+            // Kept by the context, which outlives every region.
             let stuck = self.pd.context.stuck.lock();
             let mut stuck = stuck.unwrap_or_else(PoisonError::into_inner);
             stuck.extend(self.memory.take());
@@ -359,6 +366,7 @@ impl Channel {
                 if got != 0 {
                     return;
                 }
+                // At once: `ibv_destroy_cq` waits for events that are not acknowledged.
                 (functions.ibv_ack_cq_events)(cq, 1);
             }
         }
@@ -408,12 +416,14 @@ impl Cq {
         // SAFETY: the tables of a context are set before `ibv_open_device` returns it; there is
         // room for `room` completions.
         let count = unsafe { ((*(*raw).context).ops.poll_cq)(raw, room, out.as_mut_ptr()) };
+        // A negative number means that the queue has failed.
         usize::try_from(count).ok()
     }
 
     /// Requests an event for the next completion.
     pub(crate) fn announce_next(&self) -> io::Result<()> {
         let raw = self.raw.as_ptr();
+        // 0: at any completion, not at solicited ones alone.
         // SAFETY: as in `poll`.
         answer(unsafe { ((*(*raw).context).ops.req_notify_cq)(raw, 0) })
     }

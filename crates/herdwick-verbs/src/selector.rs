@@ -39,6 +39,7 @@ impl FromStr for DeviceSelector {
 fn read(text: &str) -> Option<DeviceSelector> {
     let mut parts = text.split(',');
     let mut selector = place(parts.next()?)?;
+    // The last of two equal names counts.
     for part in parts {
         let (name, value) = part.split_once('=')?;
         match name {

@@ -101,6 +101,7 @@ impl<W: Link> Chain<W> {
         let (first, next) = (self.wr(0), self.wr(count));
         *self.entries()[count - 1].wr.next() = std::ptr::null_mut();
         let posted = post(first);
+        // Linked again, so that the next post need not build the chain.
         *self.entries()[count - 1].wr.next() = next;
         posted
     }

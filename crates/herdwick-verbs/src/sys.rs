@@ -31,6 +31,7 @@ pub type PostRecv = unsafe extern "C" fn(*mut Qp, *mut RecvWr, *mut *mut RecvWr)
 
 #[repr(C)]
 pub struct ContextOps {
+    // The tables are reached by offset, so the slots before must have their number.
     pub _before_poll: [Unused; 11],
     pub poll_cq: PollCq,
     pub req_notify_cq: ReqNotifyCq,

@@ -31,6 +31,7 @@ fn set_crc(item: &mut [u8], crc: u32) {
 #[inline]
 fn crc_at(item: &[u8]) -> usize {
     match item[SHAPE_AT + 1] >> (LENGTH_BITS - 8) {
+        // The compact form has no word of its own for it.
         0 => LOW_AT,
         _ => CHECK_AT,
     }
@@ -62,6 +63,7 @@ pub fn checksum(item: &[u8]) -> u32 {
 #[inline]
 fn front_sum(header: &Header) -> u32 {
     let covered = Header {
+        // The other bits change with reads, which must not compute a checksum.
         bits: header.bits & bit::STALE,
         accessed: 0,
         ..*header
@@ -75,6 +77,7 @@ fn front_sum(header: &Header) -> u32 {
 fn checksum_staged(item: &[u8]) -> u32 {
     let header = Header::read(item);
     let key = &item[header.form.bytes()..header.front()];
+    // The length takes the place of the CRC of earlier bytes: it is covered, too.
     crc32c(!header.value_len, key)
 }
 
@@ -84,6 +87,7 @@ fn checksum_staged(item: &[u8]) -> u32 {
 /// # Panics
 /// If `item` is shorter than these.
 pub fn seal_staged(item: &mut [u8]) {
+    // Inverted: dead until `publish`.
     let crc = !checksum_staged(item);
     set_crc(item, crc);
 }
@@ -106,6 +110,7 @@ pub fn bury(item: &mut [u8]) {
 /// If `item` is shorter than a [`Form::Full`] header.
 pub fn publish(item: &mut [u8], published: &Header, before_last: impl FnOnce()) {
     let [first, stamp, check, wide] = published.words();
+    // The words that a reservation does not cover may change while it is one.
     put_word(item, 0, first);
     put_word(item, STAMP_AT, stamp);
     put_word(item, WIDE_AT, wide);
@@ -183,6 +188,7 @@ pub fn examine(bytes: &[u8]) -> Found {
     let sum = checksum(&bytes[..header.end()]);
     match crc(bytes) {
         crc if crc == sum && !header.has(bit::STAGED) => Found::Item(len),
+        // Buried, or a reservation that was never published.
         crc if crc == !sum || crc == !checksum_staged(bytes) => Found::Dead(len),
         _ => Found::Damaged,
     }
@@ -204,6 +210,7 @@ pub fn intact(item: &[u8]) -> Option<Header> {
 fn examine_gap(word: u64, most: usize) -> Found {
     let len = (word >> (8 * LOW_AT)) as u32;
     let bytes = len as usize;
+    // The length must be sound, or a walk over the memory would stand still or run out of it.
     if word == gap(len) && bytes > 0 && bytes.is_multiple_of(ALIGN) && bytes <= most {
         Found::Dead(bytes)
     } else {

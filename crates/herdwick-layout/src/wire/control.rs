@@ -96,6 +96,7 @@ impl Stamp {
     #[inline]
     #[must_use]
     pub const fn plus(self, steps: usize) -> Self {
+        // The epoch stays when the sequence wraps.
         Self(self.0 & !(SEQUENCES as u64 - 1) | self.sequence().plus(steps).0 as u64)
     }
 
@@ -168,6 +169,7 @@ impl OpCode {
     #[inline]
     #[must_use]
     pub const fn new(code: u8) -> Option<Self> {
+        // 0 is what memory that was never written holds.
         if code == 0 || code as usize > Self::ALL.len() {
             return None;
         }
@@ -211,6 +213,7 @@ impl Control {
     #[inline]
     #[must_use]
     pub const fn is_read(self) -> bool {
+        // GAT changes the deadline, so it is no read.
         self.is(OpCode::Get)
     }
 
@@ -283,6 +286,7 @@ impl Control {
     #[inline]
     #[must_use]
     pub const fn canceled(self) -> Self {
+        // Operation and bits alone. Sequence, epoch and attempt stay, for they name the request.
         Self(self.0 & !0xff | OpCode::Cancel as u64)
     }
 

@@ -74,6 +74,7 @@ fn is_plain_get(op: &Op<'_>) -> bool {
 fn plain_get(request: &Request<'_>, stamp: Stamp, line: &mut Line) {
     let key = request.key;
     let len = key.len() as u8;
+    // Unused bytes are 0 (docs/wire.md), and no earlier request shows through.
     *line = Line::default();
     line.0[HASH.word()] = request.hash.0;
     copy(line.body_mut(), key);
@@ -118,6 +119,7 @@ impl Pen<'_> {
             version,
             quiet_access,
         } = *get;
+        // Refused, so that the caller goes by memcached's protocol.
         let others = vivify.is_some() || recache.is_some() || version.is_some();
         if others || unaware || quiet_access {
             return Err(Unencodable::Option);
@@ -153,6 +155,7 @@ impl Pen<'_> {
         };
         let attr = Attr { flags, exptime };
         let head = Head {
+            // Attributes of 0 are left out: they are the default, and 8 bytes of the line.
             attr: (attr != Attr::default()).then_some(attr),
             compare,
         };
@@ -202,6 +205,7 @@ impl Pen<'_> {
             ..vivify.map(Head::exptime).unwrap_or_default()
         };
         let numbers = [delta, initial];
+        // The initial number is there only with the attributes, as docs/wire.md has it.
         let numbers = &numbers[..1 + usize::from(vivify.is_some())];
         self.write(op, &head, numbers.as_bytes())
     }
@@ -219,8 +223,11 @@ impl Pen<'_> {
             emit(head, key, value, self.line.body_mut());
             (head.bits(), len, 0)
         } else {
+            // The caller's area may be shorter, if its fabric has short datagrams.
             let body = self.overflow.get_mut(..len).ok_or(Unencodable::TooLarge)?;
             emit(head, key, value, body);
+            // The line and the area are two WRITEs: the checksum shows that the area is that of
+            // this line.
             let crc = u64::from(crc32c::crc32c(body));
             self.line.0[BODY.word()] = len as u64 | crc << 32;
             (head.bits() | OVERFLOW, OVERFLOW_HEAD_BYTES, len)

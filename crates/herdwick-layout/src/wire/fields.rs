@@ -28,6 +28,7 @@ impl Field {
     /// Right shift that brings this field to the bottom of the little-endian number that starts at
     /// byte `base`.
     pub(super) const fn shift_in(&self, base: usize) -> u32 {
+        // A constant that does not fit fails the build.
         assert!(self.offset >= base && self.offset + self.bytes <= base + WORD);
         ((self.offset - base) * 8) as u32
     }

@@ -32,6 +32,7 @@ pub fn decode_locate<'a>(line: &Line, body: &'a [u8]) -> Result<&'a [u8], BadReq
     if control.bits() & !OVERFLOW != 0 {
         return Err(BadRequest::Attributes);
     }
+    // The body is the key alone.
     match control.key_len() {
         0 => Err(BadRequest::KeyLength),
         len if len > KEY_BYTES_MAX => Err(BadRequest::KeyLength),

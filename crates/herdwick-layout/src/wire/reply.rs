@@ -117,6 +117,7 @@ impl ReplyHead {
     #[must_use]
     pub fn marked(self, marks: Marks) -> Self {
         let bits = u64::from(marks.replicated) | u64::from(marks.leased) << LEASED_BIT;
+        // Four bits: the number is counted modulo 16.
         let store = u64::from(marks.store) << STORE_SHIFT & 0xf0;
         Self(self.0 | store | bits << BITS_SHIFT)
     }
@@ -164,6 +165,7 @@ impl ReplyHead {
     #[inline]
     #[must_use]
     pub const fn padded(self, words: usize) -> Self {
+        // 0 stands for all words, so three is the most.
         Self(self.0 | (words as u64 & 3) << (BITS_SHIFT + WORDS_BIT))
     }
 

@@ -22,11 +22,14 @@ pub fn encode_report(
     line: &mut Line,
     overflow: &mut [u8],
 ) -> usize {
+    // One place is the count's.
     let most = (overflow.len().min(OVERFLOW_BYTES) / BYTES).saturating_sub(1);
     let fits_line = BODY_BYTES_MAX / BYTES - 1;
+    // With a short overflow area a report that fits the line is still sent.
     let hashes = &hashes[..hashes.len().min(most.max(fits_line))];
     let len = (1 + hashes.len()) * BYTES;
     *line = Line::default();
+    // Any of the hashes: it selects the worker.
     line.0[HASH.word()] = hashes.first().map_or(0, |hash| hash.0);
     let words = [u64::from(hits)]
         .into_iter()
@@ -62,6 +65,7 @@ pub fn decode_report<'a>(line: &Line, body: &'a [u8]) -> Result<ReadReport<'a>, 
     }
     match body.as_chunks::<BYTES>() {
         ([hits, hashes @ ..], []) => Ok(ReadReport {
+            // The count is the client's; it feeds statistics alone.
             hits: u32::try_from(u64::from_le_bytes(*hits)).unwrap_or(u32::MAX),
             hashes,
         }),

@@ -78,6 +78,7 @@ impl Line {
         for (to, from) in self.0.iter_mut().zip(words) {
             *to = from;
         }
+        // The word that was loaded before: a second load could find that of another request.
         self.0[CONTROL_WORD] = control.0;
     }
 
@@ -134,6 +135,7 @@ impl Line {
     pub fn body(&self) -> Result<Body<'_>, BadRequest> {
         let control = self.control();
         let here = self.0.as_bytes()[BODY.offset..][..BODY_BYTES_MAX]
+            // Six bits may say up to 63, and a line has 48.
             .get(..control.body_len())
             .ok_or(BadRequest::BodyLength)?;
         if !control.overflows() {
@@ -170,6 +172,7 @@ impl Line {
         let control = self.control();
         let key_len = control.key_len();
         let plain = control.is(OpCode::Get) && control.bits() == 0;
+        // A body that is longer than the key has more than a key.
         if !plain || key_len != control.body_len() || key_len == 0 {
             return None;
         }
@@ -184,10 +187,12 @@ impl Line {
 pub fn decode<'a>(line: &Line, body: &'a [u8]) -> Result<Request<'a>, BadRequest> {
     let control = line.control();
     let op = control.op().ok_or(BadRequest::Opcode)?;
+    // Refused, so that a later version can use it.
     if control.bits() & RESERVED != 0 {
         return Err(BadRequest::Reserved);
     }
     let mut parts = Parts(body);
+    // The order of the parts is that of docs/wire.md.
     let attr = parts.attr(control.bits())?;
     let compare = parts.compare(control.bits())?;
     let key = match control.key_len() {
@@ -261,6 +266,7 @@ impl<'a> Parts<'a> {
     /// Checks that nothing is left.
     #[inline]
     fn end(self) -> Result<(), BadRequest> {
+        // Left-over bytes are a mistake of the client, and must not be ignored.
         if self.0.is_empty() {
             Ok(())
         } else {
@@ -271,6 +277,7 @@ impl<'a> Parts<'a> {
 
 /// Returns the exptime of an operation that cannot set flags.
 fn exptime_alone(attr: Attr) -> Result<u32, BadRequest> {
+    // A field without a meaning must be 0.
     if attr.flags == 0 {
         Ok(attr.exptime)
     } else {
@@ -286,6 +293,7 @@ fn read<'a>(
     parts: Parts<'a>,
 ) -> Result<Op<'a>, BadRequest> {
     parts.end()?;
+    // GAT needs an exptime, and GET takes none.
     if compare.is_some() || attr.is_some() != (op == OpCode::Gat) {
         return Err(BadRequest::Attributes);
     }

@@ -45,6 +45,7 @@ impl Qp {
                 // Drivers refuse a queue without entries.
                 max_send_wr: shape.sends.max(1),
                 max_recv_wr: shape.recvs.max(1),
+                // Each work request has one element at most.
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 max_inline_data: shape.inline_bytes,
@@ -84,8 +85,11 @@ impl Qp {
         let asked = self.pd.context.functions().ibv_query_qp_data_in_order;
         let ask = |ask: unsafe extern "C" fn(*mut sys::Qp, c_int, u32) -> c_int| {
             // SAFETY: a live queue pair.
+            // With flags 0 it returns 1 if the whole of a message is in order
+            // (ibv_query_qp_data_in_order(3)).
             unsafe { ask(self.raw.as_ptr(), sys::IBV_WR_RDMA_WRITE, 0) == 1 }
         };
+        // A library without the function promises nothing.
         asked.is_some_and(ask)
     }
 
@@ -102,6 +106,7 @@ impl Qp {
         // `ibv_open_device` returns it.
         match unsafe { ((*(*raw).context).ops.post_send)(raw, first, &raw mut bad) } {
             0 => Ok(()),
+            // The number of the error is not used: the queue pair fails in any case.
             _ => Err(bad),
         }
     }
