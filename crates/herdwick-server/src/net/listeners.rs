@@ -117,6 +117,7 @@ impl Opened {
         let mut left_out = Vec::new();
         for &address in &interface.addresses {
             let opened = open_tcp(address, config.backlog)
+                // Port 0 binds a free port: the socket knows which.
                 .and_then(|listener| Ok((listener.local_addr()?, listener)));
             let (bound, listener) = match opened {
                 Ok(opened) => opened,
@@ -208,6 +209,7 @@ fn open_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    // Connections of an earlier server in TIME_WAIT do not keep the port (socket(7)).
     sockopt::set_socket_reuseaddr(&socket, true)?;
     // Accepted connections inherit SO_KEEPALIVE. Without it a peer whose host or route has failed
     // would occupy one of the `-c` connections for good.

@@ -80,6 +80,7 @@ impl Limits {
     /// Counts a UDP request as a connection for its duration, if the limit allows.
     pub(crate) fn enter_briefly(&self) -> bool {
         let has_room = !self.is_full();
+        // `total` and `rejected` count connections alone.
         self.live.fetch_add(usize::from(has_room), Relaxed);
         has_room
     }

@@ -87,6 +87,7 @@ impl Crawler {
         if !self.is_enabled() {
             return Err(NotStarted::Disabled);
         }
+        // One crawl at a time. Acquire: pairs with the Release of the last `leave`.
         let claim = self.walking.compare_exchange(0, workers, Acquire, Relaxed);
         claim.map_err(|_| NotStarted::Busy)?;
         // Release: a worker that sees this start counts down from `workers`, not from 0.

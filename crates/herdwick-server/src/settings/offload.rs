@@ -74,6 +74,7 @@ impl Offload {
     /// Checks what needs no operating system.
     pub(crate) fn settle(&self) -> Result<(), StartError> {
         let wrong = |what| Err(StartError::Offload { what });
+        // The last colon: an IPv6 address has others.
         let (host, port) = self.address.rsplit_once(':').unwrap_or_default();
         let is_word = self.address.bytes().all(|byte| byte.is_ascii_graphic());
         if host.is_empty() || !is_word || !port.parse::<u16>().is_ok_and(|port| port > 0) {

@@ -46,6 +46,7 @@ fn list(text: &str) -> Option<Vec<usize>> {
         }
         cpus.extend(
             (first..=last)
+                // Each CPU once, in the order given: worker n gets the nth.
                 .filter(|cpu| !cpus.contains(cpu))
                 .collect::<Vec<_>>(),
         );

@@ -110,6 +110,7 @@ impl Tunables {
 
     pub(crate) fn set(&self, tuning: &Tuning) {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        // 0 stands for no timeout, so one of less than a second becomes a second.
         let idle = tuning.timeout.idle.map_or(0, |idle| seconds(idle).max(1));
         self.idle_seconds.store(idle, Relaxed);
         self.request_seconds

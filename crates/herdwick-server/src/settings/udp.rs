@@ -22,6 +22,7 @@ impl Network {
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
+                // The first `bits` bits are equal if no differing bit lies among them.
                 let differing = (a.to_bits() ^ b.to_bits()).leading_zeros();
                 differing >= self.bits
             }

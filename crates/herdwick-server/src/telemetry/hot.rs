@@ -100,6 +100,7 @@ impl HotKeys {
     pub(crate) fn see(&mut self, clock: Clock, batch: &[Request<'_>]) {
         // A batch is far smaller than 2^32.
         let len = batch.len() as u32;
+        // Nearly all batches end here, with one comparison.
         if self.until >= len {
             self.until -= len;
         } else {
@@ -110,6 +111,7 @@ impl HotKeys {
     #[cold]
     fn check(&mut self, second: u32, batch: &[Request<'_>]) {
         if self.shown == 0 {
+            // Nothing is tracked: this is reached once in 2^32 requests.
             self.until = u32::MAX;
             return;
         }
@@ -195,6 +197,7 @@ impl HotKeys {
 /// `excess`).
 pub(crate) fn shorten(keys: &mut Vec<HotKey>, shown: usize) {
     keys.sort_by(|a, b| {
+        // A counter begins above its excess and only grows.
         let sure = |key: &HotKey| key.count - key.excess;
         sure(b).cmp(&sure(a)).then_with(|| a.key.cmp(&b.key))
     });
@@ -246,6 +249,7 @@ impl Window {
             });
             return;
         }
+        // A linear search: counters are few (`KEYS_MAX`), and only sampled requests come here.
         let rarest = (0..self.counts.len()).min_by_key(|&at| self.counts[at].count);
         if let Some(at) = rarest {
             self.hashes[at] = hash.0;

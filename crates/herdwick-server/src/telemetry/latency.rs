@@ -155,10 +155,12 @@ impl Histogram {
 
     /// Returns a time that `per_mille` of 1,000 requests did not exceed: the end of a bucket, or the longest time.
     pub(crate) fn quantile(&self, per_mille: u64) -> Duration {
+        // In 128 bits, since the product may exceed 64.
         let wanted = (u128::from(self.count) * u128::from(per_mille)).div_ceil(1000);
         let mut seen = 0;
         let at = self.buckets.iter().position(|&count| {
             seen += u128::from(count);
+            // At least one request, so that empty buckets at the beginning are passed over.
             seen >= wanted.max(1)
         });
         let end = match at {
@@ -193,6 +195,7 @@ impl AddAssign<&Self> for Histogram {
 /// Returns the bucket of a time: a bucket ends with its largest time, as those of Prometheus do.
 #[inline]
 fn bucket(nanos: u64) -> usize {
+    // Less one, so that a bucket includes its end.
     let nanos = nanos.clamp(1 + (1 << LEAST_BITS), 1 + (1 << MOST_BITS)) - 1;
     let bits = nanos.ilog2();
     let sub = nanos >> (bits - SUB_BITS) & ((1 << SUB_BITS) - 1);

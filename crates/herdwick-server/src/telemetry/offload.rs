@@ -163,6 +163,8 @@ impl OffloadCounters {
 
     fn read(&self) -> OffloadState {
         let delays = self.delays.lock().unwrap_or_else(PoisonError::into_inner);
+        // Copied under the lock and sorted without it: the thread that counts does not wait for the
+        // sort.
         let mut sorted = delays.last.clone();
         drop(delays);
         sorted.sort_unstable();

@@ -25,6 +25,7 @@ struct PrefixCounts {
 impl Prefixes {
     /// Counts one request. Allocates for a new prefix.
     pub(crate) fn count(&mut self, request: &Request<'_>, status: Status) {
+        // As in memcached, a key without the delimiter has no prefix, and is not counted.
         let Some(end) = memchr::memchr(DELIMITER, request.key) else {
             return;
         };

@@ -96,6 +96,8 @@ impl WorkerCounters {
         *commands += 1;
         if reply.status == Status::Done {
             *hits += 1;
+            // A touch that found its item, and no room for a longer header, is neither a hit nor a
+            // miss.
         } else if reply.status != Status::OutOfMemory {
             *misses += 1;
             self.get_expired += u64::from(reply.expired);
@@ -218,12 +220,15 @@ impl<'a> StatsView<'a> {
 fn cpu_micros() -> (u64, u64) {
     // Without /proc it is 0, because readers expect a number.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name of the process, which may contain spaces and brackets (proc(5)).
     let fields = stat.rsplit(')').next().unwrap_or_default();
+    // utime is field 14; the first field behind the name is 3.
     let mut fields = fields.split_whitespace().skip(11);
     let per_second = rustix::param::clock_ticks_per_second().max(1);
     let mut next = || {
         let ticks = fields.next().and_then(|ticks| ticks.parse().ok());
         let ticks: u64 = ticks.unwrap_or(0);
+        // In two parts, so that no product overflows.
         ticks / per_second * 1_000_000 + ticks % per_second * 1_000_000 / per_second
     };
     (next(), next())

@@ -164,6 +164,7 @@ impl Auth {
             server: secret.mac("server", name.as_bytes()),
         };
         let users = self.users();
+        // All users are compared, as in `admits`.
         let keys = users.iter().fold(unknown, |found, user| {
             match (same(&user.name, name.as_bytes()), &user.scram) {
                 (true, Some(scram)) => scram.keys,
@@ -201,6 +202,7 @@ impl SaltSecret {
 
     /// Returns a nonce that was not returned before, and that only this process can compute.
     fn nonce(&self) -> [u8; NONCE_BYTES] {
+        // Relaxed: only distinct counts are needed.
         let count = self.nonces.fetch_add(1, Relaxed);
         first(self.mac("nonce", &count.to_be_bytes()))
     }
@@ -233,6 +235,7 @@ impl UserEntry {
     /// Adds what SCRAM needs, from the password as the client prepares it.
     fn keyed(mut self, secret: &SaltSecret) -> Self {
         let mut fields = self.password.split(|&byte| byte == b':');
+        // Where the password may end at a colon, a client prepares the part before the first one.
         let field = fields.next().filter(|_| self.fields);
         let password = field.unwrap_or(&self.password);
         self.scram = str::from_utf8(&self.name).ok().and_then(|name| {

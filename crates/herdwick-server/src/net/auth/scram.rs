@@ -64,6 +64,7 @@ impl<'a> ClientFirst<'a> {
         let mut fields = bare.split(',');
         let name = unescape(fields.next()?.strip_prefix("n=")?)?;
         let nonce = fields.next()?.strip_prefix("r=")?;
+        // RFC 5802: printable characters but the comma, which has ended the field.
         let printable = nonce.bytes().all(|byte| byte.is_ascii_graphic());
         (printable && !nonce.is_empty()).then(|| Self {
             authzid,
@@ -135,12 +136,15 @@ impl Challenged {
     pub(super) fn prove(&self, message: &[u8]) -> Option<String> {
         let (without_proof, proof) = str::from_utf8(message).ok()?.rsplit_once(",p=")?;
         let mut fields = without_proof.split(',');
+        // RFC 5802: `c=` and `r=` come first, in this order. Extensions behind them are covered by
+        // the proof.
         if fields.next()? != self.binding || fields.next()? != self.nonce {
             return None;
         }
         let proof = decoded(proof)?;
         let spoken = format!("{},{without_proof}", self.so_far);
         let signature = mac(&self.keys.stored, spoken.as_bytes());
+        // The client's key is its proof XOR its signature (RFC 5802, 3).
         let mut client = [0; KEY_BYTES];
         for (key, (a, b)) in client.iter_mut().zip(proof.iter().zip(signature)) {
             *key = a ^ b;

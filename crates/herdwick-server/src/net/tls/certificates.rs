@@ -81,6 +81,7 @@ impl Certificates {
     /// Reads the files again, for new connections. If they cannot be used, the previous
     /// configuration stays.
     pub(crate) fn reload(&self, second: u32) -> Result<(), TlsError> {
+        // Before the lock: a file that cannot be used changes nothing.
         let config = read(&self.files)?;
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
         self.read_at.store(second, Relaxed);

@@ -100,6 +100,7 @@ impl Handshakes {
         certificates: &Certificates,
         registry: &Registry,
     ) -> HandshakeProgress {
+        // A token below the first wraps to a place that does not exist.
         let place = token.0.wrapping_sub(self.first);
         // The token of the wakeup, or of a handshake that ended earlier in the same batch of events.
         let Some(Some(handshake)) = self.places.get_mut(place) else {

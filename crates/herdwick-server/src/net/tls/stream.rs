@@ -57,6 +57,7 @@ impl TlsStream {
     /// disconnected.
     pub(crate) fn shake_hands(&mut self, came: &mut usize) -> io::Result<Shaken> {
         loop {
+            // What the server owes goes first: the peer may wait for it.
             match self.flush() {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Shaken::NotYet),
                 flushed => flushed?,

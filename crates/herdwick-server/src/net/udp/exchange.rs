@@ -100,6 +100,7 @@ impl UdpExchange {
             datagram.extend_from_slice(&total);
             datagram.extend_from_slice(&[0, 0]);
             datagram.extend_from_slice(frame);
+            // The rest would be of no use: a client cannot complete a reply that lacks a part.
             if self.socket.send_to(&datagram, self.from).is_err() {
                 return Sent::Less;
             }
@@ -129,6 +130,7 @@ impl Read for UdpExchange {
         let count = rest.len().min(into.len());
         into[..count].copy_from_slice(&rest[..count]);
         self.read += count;
+        // The end is a read of its own, as on a socket.
         self.has_ended = count == 0;
         Ok(count)
     }

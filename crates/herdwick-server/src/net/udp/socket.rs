@@ -89,6 +89,7 @@ impl UdpListener {
             {
                 self.whole_bytes_max
             } else {
+                // QUIC has the same bound for addresses that are not validated (RFC 9000, 8.1).
                 self.whole_bytes_max.min(AMPLIFICATION_MAX * length)
             };
             let socket = Arc::clone(&self.socket);

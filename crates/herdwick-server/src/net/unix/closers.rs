@@ -109,6 +109,8 @@ impl<T> Queue<T> {
         let may = |(id, user): (&u32, &UserSockets<T>)| {
             (!user.waiting.is_empty() && user.closing < USER_CLOSERS_MAX).then_some(*id)
         };
+        // Users in turn, from the one behind the last on: the sockets of one do not hold up those
+        // of another.
         let behind = self.users.range(self.last.saturating_add(1)..);
         behind.chain(&self.users).find_map(may)
     }

@@ -55,6 +55,7 @@ impl Listener {
     /// `ConnectionAborted` for a connection of a user with too many of them: connections of other
     /// users may be behind it.
     pub(crate) fn accept(&self) -> io::Result<UnixSocket> {
+        // Meanwhile connections wait in the kernel's queue.
         if closers::held() >= closers::HELD_MAX {
             return Err(ErrorKind::QuotaExceeded.into());
         }
@@ -188,6 +189,7 @@ pub(crate) fn open(path: &Path, mode: u32, backlog: i32) -> io::Result<(Listener
     let socket = stream_socket()?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     let file = SocketFile::at(path)?;
+    // Before it listens: no client connects under the default mode.
     let listener = fs::set_permissions(path, Permissions::from_mode(mode))
         .and_then(|()| Ok(listen(&socket, backlog)?));
     match listener {

@@ -85,6 +85,7 @@ impl UnixSocket {
 impl Read for UnixSocket {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.check(into)?;
+        // Only bytes that the peek has seen are read: those behind them may carry descriptors.
         self.stream()?.read(&mut into[..count])
     }
 }

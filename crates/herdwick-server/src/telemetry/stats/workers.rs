@@ -59,6 +59,7 @@ counted! {
 /// `stats workers`: the counters of each worker, and of each of its transports.
 pub(crate) fn workers(view: &StatsView<'_>, parts: &[Snapshot], out: &mut Stats<'_>) {
     let mut parts: Vec<&Snapshot> = parts.iter().collect();
+    // Snapshots come in the order in which the workers answered.
     parts.sort_by_key(|part| part.worker);
     for part in parts {
         let worker = part.worker;

@@ -201,6 +201,7 @@ impl EventQueue {
         if !self.wants(what.topic()) {
             return;
         }
+        // A key that was refused may be longer.
         let len = key.len().min(KEY_BYTES_MAX);
         let mut event = Event {
             now: self.now,
