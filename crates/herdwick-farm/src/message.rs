@@ -145,6 +145,7 @@ impl Ring {
     fn of(window: usize, body: usize) -> Self {
         Self {
             window,
+            // Cells are whole lines, so that no two share one.
             cell_words: (body + 1).next_multiple_of(LINE / WORD),
         }
     }

@@ -244,6 +244,8 @@ impl ClientSide {
     pub fn flush<P: Port>(&mut self, port: &mut P, now: Duration) {
         let now = nanos(now);
         for channel in &mut self.channels {
+            // An empty flush would count as a post, and hide the pause after which a line is
+            // announced.
             if channel.has_pending() {
                 channel.flush(port, now, &self.options, &mut self.counters);
             }
@@ -320,6 +322,7 @@ impl ClientSide {
     /// pair has failed.
     #[must_use]
     pub fn is_broken(&self) -> bool {
+        // Neither count falls again: what is lost stays so for the whole lease.
         self.counters.slots_lost + self.counters.posts_failed > 0
     }
 

@@ -53,6 +53,7 @@ impl RequestPath {
         let has_to_be_announced = |path| Announce::on(path, has) == Announce::Always;
         let mut possible = Self::ALL.into_iter().filter(|path| path.is_possible(has));
         let first = possible.clone().next();
+        // Without UD there is only the WRITE that is announced.
         possible.find(|path| !has_to_be_announced(*path)).or(first)
     }
 }

@@ -101,6 +101,7 @@ pub(crate) fn log_in(stream: &mut Stream, login: &Login, due: Due) -> Result<(),
         return Ok(());
     }
     let token = login.token();
+    // memcached takes both as the value of a set, of which it ignores key, flags and exptime.
     let mut line = format!("set login 0 0 {}\r\n", token.len()).into_bytes();
     line.extend_from_slice(token);
     line.extend_from_slice(b"\r\n");
@@ -126,6 +127,7 @@ fn read_line(stream: &mut Stream, due: Due) -> io::Result<Vec<u8>> {
     let mut line = [0; HELLO_BYTES_MAX];
     let mut len = 0;
     loop {
+        // Read before the wait: under TLS the bytes may have arrived already.
         match stream.read(&mut line[len..]) {
             Ok(Some(0)) => return Err(ErrorKind::UnexpectedEof.into()),
             Err(error) => return Err(error),
@@ -139,6 +141,7 @@ fn read_line(stream: &mut Stream, due: Due) -> io::Result<Vec<u8>> {
         }
         if let Some(end) = line[..len].iter().position(|byte| *byte == b'\n') {
             let text = line[..end].strip_suffix(b"\r").unwrap_or(&line[..end]);
+            // One line was asked for: what follows it answers nothing.
             let alone = end + 1 == len;
             return if alone {
                 Ok(text.to_vec())

@@ -112,9 +112,11 @@ impl Memcached {
     /// Returns what to sleep on until there is something to do, for `limit` at most; `None`: there
     /// is something to do now.
     pub(crate) fn sleep(&self, limit: Duration) -> Option<Sleep<'_>> {
+        // What TLS has decrypted ends no wait for the socket.
         if self.broken.is_some() || self.stream.has_unread() {
             return None;
         }
+        // Only then: a socket has room most of the time, and would end every wait.
         let writes = if self.text.unsent().is_empty() {
             PollFlags::empty()
         } else {

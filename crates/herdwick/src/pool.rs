@@ -79,6 +79,7 @@ impl Pool<Cluster> {
         most: usize,
     ) -> Result<Self, Usage> {
         let wait = options.client.deadline;
+        // Made at once, so that nodes which make no cluster are reported here.
         let first = Cluster::new(nodes.clone(), options.clone())?;
         let make = move || {
             let again = Cluster::new(nodes.clone(), options.clone());
@@ -175,6 +176,7 @@ impl<C> Drop for Pooled<C> {
             _ => clients.made -= 1,
         }
         drop(clients);
+        // Without the lock, which the thread that wakes needs.
         self.pool.shared.returned.notify_one();
     }
 }

@@ -293,6 +293,7 @@ impl Write for TlsStream {
         loop {
             match self.flush() {
                 Ok(()) => count += std::mem::take(&mut self.owed),
+                // What has left is reported. If the socket has failed, so does the next call.
                 Err(error) if error.kind() == ErrorKind::WouldBlock && count > 0 => {
                     return Ok(count);
                 }

@@ -189,6 +189,7 @@ impl Channel {
         // A GAT changes the item's deadline, so it is kept in order like a mutation.
         let is_read = matches!(&request.op, Op::Get(get) if get.touch.is_none());
         let bucket = self.keys.bucket(request.hash);
+        // The bucket's count decides most submissions, without a look at the slots.
         if self.keys.may_conflict(bucket, is_read) {
             let waits_for = self.conflicts(bucket, request.hash, is_read);
             if waits_for > 0 {

@@ -389,9 +389,12 @@ impl Channel {
         let waiting = self.held.remove(before, place);
         self.keys.remove(bucket, waiting.is_read);
         self.in_flight -= 1;
+        // The others of its key wait for the first one alone.
         if !was_first {
             return;
         }
+        // The next of its key is the first one now, and waits for what it must not overtake in the
+        // slots.
         let (before, place) = self.held.first_of(bucket, hash);
         let Some(first) = self.held.get_mut(place) else {
             return;
@@ -415,6 +418,7 @@ impl Channel {
         while let Some(waiting) = self.held.waiting.get_mut(usize::from(place)) {
             let next = waiting.next;
             if waiting.hash != hash {
+                // Only one that stays in the list comes before the next.
                 before = place;
             } else if sent > 0 && !(is_read && waiting.is_read) {
                 waiting.waits_for = in_slots + sent;

@@ -45,6 +45,7 @@ impl Channel {
                         _ => &mut counters.posts_failed,
                     };
                     *counter += 1;
+                    // The rest is posted by the next flush, in its order.
                     break;
                 }
             }
@@ -105,6 +106,7 @@ impl Channel {
             }
         }
         let count = postlist.len();
+        // All of them were answered meanwhile.
         let Some(last) = postlist.last_mut() else {
             return (taken, Ok(()));
         };
@@ -197,6 +199,7 @@ impl Channel {
 #[inline]
 fn write(payload: Payload<'_>, to: Remote, imm: Option<u32>) -> SendWr<'_> {
     SendWr {
+        // Never looked at: a completion counts for its queue pair.
         wr_id: 0,
         op: SendOp::Write { payload, to, imm },
         signaled: false,

@@ -21,6 +21,7 @@ impl ClientSide {
         self.next_scan = now.saturating_add(period);
         let mut outcomes = 0;
         for channel in &mut self.channels {
+            // A retry may be answered twice, and takes a spare RECV for that.
             channel.retries_left = self.options.recv_slack;
             if channel.in_flight > 0 {
                 outcomes += channel.scan(now, &self.options, &mut self.counters, sink);
@@ -105,6 +106,7 @@ impl Channel {
 
     /// Removes a request whose line was never written.
     fn unqueue(&mut self, index: usize) {
+        // Otherwise the slot's next request would be posted twice.
         self.pending
             .retain(|pending| usize::from(*pending) != index);
         self.vacate(index);

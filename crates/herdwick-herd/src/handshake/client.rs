@@ -109,6 +109,7 @@ impl ClientHandshake {
         let Some(header) = self.header().transpose()? else {
             return Ok(None);
         };
+        // A lease of another engine has parts in the place of the grant.
         let grants = due == Kind::Grant && header.kind == Kind::Parts;
         if ![due, Kind::Refusal].contains(&header.kind) && !grants {
             return Err(FrameError::Body.into());

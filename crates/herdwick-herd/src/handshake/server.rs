@@ -89,6 +89,7 @@ impl ServerHandshake {
             return Ok(None);
         };
         let header = Header::parse(head)?;
+        // The accept of another engine's lease is a frame of parts.
         let accepts = due == Kind::Accept && header.kind == Kind::Parts;
         if header.kind != due && !accepts
             || header.body_bytes > BODY_BYTES_MAX

@@ -276,6 +276,7 @@ impl Grant {
         if epoch == 0 || !window.is_power_of_two() {
             return Err(FrameError::Body);
         }
+        // At most `WORKERS_MAX`, so that a peer has little allocated.
         let mut workers = (0..from.count()?)
             .map(|_| from.worker_grant())
             .collect::<Result<Vec<_>, _>>()?;

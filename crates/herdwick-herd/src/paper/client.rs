@@ -209,6 +209,7 @@ impl PaperClient {
             return Err(PaperLoss::Post(error).into());
         }
         window.asked[slot] = Some(asked);
+        // Wraps as the immediate does. Windows are powers of two, so slots go on taking turns.
         window.next = window.next.wrapping_add(1);
         self.counters.requests += 1;
         Ok(())
@@ -238,6 +239,7 @@ impl PaperClient {
             }
         }
         self.reap(port);
+        // What has just come may be what was waited for: the next poll looks again.
         if count == 0 && self.is_overdue(now) {
             self.ended.get_or_insert(PaperLoss::Deadline);
         }

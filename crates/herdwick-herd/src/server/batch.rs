@@ -187,6 +187,7 @@ fn report<E: Execute>(
                 hashes: &hashes,
             };
             exec.note_reads(clock, &report);
+            // DONE is all that a report is answered by.
             Instead::Refuse(ReplyStatus::Done)
         }
         Err(bad) => Instead::Bad(bad),

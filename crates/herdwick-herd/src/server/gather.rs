@@ -105,6 +105,7 @@ impl ServerSide {
         };
         let mut found = false;
         while intake.left > 0 && !intake.batch.is_full() {
+            // Requests are in slot order: behind a slot without news only the sweep finds one.
             if intake.check_next(client, index) == Found::Nothing {
                 break;
             }
@@ -204,6 +205,7 @@ impl Intake<'_> {
             work = Work::Refuse(ReplyStatus::BadRequest);
         } else if control.overflows() {
             let Some(overflow_len) = self.copy_overflow(client, slot) else {
+                // Not taken: a retry writes the body again.
                 return Found::Nothing;
             };
             work = Work::Run { overflow_len };
@@ -211,6 +213,7 @@ impl Intake<'_> {
         if let (false, true, Work::Run { overflow_len }) = (is_new, control.is(OpCode::Gat), work) {
             work = Work::Reread { overflow_len };
         }
+        // From here on the same sequence is a retry.
         if is_new {
             let rerun = control.is_read();
             client.take(slot, if rerun { Last::Rerun } else { Last::Pending });

@@ -269,6 +269,7 @@ impl<P: Port> ServerEnd<P> {
         };
         let len = window.line_bytes() + window.overflow_bytes() + recv_memory;
         let memory = device.allocate_region(port, pd, &RegionSpec { len, access, scope })?;
+        // Clients are dealt out to the queue pairs in turns.
         let reply_qp = self.turn % self.replies.len();
         self.turn = reply_qp + 1;
         Ok(LeaseResources {

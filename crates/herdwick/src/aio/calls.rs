@@ -51,6 +51,7 @@ impl AsyncClient {
             let request = PendingRequest::begun(self, asked, (due, failed_dials));
             Ok((request, None))
         });
+        // Every key is checked before the first is asked for.
         let mut requests = requests.collect::<Result<Vec<_>, Usage>>()?;
         let mut answered = 0;
         let mut failed = None;

@@ -112,6 +112,7 @@ impl Flight {
             }
             None => {
                 let is_kept = slot
+                    // The waker is cloned only if another task polls.
                     .waker
                     .as_ref()
                     .is_some_and(|kept| kept.will_wake(waker));

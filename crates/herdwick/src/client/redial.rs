@@ -83,6 +83,7 @@ impl Redial {
             deadline: (options.deadline / 2).min(CHECK_BUDGET),
             ..options.clone()
         };
+        // A failure is ignored: the session that is there goes on.
         let dialled = dial(&self.address, &options).ok();
         dialled.filter(|session| session.beats(held))
     }

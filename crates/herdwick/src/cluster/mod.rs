@@ -218,6 +218,7 @@ impl Cluster {
             self.members = old;
             return Ok(false);
         }
+        // In the order of the new list, which the places of the ring count by.
         for node in nodes {
             let kept = old.iter().position(|member| member.node.is_like(&node));
             self.members.push(match kept {

@@ -306,6 +306,7 @@ pub(crate) fn take<D: Device>(
         reply_bytes_max: REPLY_BYTES_MAX.min(device.capabilities().datagram_bytes_max) as u32,
         reads: asked.reads.is_some(),
     });
+    // Around the exchange: if the server's clock is this one, it shows a time in between.
     let since = monotonic();
     socket.write_all(&claim)?;
     let ClientEvent::Granted(grant, tickets) = receive(&socket, &mut shake)? else {

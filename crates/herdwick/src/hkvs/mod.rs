@@ -211,6 +211,7 @@ impl<P: Port> Hkvs<P> {
     }
 
     fn submit_secondary(&mut self, when: When, key: Key<'_>, hash: KeyHash) -> Option<Ticket> {
+        // Later than the read is given up here: one late answer does not end that session.
         let asked = When {
             due: when.now.saturating_add(DEADLINE),
             ..when
@@ -294,6 +295,7 @@ impl<P: Port> Hkvs<P> {
         let has_store = self.secondary.name().is_some();
         if reply.is_leased && self.secondary.is_leased(reply.store, sent.at) {
             let worker = sent.hash.partition(self.leased.len());
+            // Counted from the sending (docs/wire.md, Reply).
             let until = sent.at + self.lease;
             let leased = &mut self.leased[worker];
             *leased = Some(leased.map_or(until, |known| known.max(until)));

@@ -138,6 +138,7 @@ impl Choice {
     }
 
     fn end(&mut self, burst: &Burst) {
+        // A burst may have read no value.
         if let Some(mean) = burst.bytes.checked_div(burst.values.into()) {
             self.size = (mean.max(1).ilog2() as usize).min(SIZES - 1);
         }
