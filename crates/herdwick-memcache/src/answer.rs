@@ -38,6 +38,7 @@ impl<'a> Answer<'a> {
     #[must_use]
     pub fn opaque(&self) -> &'a [u8] {
         match self {
+            // A packet's opaque has four bytes, which its echo has copied.
             Self::Classic(_) | Self::Binary(_) => &[],
             Self::Meta(answer) => answer.opaque(),
         }
@@ -56,6 +57,8 @@ impl<'a> Answer<'a> {
     /// Returns whether every reply is suppressed, errors included.
     #[must_use]
     pub fn is_silent(&self) -> bool {
+        // Only `noreply` suppresses errors: `q` and the quiet opcodes suppress nominal replies
+        // alone.
         matches!(self, Self::Classic(answer) if answer.noreply)
     }
 

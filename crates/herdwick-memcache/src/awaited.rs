@@ -41,14 +41,18 @@ impl Awaited {
         let Op::Put(put) = asked.op else {
             return None;
         };
+        // The input may move before the block is here, so places are kept, not references.
         let key = match InputRange::within(input, asked.key) {
             Some(extent) => KeptKey::Text(extent),
+            // It was decoded into the caller's room, which may be cleared before the block is here.
             None => KeptKey::Decoded(asked.key.into()),
         };
         Some(Box::new(Self {
             key,
             put: Put { value: &[], ..put },
             answer: asked.answer.with_opaque(&[]),
+            // An opaque is a word of the line, so it is always within; if there is none, it is
+            // empty.
             opaque: InputRange::within(input, asked.answer.opaque()).unwrap_or_default(),
             data_at,
             bytes,
@@ -76,6 +80,7 @@ impl Awaited {
         limits: BlockLimits,
         admits: Admits,
     ) -> Decoded<'a> {
+        // A storage command writes, and only reads are taken now.
         if admits == Admits::Reads {
             return Decoded::Held;
         }
@@ -88,6 +93,7 @@ impl Awaited {
             }),
             Block::Unended(used) => Some(unended(self.answer.is_silent(), used)),
             Block::Short(at) => Some(Decoded::NeedMore { at }),
+            // A connection that uploads executes no other command: those before it come first.
             Block::Announced if admits != Admits::All => Some(Decoded::Held),
             Block::Announced => asked(&[]).map(|asked| announced(asked, self.data_at, self.bytes)),
             // It would not have been awaited.

@@ -44,15 +44,18 @@ pub fn peek(input: &[u8]) -> Option<Echo> {
 /// are the maximum size of a value, and the size beyond which it is announced.
 pub(crate) fn decode(input: &[u8], limits: (usize, usize), admits: Admits) -> Decoded<'_> {
     let Ok((header, rest)) = Header::read_from_prefix(input) else {
+        // The first byte is enough: the rest of a header that is none may never arrive.
         let strange = input.first().is_some_and(|&magic| magic != REQUEST);
         return match strange {
             true => Decoded::Close,
             false => Decoded::NeedMore { at: HEADER },
         };
     };
+    // The stream is out of step, and nothing marks where the next packet begins.
     if header.magic != REQUEST {
         return Decoded::Close;
     }
+    // By the opcode alone: a packet that has to wait is not decoded further.
     if !is_admitted(header.opcode, admits) {
         return Decoded::Held;
     }
@@ -64,6 +67,7 @@ pub(crate) fn decode(input: &[u8], limits: (usize, usize), admits: Admits) -> De
         extras: &[],
         key: &[],
         input,
+        // A refusal before extras and key are here uses up no more than the header.
         value_at: HEADER,
         value_bytes_max: limits.0,
         announced_bytes_min: limits.1,
@@ -73,6 +77,7 @@ pub(crate) fn decode(input: &[u8], limits: (usize, usize), admits: Admits) -> De
     let Some(value_len) = body_len.checked_sub((extras_len + key_len) as u32) else {
         return frame.fail(Status::UnknownCommand);
     };
+    // Before it is awaited: the key may be longer than any that is accepted.
     if body_len > BODY_BYTES_MAX || key_len > KEY_BYTES_MAX {
         return frame.fail(Status::Invalid);
     }
@@ -91,6 +96,7 @@ fn is_admitted(opcode: u8, admits: Admits) -> bool {
         ADD, APPEND, DECREMENT, DELETE, GAT, GET, INCREMENT, PREPEND, REPLACE, SET, TOUCH,
     };
     match (admits, opcode::plain(opcode)) {
+        // As `PacketAnswer::is_read`: `gat` is among the reads, `touch` is not.
         (Admits::All, _) | (_, GET | GAT) => true,
         (Admits::Reads, _) => false,
         (Admits::Requests, plain) => matches!(
@@ -137,6 +143,7 @@ impl<'a> Frame<'a> {
             // The value of an unknown packet is dropped unread.
             _ => Some(self.refuse(Status::UnknownCommand, value_len)),
         };
+        // The lengths do not suit the opcode, so where the next packet begins is not certain.
         read.unwrap_or_else(|| self.fail(Status::Invalid))
     }
 
@@ -179,6 +186,7 @@ impl<'a> Frame<'a> {
     fn put(&self, mode: Mode, value_len: u32) -> Option<Decoded<'a>> {
         let joins = matches!(mode, Mode::Append | Mode::Prepend);
         let extras = match self.extras {
+            // `append` and `prepend` keep the flags and the exptime of the item, so they send none.
             [] if joins => PutExtras::default(),
             _ if joins => return None,
             extras => PutExtras::read_from_bytes(extras).ok()?,
@@ -187,6 +195,7 @@ impl<'a> Frame<'a> {
             return None;
         }
         let len = usize::try_from(value_len).ok()?;
+        // Before it is awaited: the value is dropped as it arrives, not buffered.
         if len > self.value_bytes_max {
             return Some(self.too_large(mode, value_len));
         }
@@ -232,6 +241,7 @@ impl<'a> Frame<'a> {
         if self.input.len() < enough {
             return Decoded::NeedMore { at: enough };
         }
+        // As for lines: a connection that uploads executes no other command.
         if self.admits != Admits::All {
             return Decoded::Held;
         }
@@ -239,6 +249,7 @@ impl<'a> Frame<'a> {
             asked: self.asked(op, PacketKind::Put),
             used: self.value_at,
             value_len: len,
+            // The header has the length; nothing ends the value.
             has_line_end: false,
         }
     }
@@ -248,6 +259,7 @@ impl<'a> Frame<'a> {
             return None;
         }
         let len = usize::try_from(value_len).ok()?;
+        // Dropped, not buffered: this client is not authenticated yet.
         if len > SASL_BYTES_MAX {
             let verb = Verb::Sasl { message: None };
             return Some(self.command(verb, self.value_at, value_len));
@@ -277,6 +289,7 @@ impl<'a> Frame<'a> {
 
     fn flush(&self, value_len: u32) -> Option<Decoded<'a>> {
         let delay = match self.extras {
+            // The delay is optional.
             [] => 0,
             extras => U32::read_from_bytes(extras).ok()?.get(),
         };

@@ -57,6 +57,7 @@ pub(crate) fn announced(asked: Asked<'_>, data_at: usize, value_len: usize) -> D
 
 /// Returns the block of `bytes` bytes that begins at `data_at` of `input`.
 pub(crate) fn block(input: &[u8], data_at: usize, bytes: usize, limits: BlockLimits) -> Block<'_> {
+    // Before it is awaited: such a block is dropped as it arrives, not buffered.
     if bytes > limits.value_bytes_max {
         return Block::Oversized(whole_block(bytes));
     }
@@ -72,6 +73,7 @@ pub(crate) fn block(input: &[u8], data_at: usize, bytes: usize, limits: BlockLim
         }
         None => Block::Short(at),
         Some([value @ .., b'\r', b'\n']) => Block::Whole(value, at),
+        // A lone `\n`, which ends a line, does not end a block.
         Some(_) => Block::Unended(at),
     }
 }

@@ -19,6 +19,7 @@ use crate::{
 /// Decodes the line that begins with `command`, and its data block.
 #[inline]
 pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> Decoded<'a> {
+    // In the order of `admits`: of a command that has to wait, no word but the first is decoded.
     match command {
         b"get" => retrieve(line, words, false, None),
         b"gets" => retrieve(line, words, true, None),
@@ -103,6 +104,7 @@ fn put<'a>(line: &Line<'a>, words: Keys<'a>, verb: Storage) -> Decoded<'a> {
         Ok(read) => read,
         Err((refused, discard)) => return line.refused(refused, discard),
     };
+    // They differ in the reply to a value that is too large once it is joined.
     let shape = match put.mode {
         Mode::Append | Mode::Prepend => Shape::Extended,
         Mode::Set | Mode::Add | Mode::Replace => Shape::Stored,
@@ -144,6 +146,7 @@ impl<'a> Words<'a> {
     fn collect(source: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut words = [&b""[..]; MEANT_WORDS];
         let (mut count, mut last) = (0, &b""[..]);
+        // The command's name is one of the words that memcached reads.
         for word in source.take(WORDS_MAX - 1) {
             if let Some(slot) = words.get_mut(count) {
                 *slot = word;
@@ -201,6 +204,7 @@ impl<'a> PutLine<'a> {
         let words = Words::at_least(source, MEANT_WORDS - 1).map_err(|flaw| (flaw, 0))?;
         let noreply = words.noreply;
         let [key, flags, exptime, bytes, unique] = words.words;
+        // Without a valid length there is no block: what follows is a command (t/issue_70.t).
         let bytes = number::block(bytes).ok_or(((Refusal::Format, false), 0))?;
         let read = || {
             let compare = match verb {
@@ -216,6 +220,7 @@ impl<'a> PutLine<'a> {
             };
             (key.len() <= KEY_BYTES_MAX).then_some(put)
         };
+        // The length is valid, so the block is dropped with the line; else it would be executed.
         let put = read().ok_or_else(|| (words.refuse(Refusal::Format), whole_block(bytes)))?;
         Ok(Self {
             key,
@@ -229,6 +234,7 @@ impl<'a> PutLine<'a> {
 fn gat<'a>(line: &Line<'a>, mut words: Keys<'a>, with_cas: bool) -> Decoded<'a> {
     let exptime = words.next().unwrap_or_default();
     match number::exptime(exptime) {
+        // With keys, only the exptime is wrong; without, the line is.
         None if !words.is_done() => line.refuse(Refusal::Exptime),
         None => line.refuse(Refusal::Format),
         exptime => retrieve(line, words, with_cas, exptime),
@@ -249,6 +255,8 @@ fn retrieve<'a>(
     }
     Decoded::Get {
         get: Get {
+            // By place: the keys of a long `get` are taken in several runs, while the input may
+            // move.
             keys: InputRange::behind(line.text, line.text.len() - keys.rest().len()),
             with_cas,
             touch,
@@ -275,6 +283,7 @@ fn has_long_word(mut text: &[u8]) -> bool {
 
 fn delete(source: Keys<'_>) -> Result<Asked<'_>, Flaw> {
     let words = Words::at_least(source, 1)?;
+    // Surplus words are ignored, such as the 0 of `delete KEY 0` (t/issue_108.t).
     let op = Op::Delete(Delete::default());
     Ok(asked(words.key()?, op, Shape::Deleted, words.noreply))
 }
@@ -297,6 +306,7 @@ fn touch(source: Keys<'_>) -> Result<Asked<'_>, Flaw> {
     let exptime = number::exptime(words.words[1]).ok_or_else(|| words.refuse(Refusal::Exptime))?;
     let op = Op::Get(Read {
         touch: Some(exptime),
+        // Classic text has no flag for a recache win.
         unaware: true,
         ..Read::default()
     });
@@ -306,6 +316,7 @@ fn touch(source: Keys<'_>) -> Result<Asked<'_>, Flaw> {
 fn flush_all(source: Keys<'_>) -> Result<Command<'static>, Flaw> {
     let words = Words::new(source);
     let noreply = words.noreply;
+    // A `noreply` that is the only word is no delay.
     let bare = words.count == usize::from(noreply);
     let delay = if bare {
         Some(0)

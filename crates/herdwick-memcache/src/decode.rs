@@ -58,6 +58,7 @@ impl Decoder {
         Self {
             limits: BlockLimits {
                 value_bytes_max,
+                // None, unless the caller asks for it.
                 announced_bytes_min: usize::MAX,
             },
             language: None,
@@ -72,6 +73,7 @@ impl Decoder {
     #[must_use]
     pub fn announcing(self, bytes: usize) -> Self {
         let limits = BlockLimits {
+            // A value must be longer than what has to arrive before it is announced.
             announced_bytes_min: bytes.max(ANNOUNCED_BYTES),
             ..self.limits
         };
@@ -113,6 +115,7 @@ impl Decoder {
         let Some(&byte) = input.first() else {
             return Decoded::NeedMore { at: 1 };
         };
+        // memcached detects the binary protocol by the same byte.
         self.language = Some(if byte == binary::REQUEST {
             Language::Packets
         } else {
@@ -127,6 +130,7 @@ impl Decoder {
             return self.go_on(input, keys, admits);
         }
         let Some(end) = self.line_end(input) else {
+            // The next search begins behind these bytes, which contain no line end.
             self.scanned = input.len();
             return endless(input);
         };
@@ -145,6 +149,7 @@ impl Decoder {
             // The line end is found at once when the line is decoded.
             self.scanned = end;
         } else {
+            // These offsets were of a command that is used up now.
             (self.scanned, self.key_end) = (0, 0);
         }
         self.awaited = line.awaited.into_inner();
@@ -197,6 +202,7 @@ fn decode<'a>(line: &Line<'a>) -> Decoded<'a> {
     let (command, rest) = line.text.split_at(end);
     let words = Keys::new(rest);
     match command {
+        // Whether it is known or not: no classic command is of two letters.
         &[b'm', _] => meta::decode(line, command, words),
         _ => classic::decode(line, command, words),
     }
@@ -205,6 +211,7 @@ fn decode<'a>(line: &Line<'a>) -> Decoded<'a> {
 /// Returns the result for a line without an end: wait for more, or close if it is too long.
 fn endless(input: &[u8]) -> Decoded<'_> {
     let indent = input.iter().take_while(|&&byte| byte == b' ').count();
+    // In memcached, too, no other line may be longer: only these have any number of keys.
     let may_be_long = indent <= INDENT_MAX
         && (input[indent..].starts_with(b"get ") || input[indent..].starts_with(b"gets "));
     let limit = if may_be_long {
@@ -215,12 +222,14 @@ fn endless(input: &[u8]) -> Decoded<'_> {
     if input.len() > limit {
         return Decoded::Close;
     }
+    // The next byte may be the line end.
     let at = input.len() + 1;
     Decoded::NeedMore { at }
 }
 
 /// Removes the carriage return of a line end.
 fn trim(line: &[u8]) -> &[u8] {
+    // It is optional: a lone `\n` ends a command line, too.
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 

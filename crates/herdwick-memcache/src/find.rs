@@ -66,6 +66,7 @@ fn find_first_of([one, other]: [u8; 2], text: &[u8]) -> Option<usize> {
 /// Returns the offset of the first `byte` of a word.
 #[inline]
 fn find_in_word(byte: u8, word: [u8; WORD]) -> Option<usize> {
+    // An equal byte becomes 0.
     let difference = u64::from_le_bytes(word) ^ (u64::from(byte) * LOW_BITS);
     // The lowest bit set is that of the first byte without a difference; above it there may be more.
     let same = difference.wrapping_sub(LOW_BITS) & !difference & HIGH_BITS;

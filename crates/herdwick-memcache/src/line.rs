@@ -15,6 +15,7 @@ pub(crate) const WORDS_MAX: usize = 23;
 /// Returns whether this line, of an unknown command, suppresses its reply.
 #[must_use]
 pub fn is_noreply(line: &[u8]) -> bool {
+    // The last of the words that memcached reads, which is not always that of the line.
     Keys::new(line).take(WORDS_MAX).last() == Some(b"noreply")
 }
 
@@ -38,6 +39,7 @@ impl<'a> Line<'a> {
     /// request: a web page can make a browser send memcached commands in one
     /// (t/malicious-commands.t).
     pub(crate) fn unknown(&self) -> Decoded<'a> {
+        // The last word of an HTTP request line is its version.
         let behind = Keys::new(self.text).take(WORDS_MAX).skip(1).last();
         if behind.is_some_and(|word| word.starts_with(b"HTTP/")) {
             return Decoded::Close;
@@ -95,6 +97,7 @@ impl<'a> Line<'a> {
                 discard: 0,
             },
             Block::Unended(used) => unended(asked(&[]).answer.is_silent(), used),
+            // Kept, so that the line is decoded once, however the block arrives.
             Block::Short(at) => {
                 self.keep(&asked(&[]), bytes);
                 Decoded::NeedMore { at }
@@ -105,6 +108,7 @@ impl<'a> Line<'a> {
                 Decoded::Held
             }
             Block::Announced => announced(asked(&[]), self.data_at, bytes),
+            // The caller's: it depends on the command whether the old item is removed.
             Block::Oversized(discard) => return Err(discard),
         })
     }

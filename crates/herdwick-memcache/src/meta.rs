@@ -47,6 +47,7 @@ type ParsedPart<T> = Result<T, Refusal>;
 #[inline]
 pub(crate) fn decode<'a>(line: &Line<'a>, command: &[u8], words: Keys<'a>) -> Decoded<'a> {
     let asked = match command {
+        // In the order of `admits`, as in `classic`.
         b"mg" => get(line, words),
         b"me" => debug(line, words),
         _ if line.admits == Admits::Reads => return Decoded::Held,
@@ -78,9 +79,11 @@ fn get<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<Asked<'a>> {
     let (value, unless) = (flags.value, flags.compare);
     let op = Op::Get(Get {
         touch: flags.touch,
+        // `N` asks for an item on a miss, but a `T` after it changes its exptime.
         vivify: flags.vivify.map(|_| flags.made),
         recache: flags.recache,
         touch_first: flags.touch_first,
+        // The reply shows a recache win (`W`).
         unaware: false,
         version: flags.unique,
         quiet_access: flags.no_update,
@@ -114,6 +117,7 @@ fn key_and_flags<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<(Key<'a>, F
 /// that is too long.
 fn arith<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<Asked<'a>> {
     let (text, rest) = key(line, words)?;
+    // `ma` has one text for every error in its flags.
     let (key, flags) = flags(line, text, rest, BEFORE_FLAGS)
         .map_err(|_| of_words(rest, Refusal::FlagInvalidOrDuplicate))?;
     let decrement = match flags.mode {
@@ -140,12 +144,14 @@ fn debug<'a>(line: &Line<'a>, words: Keys<'a>) -> ParsedPart<Asked<'a>> {
     if text.len() > KEY_BYTES_MAX || of_words(rest, Refusal::FlagInvalid) == Refusal::Format {
         return Err(Refusal::Format);
     }
+    // As the first word only: the others are not read.
     let base64 = rest.clone().next() == Some(b"b");
     let bytes = match base64 {
         true => line.keys.decode(text).ok_or(Refusal::Format)?,
         false => text,
     };
     let peek = Get {
+        // It shows the last access, so it must not be one.
         quiet_access: true,
         unaware: true,
         ..Get::default()
@@ -180,9 +186,11 @@ fn flags<'a>(
     rest: Keys<'a>,
     before: usize,
 ) -> ParsedPart<(Key<'a>, Flags<'a>)> {
+    // The limit is of the word as it was sent, in base64 or not.
     if text.len() > KEY_BYTES_MAX {
         return Err(Refusal::Format);
     }
+    // Counted before they are read: this error comes before those of single flags.
     let too_many = rest.clone().nth(WORDS_MAX - before).is_some();
     let read = if too_many {
         Err(Refusal::FlagsTooLong)
@@ -225,6 +233,7 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
         Ok(read) => read,
         Err(refusal) => return refuse(refusal),
     };
+    // Of a value that is too large, that is the only error.
     let is_accepted = bytes <= line.limits.value_bytes_max;
     if is_accepted && let Err(refusal) = flags.check_opaque() {
         return refuse(refusal);
@@ -237,6 +246,7 @@ fn set<'a>(line: &Line<'a>, words: Keys<'a>) -> Decoded<'a> {
             &flags,
         )
     };
+    // The old item is removed in every mode, other than for the classic commands.
     line.stores(bytes, stores).unwrap_or_else(|discard| {
         let removal = Op::Delete(Delete::default());
         Decoded::Request {
@@ -275,6 +285,7 @@ fn set_flags<'a>(
     text: &'a [u8],
     rest: Keys<'a>,
 ) -> ParsedPart<(Mode, Key<'a>, Flags<'a>)> {
+    // The length is one word more.
     let (key, flags) = flags(line, text, rest, BEFORE_FLAGS + 1)?;
     let mode = match flags.mode {
         None | Some(b'S') => Mode::Set,

@@ -59,6 +59,7 @@ fn signed32(text: &[u8]) -> Option<i32> {
 /// beyond `i32::MAX` is invalid.
 #[inline]
 pub(crate) fn block(text: &[u8]) -> Option<usize> {
+    // So few digits are far below `i32::MAX`.
     if let Some(bytes) = short(text) {
         return Some(bytes as usize);
     }
@@ -107,6 +108,7 @@ fn stored_exptime_in_full(text: &[u8]) -> Option<u32> {
     } else {
         i64::try_from(magnitude).ok()?
     };
+    // The low 32 bits have a sign, so a large number may be in the past.
     Some(u32::try_from(value as i32).unwrap_or(EXPTIME_PAST))
 }
 
@@ -137,6 +139,7 @@ fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
     }
     let ended = digits
         .get(read)
+        // A zero byte ends a string of C.
         .is_none_or(|&byte| byte == 0 || is_space(byte));
     (read > 0 && ended).then_some((negative, value))
 }

@@ -105,6 +105,7 @@ pub fn parse(
     input: &[u8],
     value_bytes_max: usize,
 ) -> Result<Option<(Reply<'_>, usize)>, MalformedReply> {
+    // A line end behind the limit is not looked for, since the line is refused anyway.
     let window = &input[..input.len().min(LINE_BYTES_MAX)];
     let Some(newline) = memchr::memchr(b'\n', window) else {
         let too_long = input.len() >= LINE_BYTES_MAX;
@@ -114,6 +115,7 @@ pub fn parse(
             Ok(None)
         };
     };
+    // memcached ends every line in `\r\n`: with a lone `\n` it is another server.
     let line = input[..newline]
         .strip_suffix(b"\r")
         .ok_or(MalformedReply::Line)?;
@@ -159,6 +161,7 @@ fn texted(line: &[u8]) -> Result<Reply<'_>, MalformedReply> {
 }
 
 fn stat(text: &[u8]) -> Result<Reply<'_>, MalformedReply> {
+    // The value may have spaces, and may be empty.
     let end = memchr::memchr(b' ', text).unwrap_or(text.len());
     let (name, value) = text.split_at(end);
     if name.is_empty() {
@@ -178,6 +181,7 @@ fn value<'a>(
         bytes,
         limit: value_bytes_max,
     };
+    // Before the block is awaited, so that the caller never buffers more.
     let len = usize::try_from(bytes)
         .ok()
         .filter(|&len| len <= value_bytes_max)
@@ -195,6 +199,7 @@ fn value<'a>(
             },
             len + 2,
         ))),
+        // The two bytes of the line end may arrive apart.
         [] | [b'\r'] => Ok(None),
         _ => Err(MalformedReply::Block),
     }

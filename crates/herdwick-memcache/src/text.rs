@@ -35,6 +35,7 @@ pub const OUT_OF_MEMORY: &[u8] = b"SERVER_ERROR out of memory storing object\r\n
 pub const MEMORY_LIMIT_TOO_SMALL: &[u8] =
     b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n";
 /// `shutdown` where it is not allowed.
+// The colon is memcached's.
 pub const SHUTDOWN_REFUSED: &[u8] = b"SERVER_ERROR: shutdown not enabled\r\n";
 /// `shutdown` with an unknown mode.
 pub const SHUTDOWN_MODE: &[u8] = b"CLIENT_ERROR invalid shutdown mode\r\n";
@@ -53,6 +54,7 @@ pub const VALUE_OVERHEAD_BYTES_MAX: usize = 6 + KEY_BYTES_MAX + 11 + 11 + 21 + 2
 /// Appends one item of a `get`.
 #[inline]
 pub fn value(out: &mut Vec<u8>, key: &[u8], flags: u32, cas: Option<u64>, data: &[u8]) {
+    // Once for all parts.
     out.reserve(VALUE_OVERHEAD_BYTES_MAX + data.len());
     out.extend_from_slice(b"VALUE ");
     append(out, key);

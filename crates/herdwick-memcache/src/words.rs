@@ -22,6 +22,7 @@ impl InputRange {
 
     /// Returns where `part` is in `input`; `None` if it is not a part of it.
     pub(crate) fn within(input: &[u8], part: &[u8]) -> Option<Self> {
+        // By addresses: a key in base64 was decoded to elsewhere.
         let at = (part.as_ptr() as usize).checked_sub(input.as_ptr() as usize)?;
         let end = at.checked_add(part.len())?;
         (end <= input.len()).then_some(Self {
@@ -98,6 +99,7 @@ impl<'a> Keys<'a> {
         (line.len() <= BITS_MAX).then(|| {
             // Behind the line there is a space, and nothing.
             let gaps = bits_of(b' ', line) | u64::MAX << line.len();
+            // Before the first byte there is a gap, too.
             let before = gaps << 1 | 1;
             ShortLine {
                 line,
@@ -133,6 +135,7 @@ impl<'a> Iterator for Keys<'a> {
         if let [b' ', rest @ ..] = self.rest {
             self.rest = rest;
         }
+        // Words may be separated by more than one space.
         loop {
             let end = find(b' ', self.rest).unwrap_or(self.rest.len());
             let (word, rest) = self.rest.split_at(end);

@@ -41,7 +41,9 @@ impl PacketAnswer {
         let echo = self.echo;
         let unique = reply.item.map_or(0, |item| item.version);
         match (self.kind, reply.status) {
+            // Whether there was an old item to remove does not matter: the value was refused.
             (PacketKind::TooLarge, _) => echo.error(out, reply::Status::TooLarge),
+            // A read that found nothing has no item, whatever the status.
             (PacketKind::Get | PacketKind::Touch, status) if status != Status::OutOfMemory => {
                 match &reply.item {
                     Some(item) => echo.item(out, request.key, item.flags, unique, item.value),
@@ -72,10 +74,12 @@ impl PacketAnswer {
         match status {
             Status::NotFound => reply::Status::NotFound,
             Status::Exists => reply::Status::Exists,
+            // As in the other protocols: the longer number found no room.
             Status::TooLarge if self.kind == PacketKind::Arith => reply::Status::OutOfMemory,
             Status::TooLarge => reply::Status::TooLarge,
             Status::NonNumeric => reply::Status::NonNumeric,
             Status::OutOfMemory => reply::Status::OutOfMemory,
+            // The store does not return which condition failed, but the opcode implies it.
             Status::Done | Status::NotStored | Status::BadKey => match self.echo.plain() {
                 opcode::ADD => reply::Status::Exists,
                 opcode::REPLACE => reply::Status::NotFound,

@@ -27,6 +27,7 @@ pub(super) struct Header {
 }
 
 pub(super) const HEADER: usize = size_of::<Header>();
+// protocol-binary.txt, "Packet Structure".
 const _: () = assert!(HEADER == 24);
 
 /// The second byte of a packet.
@@ -74,6 +75,7 @@ pub mod opcode {
         match opcode {
             GETQ | GETK | GETKQ => GET,
             GATQ | GATK | GATKQ => GAT,
+            // These opcodes follow each other without a gap.
             SETQ..=PREPENDQ => [
                 SET, ADD, REPLACE, DELETE, INCREMENT, DECREMENT, QUIT, FLUSH, APPEND, PREPEND,
             ][usize::from(opcode - SETQ)],

@@ -53,6 +53,7 @@ impl Status {
             Self::NotStored => b"Not stored.",
             Self::NonNumeric => b"Non-numeric server-side value for incr or decr",
             Self::Auth => b"Auth failure.",
+            // Its body is the mechanism's challenge, not a text.
             Self::AuthContinue => b"",
             Self::UnknownCommand => b"Unknown command",
             Self::OutOfMemory => b"Out of memory",
@@ -96,6 +97,7 @@ impl Echo {
         header.key_len.set(body.key.len() as u16);
         header.body_len.set(len as u32);
         header.unique.set(body.unique);
+        // Once for all parts: a value may be large.
         out.reserve(HEADER + len);
         out.extend_from_slice(header.as_bytes());
         out.extend_from_slice(body.extras);
@@ -152,6 +154,7 @@ impl Echo {
     /// Appends one statistic. An empty name and value end the list.
     pub fn stat(self, out: &mut Vec<u8>, name: &str, value: impl Display) {
         let at = out.len();
+        // The header is written last, as the length of a formatted value is not known before.
         out.extend_from_slice(&[0; HEADER]);
         out.extend_from_slice(name.as_bytes());
         write!(out, "{value}").expect("a Vec takes every write");

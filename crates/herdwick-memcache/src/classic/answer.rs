@@ -55,6 +55,7 @@ impl ClassicAnswer {
     pub(crate) fn encode(self, key: &[u8], reply: &Reply<'_>, out: &mut Vec<u8>) {
         let line = match self.shape {
             Shape::Value { with_cas, last } => {
+                // A key that was not found is omitted.
                 if let (Status::Done, Some(item)) = (reply.status, &reply.item) {
                     let cas = with_cas.then_some(item.version);
                     text::value(out, key, item.flags, cas, item.value);
@@ -66,6 +67,7 @@ impl ClassicAnswer {
                     _ => &[],
                 }
             }
+            // The only success whose line is not fixed.
             Shape::Number if reply.status == Status::Done => {
                 if !self.noreply {
                     text::number(out, reply.number);
@@ -74,6 +76,7 @@ impl ClassicAnswer {
             }
             shape => line(shape, reply.status),
         };
+        // It suppresses errors, too.
         if !self.noreply {
             herdwick_mem::append(out, line);
         }
@@ -87,6 +90,7 @@ fn line(shape: Shape, status: Status) -> &'static [u8] {
         (Shape::Touched, Status::Done) => text::TOUCHED,
         (Shape::Deleted | Shape::Touched, Status::OutOfMemory) => text::OUT_OF_MEMORY,
         (Shape::Deleted | Shape::Touched, _) => text::NOT_FOUND,
+        // Whether there was an old item to remove does not matter: the value was refused.
         (Shape::TooLarge, _) => text::TOO_LARGE,
         (Shape::Number, Status::TooLarge) => text::OUT_OF_MEMORY,
         // memcached gives no other reason when the joined value is too large.
@@ -98,6 +102,7 @@ fn line(shape: Shape, status: Status) -> &'static [u8] {
         (_, Status::TooLarge) => text::TOO_LARGE,
         (_, Status::OutOfMemory) => text::OUT_OF_MEMORY,
         (_, Status::NonNumeric) => text::NON_NUMERIC,
+        // Keys were checked when they were decoded.
         (_, Status::BadKey) => text::ERROR,
     }
 }

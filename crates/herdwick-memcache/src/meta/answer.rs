@@ -107,6 +107,7 @@ impl<'a> MetaAnswer<'a> {
                 self.say_get(clock, request, reply, value, unless, out)
             }
             MetaKind::Put => self.say_put(request, reply, out),
+            // Errors are neither suppressed by `q` nor followed by flags.
             MetaKind::TooLarge => out.extend_from_slice(text::TOO_LARGE),
             MetaKind::Delete => self.echo.bare(out, status(reply.status), request.key),
             MetaKind::Arith { value } => self.say_arith(clock, request, reply, value, out),
@@ -114,6 +115,7 @@ impl<'a> MetaAnswer<'a> {
                 Some(item) => {
                     let shown = self.shown(clock, request.key, item, reply.made);
                     let len = item.value.len();
+                    // What the item takes in the store, of which the value is a part.
                     let form = Form::of(item.flags, item.deadline, item.version, len);
                     let bytes = footprint(form, request.key.len(), len);
                     self.echo.debug(out, &shown, bytes);
@@ -140,6 +142,7 @@ impl<'a> MetaAnswer<'a> {
             }
             return;
         };
+        // A client whose copy is the current item needs the attributes only.
         let value = (value && unless != Some(item.version)).then_some(item.value);
         let shown = self.shown(clock, request.key, item, reply.made);
         self.echo.hit(out, &Shown { value, ..shown });
@@ -152,6 +155,7 @@ impl<'a> MetaAnswer<'a> {
         };
         let shown = Shown {
             key: request.key,
+            // If nothing was stored, it is the size of what was sent.
             size: reply.item.map_or(sent, |item| item.value.len()),
             unique: reply.item.map_or(0, |item| item.version),
             ..Shown::default()
@@ -199,6 +203,7 @@ impl<'a> MetaAnswer<'a> {
             stale,
             win_sent,
         } = *item;
+        // As of the place of `t` among the flags, which is not always the final one.
         let deadline = match self.shows {
             _ if made => clock.deadline(self.shows_made),
             Some(exptime) => clock.deadline(exptime),

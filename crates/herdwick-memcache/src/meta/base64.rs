@@ -29,6 +29,7 @@ pub fn decode<'a>(text: &[u8], room: &'a mut [u8; DECODED_BYTES_MAX]) -> Option<
         bits = bits << 6 | value;
         padding += usize::from(letter == PADDING);
         if count.is_multiple_of(4) {
+            // With three there would be no whole byte.
             if padding > 2 {
                 return None;
             }
@@ -37,6 +38,7 @@ pub fn decode<'a>(text: &[u8], room: &'a mut [u8; DECODED_BYTES_MAX]) -> Option<
             len += 3 - padding;
         }
     }
+    // A last group of fewer letters, without padding, is refused.
     let whole = count > 0 && count.is_multiple_of(4) && count / 4 * 3 <= room.len();
     whole.then(|| &room[..len])
 }
@@ -47,6 +49,7 @@ pub fn encode(key: &[u8], out: &mut Vec<u8>) {
         let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for letter in 0..4 {
+            // Of n bytes, n + 1 letters have bits.
             out.push(if letter > chunk.len() {
                 PADDING
             } else {

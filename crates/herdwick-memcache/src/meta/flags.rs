@@ -66,6 +66,7 @@ impl Returns {
     fn push(&mut self, letter: u8) {
         let at = SHOWN.iter().position(|&shown| shown == letter);
         let Some(code) = at else { return };
+        // A code is never 0, so the highest bit that is set belongs to the last one.
         let used = (u32::BITS - self.0.leading_zeros()).div_ceil(4) * 4;
         self.0 |= (code as u32 + 1) << used;
     }
@@ -118,6 +119,7 @@ impl<'a> Flags<'a> {
             if !begins_flag(letter) {
                 return Err(Refusal::Format);
             }
+            // The shift is valid: the first byte of a flag is below 128.
             if seen & 1 << letter != 0 {
                 return Err(Refusal::FlagDuplicate);
             }
@@ -157,6 +159,7 @@ impl<'a> Flags<'a> {
                 self.returns.push(letter);
             }
             b't' => self.show_time_left(),
+            // Hints to memcached's proxy, which a server ignores.
             b'P' | b'L' => {}
             _ => return self.take_number(letter, &word[1..]),
         }

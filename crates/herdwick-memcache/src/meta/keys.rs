@@ -33,8 +33,10 @@ impl KeyRoom {
     pub(crate) fn decode(&self, text: &[u8]) -> Option<&[u8]> {
         let place = self.places.get(self.used.get())?;
         let mut bytes = [0; DECODED_BYTES_MAX];
+        // A key that is not valid takes no place.
         let len = base64::decode(text, &mut bytes)?.len();
         self.used.set(self.used.get() + 1);
+        // It is empty: a place is taken once until `clear`.
         let decoded = place.get_or_init(|| DecodedKey { bytes, len });
         Some(&decoded.bytes[..decoded.len])
     }
@@ -52,6 +54,7 @@ impl KeyRoom {
 
     /// Removes the keys.
     pub fn clear(&mut self) {
+        // Those behind are empty.
         for place in &mut self.places[..self.used.get()] {
             place.take();
         }

@@ -136,10 +136,12 @@ impl Echo<'_> {
     /// Returns whether the reply is suppressed: because it is nominal and quiet, or because the
     /// opaque is too long; then appends that error instead.
     fn withheld(&self, status: Status, out: &mut Vec<u8>) -> bool {
+        // Only `ma` comes here with one; the others refuse it before they are executed.
         if self.opaque.len() > OPAQUE_BYTES_MAX {
             out.extend_from_slice(Refusal::Opaque.line());
             return true;
         }
+        // `NF`, `NS` and `EX` are sent in spite of `q`.
         self.quiet && matches!(status, Status::Done | Status::Miss)
     }
 
@@ -169,6 +171,7 @@ impl Echo<'_> {
     fn key(&self, out: &mut Vec<u8>, key: &[u8]) {
         if self.base64 {
             base64::encode(key, out);
+            // Marks the key as encoded.
             out.extend_from_slice(b" b");
         } else {
             out.extend_from_slice(key);
