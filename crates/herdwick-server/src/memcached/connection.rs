@@ -262,6 +262,7 @@ impl Connection {
             }
             kind => {
                 counters.closed_errors += 1;
+                // `TlsStream` reports so a peer that breaks the protocol.
                 counters.ssl_proto_errors += u64::from(kind == ErrorKind::InvalidData);
                 Flow::Broken
             }
@@ -352,6 +353,8 @@ impl Connection {
 
     /// Returns whether the server has done all it can and waits for the peer to send or receive.
     pub(crate) fn peer_is_late(&self) -> bool {
+        // True of an idle connection, too. It holds no permit and little memory: others do not wait
+        // for it.
         let served = !self.queued && self.gather.is_none() && !self.waits();
         served && (!self.output.is_empty() || !self.readable)
     }
@@ -369,6 +372,7 @@ impl Connection {
     /// rest is awaited like that of any command. No authentication precedes it, because the token
     /// in a claim proves that its client was admitted before.
     pub(crate) fn begins_with_claim(&mut self) -> Option<bool> {
+        // A datagram belongs to no connection that a lease could keep.
         let lasts = !matches!(self.stream, Stream::Datagram(_));
         let claims = lasts && self.opening && self.input.data().starts_with(&MAGIC);
         claims.then(|| {
@@ -420,6 +424,7 @@ impl Connection {
     /// Reduces the memory to what the input needs, at the end of a turn.
     pub(crate) fn rest(&mut self, pool: &mut Pool) {
         self.input.rest(pool);
+        // Until the line is used up: less than this every connection may hold.
         self.long_line &= self.input.data().len() >= INPUT_BYTES_MAX;
     }
 
@@ -473,6 +478,7 @@ impl Connection {
     /// Begins to drain: the connection is closed once what the socket holds is answered.
     pub(crate) fn drain(&mut self) {
         self.draining = true;
+        // A read has to be tried: where nothing has come, its EAGAIN is the end (`trouble`).
         self.readable = true;
     }
 

@@ -48,6 +48,7 @@ impl Service {
         connection: &mut Connection,
         counters: &mut WorkerCounters,
     ) -> bool {
+        // Bounded by the input: a turn reads once.
         while let Some(auth) = &self.context.auth
             && connection.has_work()
         {
@@ -133,6 +134,7 @@ fn announced(line: &[u8]) -> Option<usize> {
     if words.next() != Some(b"set") {
         return None;
     }
+    // memcached, too, ignores words behind it.
     let bytes: u32 = str::from_utf8(words.nth(3)?).ok()?.parse().ok()?;
     usize::try_from(bytes).ok()
 }

@@ -58,15 +58,17 @@ const AUTOMOVE_WINDOW_MIN: u32 = 3;
 const AUTOMOVE_WINDOW_MAX: u32 = 1800;
 
 const ERROR: Admin = Admin::Reply(b"ERROR\r\n");
+// memcached says this of `reassign` alone. Here it refuses each setting that would move pages.
 const UNMOVED: Admin = Admin::Reply(b"CLIENT_ERROR slab reassignment disabled\r\n");
+// Not of memcached, which answers ERROR where its LRU cannot be segmented.
 const UNSEGMENTED: Admin = Admin::Reply(b"CLIENT_ERROR segmented LRU disabled\r\n");
 /// The refusal of crawls and dumps while the crawler is off.
 pub(super) const CRAWLER_DISABLED: &[u8] = b"CLIENT_ERROR lru crawler disabled\r\n";
 const FORMAT: Admin = Admin::Reply(b"CLIENT_ERROR bad command line format\r\n");
 
 impl Admin {
-    /// Parses `line`; returns `None` if it is not an operator's command. Slabs do not exist here;
-    /// their commands get the replies of a memcached that does not move pages.
+    /// Parses `line`; returns `None` if it is not an operator's command. No command
+    /// moves pages of slabs here: those that would are refused.
     pub(super) fn read(line: &[u8], context: &Context) -> Option<Self> {
         let crawls = context.tunables.crawler.is_enabled();
         Self::parse(line, &context.settings.offers, crawls)
@@ -144,6 +146,8 @@ fn cachedump(mut words: Keys<'_>, offers: &Offers) -> Admin {
         return Admin::Reply(b"CLIENT_ERROR stats cachedump not allowed\r\n");
     }
     let (Some(class), Some(limit)) = (words.next(), words.next()) else {
+        // memcached has two errors: this one for too few words, `FORMAT` for words that are no
+        // numbers.
         return Admin::Reply(b"CLIENT_ERROR bad command line\r\n");
     };
     match (unsigned(class), unsigned(limit)) {
@@ -192,9 +196,11 @@ fn crawler(words: &[&[u8]], offers: &Offers, crawls: bool) -> Admin {
 
 /// Parses the classes of a dump or a crawl, as memcached does. Classes beside the store are empty.
 fn walk(what: &[u8], classes: &[u8]) -> Admin {
+    // `hash` is a walk of memcached's hash table instead of its LRU. Here both are of the index.
     let all = matches!(classes, b"all" | b"hash");
     let (mut has_any, mut has_store) = (all, all);
     let ids = classes.split(|&byte| byte == b',');
+    // memcached skips empty words, too (strtok_r(3)).
     for class in ids.filter(|class| !class.is_empty() && !all) {
         let Some(id @ 1..CLASSES_MAX) = unsigned(class) else {
             return Admin::Reply(b"BADCLASS invalid class id\r\n");

@@ -292,6 +292,7 @@ impl<'a> Run<'a> {
         owners: &Owners,
     ) -> Option<Rest> {
         let mut keys = Keys::new(rest.keys.of(&input[at..]));
+        // The reply cannot state that the client has won a stale item, so a `get` wins none.
         let op = Op::Get(Get {
             touch: rest.touch,
             unaware: true,

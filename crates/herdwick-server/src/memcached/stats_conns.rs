@@ -68,6 +68,7 @@ pub(super) fn say_listeners(context: &Context, clock: Clock, out: &mut Vec<u8>) 
         let mut stat = |name: &str, value: &str| {
             text::stat(out, &format!("{number}:{name}"), value);
         };
+        // memcached has a connection in the state `conn_read` for each UDP socket, with this line.
         if source.udp {
             stat("UDP", "UDP");
         }
@@ -80,6 +81,7 @@ pub(super) fn say_listeners(context: &Context, clock: Clock, out: &mut Vec<u8>) 
                 "conn_listening"
             },
         );
+        // No command comes to a listener: as in memcached, the time since it was opened.
         stat("secs_since_last_cmd", &context.uptime(clock).to_string());
     }
 }

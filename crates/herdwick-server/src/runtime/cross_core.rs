@@ -144,6 +144,7 @@ impl CrossCore {
         most: usize,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> Result<io::Result<usize>, Exhausted> {
+        // The last bytes of a value are fewer than a piece may be.
         let least = most.min(PIECE_BYTES_MIN);
         let open = self.links[peer].open(|open| open.upload_steps_room() >= least)?;
         let most = most.min(open.upload_steps_room());

@@ -181,6 +181,7 @@ fn show(
         DumpFormat::Cachedump => {
             out.extend_from_slice(b"ITEM ");
             out.extend_from_slice(key);
+            // memcached, too, prints 0 for an item that does not expire, and -1 above.
             let (len, at) = (item.value.len(), expires.unwrap_or(0));
             writeln!(out, " [{len} b; {at} s]\r")
         }

@@ -316,6 +316,7 @@ impl Partition {
             let mut before = Before::default();
             if let [request] = requests
                 && checks
+                // A read is its own look-up: its reply makes the event.
                 && !matches!(request.op, Op::Get(_))
             {
                 before = self.check(clock, request);

@@ -267,6 +267,7 @@ fn of_slabs(counters: &herdwick_slab::Counters) -> Counters {
         bytes: counters.bytes,
         total_items: counters.total_items,
         evictions: counters.evictions,
+        // Lists of the index have no bound: an item goes for its memory alone.
         index_evictions: 0,
         evicted_nonzero: counters.evicted_nonzero,
         evicted_unfetched: counters.evicted_unfetched,
