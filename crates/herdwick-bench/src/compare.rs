@@ -262,6 +262,7 @@ impl Comparison<'_> {
             }
             _ => None,
         };
+        // Taken, since a run moves them on while it borrows `self`.
         let mut traces = std::mem::take(&mut self.traces);
         let run = match (contender, &self.server) {
             ((System::Herd | System::Crowded, Fabric::Tcp), Some(server)) => self

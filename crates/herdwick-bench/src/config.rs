@@ -228,6 +228,7 @@ impl Config {
             return Err(ConfigError::GetShare(share));
         }
         let amounts = [
+            // No rate is a closed loop, which is valid.
             ("seconds", self.seconds),
             ("rate", self.rate.unwrap_or(1.0)),
         ];
@@ -441,6 +442,7 @@ fn scaled(text: &str, unit: u64) -> Option<u64> {
     };
     let number: f64 = text[..text.len() - 1].parse().ok()?;
     let value = number * unit.pow(exponent) as f64;
+    // A part of a key or of a byte is refused, as in 1.2345K.
     let whole = value.fract() == 0.0 && (0.0..=u64::MAX as f64).contains(&value);
     whole.then_some(value as u64)
 }

@@ -38,6 +38,7 @@ impl Answers {
 
     /// Lays out the value of each step's key; at most [`block`] steps.
     pub(crate) fn lay_out(&mut self, steps: impl Iterator<Item = Step>) {
+        // Chunks of 0 bytes would panic; without bytes there are none.
         let values = self.values.chunks_exact_mut(self.space.value_size().max(1));
         for (step, value) in steps.zip(values) {
             self.space.value(step.key(), 0, value);
@@ -58,6 +59,7 @@ pub(crate) fn ns_per_op(mut run_block: impl FnMut(&Stopwatch) -> (u64, u64)) -> 
     let (clock, mut samples, mut spent_ns) = (Stopwatch::start(), Vec::new(), 0);
     while spent_ns < MEASURE_NS || samples.len() < BLOCKS_MIN {
         let (ns, operations) = run_block(&clock);
+        // A block shorter than the clock's resolution must not keep the loop going.
         spent_ns += ns.max(1);
         samples.push(ns as f64 / operations.max(1) as f64);
     }

@@ -93,6 +93,7 @@ impl RunCounters {
         self.puts += other.puts;
         self.errors += other.errors;
         self.wrong_values += other.wrong_values;
+        // Fails only if the bounds differ, and all have the same.
         let same_bounds = self.latency_ns.add(&other.latency_ns);
         debug_assert!(same_bounds.is_ok());
     }

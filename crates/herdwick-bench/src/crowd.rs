@@ -27,6 +27,7 @@ impl Crowd {
         let one = |_| -> Result<Blocking, DriveError> {
             let mut stream = server.connect_blocking()?;
             stream.write_all(b"version\r\n")?;
+            // What is behind it stays unread: nothing else is asked on this connection.
             let mut answer = [0; 8];
             stream.read_exact(&mut answer)?;
             if &answer != b"VERSION " {
@@ -49,6 +50,7 @@ fn allow(count: usize) -> Result<(), BenchError> {
     if now.current.is_none_or(|limit| limit >= needed) {
         return Ok(());
     }
+    // The hard limit stays: only a privileged process may raise it.
     let wanted = Rlimit {
         current: Some(needed),
         maximum: now.maximum,

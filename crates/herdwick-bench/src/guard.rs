@@ -75,6 +75,7 @@ pub fn guard(pid: i32) -> io::Result<()> {
         PollFd::new(&stdin, PollFlags::IN),
     ];
     retry_on_intr(|| poll(&mut ended, None))?;
+    // A server that has ended leaves nothing to do.
     if ended[0].revents().is_empty() && !drain(&server) {
         pidfd_send_signal(&server, Signal::KILL)?;
     }

@@ -79,6 +79,7 @@ impl Bout<'_> {
                     let _ = done.send(client.run(target, trace, barrier));
                 });
             }
+            // The receiver would otherwise never see that all clients have ended.
             drop(done);
             self.gather(&parts, &clock, &answered, watch)
         })
@@ -110,11 +111,13 @@ impl Bout<'_> {
     fn sum(&self, parts: &[ClientResult]) -> Run {
         let mut counters = RunCounters::new();
         parts.iter().for_each(|part| counters.add(&part.counters));
+        // Over the client's own time, since they do not end at the same moment.
         let rate =
             |part: &ClientResult| part.counters.operations() as f64 / part.elapsed_ns as f64 * 1e9;
         let operations = counters.operations();
         let ops_per_s: f64 = parts.iter().map(rate).sum();
         let slowest = parts.iter().map(rate).reduce(f64::min);
+        // Of one client it would always be 1.
         let slowest = slowest.filter(|_| parts.len() > 1 && ops_per_s > 0.0);
         let per_op = |ns: u64| (operations > 0).then(|| ns as f64 / operations as f64);
         let reads = parts.iter().filter_map(|part| part.reads);
@@ -206,6 +209,7 @@ impl ClientThread<'_> {
         if let Some(hash_key) = target.hash_key() {
             trace.hash(&hash_key, &self.bout.space);
         }
+        // A client that still hashes its trace would leave the server to the others.
         barrier.wait();
         let config = self.bout.config;
         let mut pace = self.pace();
@@ -222,6 +226,7 @@ impl ClientThread<'_> {
         let leads = self.index == 0;
         let server_cpu = || self.bout.server_cpu.as_ref().filter(|_| leads)?.ns();
         let batches_of = self.bout.batches_of.filter(|_| leads);
+        // Ahead of the clock, since asking takes a round trip and work of the server.
         let batches_before = batches_of.and_then(batches);
         let (start_ns, client_cpu, server) = (self.clock.ns(), thread_cpu_ns(), server_cpu());
         let reads_before = target.reads();
@@ -234,11 +239,13 @@ impl ClientThread<'_> {
         Ok(ClientResult {
             reads: reads.map(|(after, before)| after.since(before)),
             counters,
+            // Rates are divided by it.
             elapsed_ns: (end_ns - start_ns).max(1),
             client_cpu_ns,
             server_cpu_ns,
             batch_mean: batches.and_then(
                 |([requests, batches], [requests_after, batches_after])| {
+                    // Counts that went back are of a server that was started again.
                     let batches = batches_after
                         .checked_sub(batches)
                         .filter(|count| *count > 0)?;

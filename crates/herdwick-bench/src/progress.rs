@@ -19,6 +19,7 @@ pub struct Progress {
 
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No time may have passed at the first report.
         let kilo = self.operations as f64 / self.seconds.max(1e-9) / 1000.0;
         write!(f, "{}: {:.1} s, {kilo:.0} kops/s", self.what, self.seconds)?;
         match self.of {
@@ -42,6 +43,7 @@ pub(crate) fn on_own_thread<T: Send>(
             // Never waits for `watch`: what does not fit is skipped.
             measure(&mut |progress| drop(sender.try_send(progress.clone())))
         });
+        // Ends when `measure` drops the sender.
         progress.iter().for_each(|progress| watch(&progress));
         measuring.join().unwrap_or(Err(BenchError::Panicked))
     })

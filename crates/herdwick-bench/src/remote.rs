@@ -65,6 +65,7 @@ impl Blocking {
         let mut fds = [PollFd::from_borrowed_fd(self.0.as_fd(), wanted)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) => Err(ErrorKind::TimedOut.into()),
+            // A signal only ends the wait early: the caller tries again.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }

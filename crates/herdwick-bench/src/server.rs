@@ -143,6 +143,7 @@ impl Server {
         });
         let child = spawned.map_err(|_| not_started("no thread to start it".to_owned()))?;
         let child = child.map_err(|error| not_started(error.to_string()))?;
+        // Guarded before its address is waited for: from here on a killed benchmark ends it.
         let mut own = ChildProcess { child, guard: None };
         own.guard = Some(Guard::start(program, &own.child).map_err(not_started)?);
         let address = address(&mut own).map_err(not_started)?;
@@ -172,6 +173,7 @@ impl Server {
         let remote = Remote::new(parsed, access);
         let (version, stats) = ask(&remote)?;
         let local = is_local(&remote);
+        // The number of a process of another host is that of an unrelated one here.
         let pid = stat(&stats, STATS.pid).filter(|pid| local && is_as_old(*pid, &stats));
         let (version, is_memcached) = identity(version, &stats);
         Ok(Self {
@@ -338,6 +340,7 @@ fn is_as_old(pid: u32, stats: &[(String, String)]) -> bool {
         let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
         let process = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // Field 22, starttime in ticks; field 3 is the first behind the name (proc(5)).
+        // The name may contain parentheses itself.
         let (_, fields) = process.rsplit_once(')')?;
         let started: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
         (uptime as u64).checked_sub(started / rustix::param::clock_ticks_per_second().max(1))

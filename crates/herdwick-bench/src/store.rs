@@ -165,6 +165,7 @@ impl<'a> Bare<'a> {
         let mut counters = RunCounters::new();
         loop {
             self.block.lay_out(&mut trace, BLOCK);
+            // A trace of all keys ends, and the block behind it is empty.
             if self.pass(GetBy::Store, &mut counters) == 0 {
                 break;
             }
@@ -241,6 +242,7 @@ impl<'a> Bare<'a> {
                     client: None,
                 },
                 (GetBy::Reader, client) => CpuPerOp {
+                    // The server does nothing for a reader.
                     server: Some(0.0),
                     client,
                 },
@@ -319,6 +321,7 @@ impl PreparedRequests {
         for ((step, _), key) in self.steps.iter().zip(keys) {
             self.space.key_digits(step.key(), key);
         }
+        // Chunks of 0 bytes would panic.
         if self.space.value_size() == 0 {
             return;
         }
@@ -336,6 +339,7 @@ impl PreparedRequests {
 
     fn execute(&self, store: &mut impl Execute, batch: usize, counters: &mut RunCounters) -> usize {
         let mut requests = Vec::with_capacity(batch.min(BLOCK));
+        // `Config::checked` refuses a batch of 0, which would panic.
         for first in (0..self.steps.len()).step_by(batch) {
             let steps = &self.steps[first..self.steps.len().min(first + batch)];
             requests.clear();
@@ -367,6 +371,7 @@ impl PreparedRequests {
                     match view.look(&at, key, ITEM_BYTES_MAX, || Some(CLOCK.second), &mut copy) {
                         Look::Hit(hit) => break Some(hit),
                         Look::Unsure(_) => break None,
+                        // Another key with the same tag: the next entry may be the one.
                         Look::Other(_) => skip += 1,
                     }
                     pointer = view.locate(hash, skip);

@@ -88,6 +88,7 @@ impl Load<'_> {
     /// Records, in an open loop, the age of every request that was due before `now_ns` and is not
     /// answered, so that the end of a measurement does not hide a stalled server.
     pub(crate) fn count_unanswered(&mut self, in_flight: impl Iterator<Item = u64>, now_ns: u64) {
+        // A closed loop has no times that requests are due at: a stall shows in its rate.
         if self.pace.next_due_ns().is_none() {
             return;
         }

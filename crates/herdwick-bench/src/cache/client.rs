@@ -32,7 +32,9 @@ pub(super) struct CacheClient {
 impl CacheClient {
     pub(super) fn connect(address: &Address, space: KeySpace) -> Result<Self, DriveError> {
         let to = TcpStream::connect(address.to_string())?;
+        // The end of a batch is not to wait for an acknowledgement.
         to.set_nodelay(true)?;
+        // Of any size that an item has, so that a wrong value is counted and ends nothing.
         let from = ReplyReader::new(to.try_clone()?, ITEM_BYTES_MAX);
         Ok(Self {
             space,
@@ -62,6 +64,7 @@ impl CacheClient {
             self.batch.extend(steps.by_ref().take(BATCH));
             self.send()?;
             for n in 0..self.batch.len() {
+                // By index, since `receive` borrows all of `self`.
                 self.receive(self.batch[n], counters)?;
             }
             asked += self.batch.len() as u64;
@@ -110,6 +113,7 @@ impl CacheClient {
             }
             _ => None,
         })?;
+        // `END` is behind a value, and is itself the reply to a miss.
         if is_hit {
             self.from
                 .next(|reply| (reply == Reply::End).then_some(()))?;

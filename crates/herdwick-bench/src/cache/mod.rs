@@ -96,6 +96,7 @@ impl CacheBench<'_> {
                 let mut memcached = self.full_memcached(cell, watch)?;
                 results.push(self.measure(cell, &mut memcached, watch)?);
                 let resident = memcached.resident_mb();
+                // Both run on the same CPUs.
                 drop(memcached);
                 let mut own = self.full_own(cell, resident, watch)?;
                 results.push(self.measure(cell, &mut own, watch)?);
@@ -205,6 +206,7 @@ impl CacheBench<'_> {
         let what = format!("{} {} %", cell.pattern.name(), cell.percent);
         let mut requests = Requests::new(cell.pattern, self.config.keys);
         let count = self.requests();
+        // By reference: the measurement continues the sequence.
         full.ask(requests.by_ref().take(count as usize), count, &what, watch)?;
         full.counters.clear();
         let clock = Stopwatch::start();

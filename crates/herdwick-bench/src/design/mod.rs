@@ -38,6 +38,7 @@ pub fn design(
     watch: &mut dyn FnMut(&Progress),
 ) -> Result<Report, BenchError> {
     let space = config.checked()?;
+    // One thread is the server: the other CPUs are the clients'.
     let placement = Config {
         workers: Some(1),
         ..config.clone()
@@ -125,6 +126,7 @@ impl VisitAll for RunDesign<'_, '_> {
         server.start().map_err(DriveError::from)?;
         let clock = Stopwatch::start();
         let pass = move || {
+            // A lossless fabric has no timers, so the clock need not be read.
             let now_ns = if lossless { 0 } else { clock.ns() };
             // A failed queue pair shows at the client, whose requests are not answered.
             let _ = server.pass(Duration::from_nanos(now_ns));

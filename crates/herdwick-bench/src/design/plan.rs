@@ -266,6 +266,7 @@ impl DesignPlan {
         points
             .iter_mut()
             .for_each(|point| point.prefetch &= point.accesses > 0);
+        // They are next to each other, since `prefetch` was crossed last.
         points.dedup();
         Ok(points)
     }

@@ -77,6 +77,7 @@ impl Placement {
     /// Returns a CPU of the server and another one of the clients; `None` if there is only one CPU.
     #[must_use]
     pub fn pair(&self) -> Option<[usize; 2]> {
+        // The last: if both share all CPUs, that is another one.
         let pair = [*self.server.first()?, *self.clients.last()?];
         (pair[0] != pair[1]).then_some(pair)
     }

@@ -43,6 +43,7 @@ impl LineRtt {
 #[must_use]
 pub(crate) fn line_rtt(cpus: [usize; 2]) -> LineRtt {
     let [ping, pong] = [
+        // On one line they would move together.
         CachePadded(AtomicU64::new(0)),
         CachePadded(AtomicU64::new(0)),
     ];
@@ -61,6 +62,7 @@ pub(crate) fn line_rtt(cpus: [usize; 2]) -> LineRtt {
     });
     samples.sort_by(f64::total_cmp);
     LineRtt {
+        // A thread that panicked has no samples.
         ns: samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN),
     }
 }

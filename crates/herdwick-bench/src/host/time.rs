@@ -91,6 +91,7 @@ impl ProcessCpu {
             };
             ns += scheduled_ns(&times)?;
         }
+        // Without scheduler statistics the kernel shows zeros.
         (ns > 0).then_some(ns)
     }
 
@@ -117,6 +118,7 @@ fn scheduled_ns(times: &str) -> Option<u64> {
 /// from the last closing parenthesis.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
+    // Field 3 is the first behind the name.
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;

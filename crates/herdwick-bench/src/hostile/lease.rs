@@ -99,6 +99,7 @@ impl Prey {
         let epoch = Epoch::new(grant.epoch).ok_or(FrameError::Body)?;
         let (device, path) = (ShmDevice::client(), RequestPath::UcWrite);
         let mut client = BenchClient::new(device, (path, window), epoch, grant.workers.len())?;
+        // Ahead of `accept`, which takes the tickets.
         let memory = tickets.iter().map(|worker| writable(&worker.domain.fds));
         let memory = memory.collect::<Result<_, _>>()?;
         let accept = client.accept(&grant, tickets)?;
@@ -128,6 +129,7 @@ fn writable(fds: &[OwnedFd]) -> Result<Span, HostileLeaseError> {
 
 fn hello(server: &Remote) -> Result<FabricOffer, HostileLeaseError> {
     let mut stream = server.connect_blocking()?;
+    // Only a client on the same host gets shared memory; the server knows it by this.
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let hello = Hello {
         fabrics: vec![LOCAL.name().to_owned()],

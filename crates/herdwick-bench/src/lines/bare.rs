@@ -71,6 +71,7 @@ impl BareTarget {
 
     /// Counts `count` answers, the oldest datagrams first.
     fn answered(&mut self, mut count: usize, load: &mut Load<'_>, now_ns: u64) {
+        // Answers may come after everything in flight was counted as lost.
         self.in_flight = self.in_flight.saturating_sub(count);
         load.counters.hits += count as u64;
         while let Some((start_ns, rest)) = self.sent.front_mut() {

@@ -139,6 +139,7 @@ fn hosts<D: Device>(
 ) -> Result<Hosts<D>, EndpointError> {
     let options = NodeOptions {
         geometry,
+        // The metadata server is a client of them, too.
         clients: clients + 1,
         secret: SECRET,
     };
@@ -147,6 +148,7 @@ fn hosts<D: Device>(
     let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
     let options = ServerOptions::new(clients, HASH_KEY);
     let mut hosts = Hosts::open(nodes, server, &options, SECRET)?;
+    // No clock runs yet: the passes have a time of their own.
     let mut now = Duration::ZERO;
     while !hosts.server.server().is_ready() {
         if let Some(status) = hosts.server.server().failed() {

@@ -53,6 +53,7 @@ impl<'a> Reply<'a> {
             Answer::Value(value) => (ReplyStatus::Done, value),
             Answer::Done => (ReplyStatus::Done, &[][..]),
             Answer::Missing => (ReplyStatus::NotFound, &[][..]),
+            // Nothing is stored either way, which counts as an error.
             Answer::Full | Answer::Contended => (ReplyStatus::OutOfMemory, &[][..]),
             Answer::Refused | Answer::Failed(_) => return None,
         };
@@ -200,6 +201,7 @@ impl Driver {
             };
             match lines.submit(&request, self.slots.next()) {
                 Ok(()) => {}
+                // The trace has not moved on: the request is made anew.
                 Err(Refused::Full) => break,
                 Err(Refused::Unencodable(Unencodable::Option)) => {
                     return Err(DriveError::Operation);

@@ -102,6 +102,7 @@ impl<D: Device> Host<D> {
             worker: 0,
             workers: 1,
             clients_max: clients,
+            // The thread does nothing else, and so never sleeps.
             spin: Duration::MAX,
             reply_bytes_max: REPLY_BYTES_MAX,
         };

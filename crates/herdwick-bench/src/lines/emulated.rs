@@ -95,6 +95,7 @@ impl ReadLayout {
     /// Returns how many places of the table a GET READs after the first.
     #[inline]
     fn more_probes(&self, hash: KeyHash) -> u8 {
+        // From other numbers than its places, which are drawn from the hash itself.
         u8::from(Rng::new(!hash.0).below(PROBES_OF) < self.second)
     }
 
@@ -182,6 +183,7 @@ impl<D: Device> Attach<D> for Region {
         };
         let reader = Reader::create(&client.device, &mut client.port, here, &options)?;
         let EchoParty { device, port, .. } = server;
+        // A READ completes at the client alone, but each queue pair has a queue.
         let cq = device.create_cq(port, &CqSpec { depth: 1 })?;
         let region = share(
             (device, port, there),
@@ -318,6 +320,7 @@ impl<D: Device> Lines for EmulatedEnd<D> {
         self.lookups.reader.post(&mut self.asker.channels.port);
         self.asker.channels.port.flush(now);
         if let Err(error) = sent {
+            // The first error is the cause.
             self.failed.get_or_insert_with(|| error.into());
         }
     }

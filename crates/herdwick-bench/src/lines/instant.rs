@@ -86,6 +86,7 @@ pub(crate) fn generator_ns(
             answered: 0,
         };
         let start_ns = clock.ns();
+        // It ends with the trace, and not by the time.
         let driven = driver.drive(&mut lines, &mut load, u64::MAX, &mut || clock.ns());
         failed = driven.err().or_else(|| failed.take());
         (clock.ns() - start_ns, operations)

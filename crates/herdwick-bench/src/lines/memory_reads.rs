@@ -143,6 +143,7 @@ impl<P: Port> Lines for MemoryLines<'_, '_, P> {
         let mut answered = 0;
         let gets = &mut self.reads.gets;
         if gets.iter().any(|get| !get.unread) {
+            // Beside `gets`, which is borrowed for the keys.
             let mut unread = [0_u64; herdwick_herd::wire::Window::MAX / 64];
             let key_of = |n: usize| (gets[n].hash, gets[n].key());
             self.direct
@@ -166,6 +167,7 @@ impl<P: Port> Lines for MemoryLines<'_, '_, P> {
         }
         if !gets.is_empty() {
             let direct = &mut *self.direct;
+            // What the window has no room for waits for the next poll.
             gets.retain(|get| {
                 let request = Request {
                     hash: get.hash,

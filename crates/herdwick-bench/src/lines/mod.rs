@@ -66,10 +66,12 @@ impl HerdTarget {
         };
         let dialled = Session::dial(&server.address, &options);
         let mut session = dialled.map_err(|error| no_transport(error.to_string()))?;
+        // TCP would be measured under the fabric's name.
         if let Some(reason) = session.fallback() {
             return Err(no_transport(reason.to_string()));
         }
         let granted = session.direct().map_or(0, |direct| direct.window());
+        // The figures would not be those of the window asked for.
         if granted < window {
             let reason = format!(
                 "it has memory for {granted} of {window} requests in flight; lower --window, or \

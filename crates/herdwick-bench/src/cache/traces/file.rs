@@ -122,6 +122,7 @@ fn parse(line: &str) -> Option<Request> {
         Some(ttl) => ttl.parse().ok()?,
     };
     let key = key.parse().unwrap_or_else(|_| fnv(key));
+    // Refuses NaN as well.
     let whole = second >= 0.0 && words.next().is_none();
     whole.then_some(Request {
         second: second as u32,

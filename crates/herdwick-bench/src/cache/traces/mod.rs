@@ -92,6 +92,7 @@ impl CacheTrace {
 
 /// Returns the peak number of bytes charged in a cache that never evicts and drops expired items.
 fn data(requests: &[Request]) -> u64 {
+    // Half of what a u64 holds, so that no sum overflows.
     let mut endless = Model::new(Lru::default(), u64::MAX / 2);
     let mut ends: std::collections::BTreeSet<(u32, u64)> = Default::default();
     let (mut most, mut at_end) = (0, HashMap::new());
@@ -159,6 +160,7 @@ pub(super) fn traces(
             results: Vec::new(),
         };
         let results = bench.measure(&trace, watch);
+        // What the trace frees would change the memory that another thread measures.
         let _others = threads::beside(&quiet);
         drop(trace);
         results
@@ -291,6 +293,7 @@ impl Bench<'_> {
             // Those of the warm-up.
             let _ = cache.take_times();
             (score, start_ns) = (
+                // A wrong value counts in the warm-up, too.
                 Score {
                     wrong_values: score.wrong_values,
                     ..Score::default()

@@ -89,6 +89,7 @@ impl<P: Policy> Model<P> {
                 let grown = held.size + u64::from(request.size);
                 let deadline = held.deadline;
                 self.store(request, at, grown);
+                // `store` has set it by the append; it is gone if the value no longer fits.
                 if let Some(held) = self.held.get_mut(&request.key) {
                     held.deadline = deadline;
                 }
@@ -150,9 +151,11 @@ impl<P: Policy> Model<P> {
             Some(old) => {
                 self.used = self.used + bytes - charge(old.size);
                 self.policy.touch(request.key, bytes, at);
+                // The new size is counted already.
                 self.make_room(0);
             }
             None => {
+                // The policy does not know the new key yet, and so cannot evict it.
                 self.make_room(bytes);
                 self.used += bytes;
                 self.policy.insert(request.key, bytes, at);
@@ -311,6 +314,7 @@ impl S3Fifo {
         self.ghost.push(key);
         self.ghost_bytes.insert(key, bytes);
         self.ghost_used += bytes;
+        // As many bytes as the main queue may hold.
         while self.ghost_used > self.room - self.room / SMALL_OF {
             match self.ghost.oldest() {
                 Some(oldest) => self.take_ghost(oldest),
@@ -327,6 +331,7 @@ impl S3Fifo {
             let (bytes, reads) = self.items[&key];
             self.small_used -= bytes;
             if reads > 1 {
+                // Reads are counted anew in the main queue.
                 self.items.insert(key, (bytes, 0));
                 self.main.push(key);
                 continue;

@@ -128,6 +128,7 @@ impl Cache for Peer {
                 // next batch.
                 let again = batch.iter().any(|earlier| earlier.key == request.key);
                 let full = batch.len() >= BATCH || bytes > BATCH_BYTES;
+                // One request that is larger than a batch goes alone.
                 if !batch.is_empty() && (full || again) {
                     break;
                 }

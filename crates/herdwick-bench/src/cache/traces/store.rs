@@ -40,6 +40,7 @@ impl LocalStore {
     /// how much memory the store has made resident, in MiB.
     pub(super) fn new(room: u64) -> Result<(Self, impl Fn() -> Option<f64> + use<>), BenchError> {
         let process = ProcessCpu::new(std::process::id());
+        // What the process held before is not the store's.
         let before = process.resident_mb();
         let store = Store::new(&StoreConfig {
             memory_bytes: room as usize,
@@ -58,6 +59,7 @@ impl LocalStore {
     }
 
     fn execute(&mut self, request: &Request, op: Op) -> Heard {
+        // The key and the header are part of an item.
         let size = (request.size as usize).min(ITEM_BYTES_MAX - 1024);
         sign(&mut self.value[..size], request.key);
         let put = |mode| {
@@ -89,6 +91,7 @@ impl LocalStore {
             wrong: false,
         };
         let start_ns = self.clock.ns();
+        // One at a time: a miss is stored before the next request.
         self.store.execute(clock, &[asked], &mut heard);
         self.times.saturating_record(self.clock.ns() - start_ns);
         heard

@@ -34,6 +34,7 @@ pub(super) fn beside(quiet: &RwLock<()>) -> RwLockReadGuard<'_, ()> {
 
 /// Waits until the other threads do nothing, and stops them while the guard is held.
 pub(super) fn alone(quiet: &RwLock<()>) -> RwLockWriteGuard<'_, ()> {
+    // The lock guards no data that a panic could have left broken.
     quiet.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -61,12 +62,14 @@ pub(super) fn measure(
             })
         };
         let threads: Vec<_> = cpus.iter().map(start).collect();
+        // The loop below ends with the last sender.
         drop(sender);
         progress.iter().for_each(|progress| watch(&progress));
         let joined: Result<Vec<_>, _> = threads.into_iter().map(ScopedJoinHandle::join).collect();
         joined.map_err(|_| BenchError::Panicked)
     })?;
     let mut done = threads.into_iter().flatten().collect::<Vec<_>>();
+    // The threads took the traces in no order.
     done.sort_by_key(|(at, _)| *at);
     let results: Result<Vec<_>, _> = done.into_iter().map(|(_, result)| result).collect();
     Ok(results?.concat())
