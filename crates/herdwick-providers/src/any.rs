@@ -63,6 +63,7 @@ macro_rules! any_port {
             #[inline]
             fn post_send(&mut self, qp: QpId, batch: &[SendWr<'_>]) -> Result<(), PostError> {
                 match self {
+                    // The `cfg` of a variant is that of its arms, too.
                     $($(#[$cfg])* Self::$name(port) => port.post_send(qp, batch),)*
                 }
             }

@@ -50,6 +50,7 @@ macro_rules! devices {
                 #[cfg(debug_assertions)]
                 {
                     let fabric = self.fabric();
+                    // As in release builds: a device of another provider is left out.
                     let alike = others.into_iter().filter(|other| other.fabric() == fabric);
                     visit.visit(self, alike.collect())
                 }
@@ -99,6 +100,7 @@ macro_rules! devices {
 
             /// Returns the most that any provider needs; [`Fabric::pd_bytes`] is exact.
             fn pd_bytes(room: &PdRoom) -> usize {
+                // It has no `self`, so which provider is meant is not known.
                 [$(<$device>::pd_bytes(room)),*].into_iter().max().unwrap_or(0)
             }
 
@@ -107,6 +109,7 @@ macro_rules! devices {
                     $((Self::$name(device), AnyPort::$name(port)) => {
                         device.release_pd(port, pd, done);
                     })*
+                    // `done` is called in any case: its caller waits for it.
                     _ => done(Err(FOREIGN)),
                 }
             }
@@ -122,6 +125,7 @@ macro_rules! devices {
                     $((Self::$name(device), AnyPort::$name(port)) => {
                         device.is_at(port, pd, endpoints, host)
                     })*
+                    // No device is at a port that another provider opened.
                     _ => false,
                 }
             }
@@ -193,6 +197,8 @@ macro_rules! with_port {
             $((Self::$name(device), AnyPort::$name(port)) => {
                 with_port! { @call device port $call $arguments }
             })*
+            // The types do not prevent this mixture: a port of one provider with a device of
+            // another.
             _ => Err(FOREIGN.into()),
         }
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 /// The outcome of a check. A worse one compares greater.
+// The order of the variants is that of their severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
     /// It works.
@@ -42,6 +43,7 @@ pub struct Check {
 }
 
 /// Checks by name.
+// A map, so that reports list the checks in one order.
 pub type Checks = BTreeMap<&'static str, Check>;
 
 impl Check {

@@ -89,6 +89,7 @@ pub struct Dial<'a> {
 impl Dial<'_> {
     /// Returns both addresses of the connection.
     pub(crate) fn ends(&self) -> Result<(SocketAddr, SocketAddr), ClientDeviceError> {
+        // A unix socket has none: this fabric needs an address to route by.
         let no_address = || ClientDeviceError::Absent("the connection has no address".to_owned());
         self.ends.ok_or_else(no_address)
     }

@@ -18,6 +18,7 @@ use crate::{
 macro_rules! rows {
     ($($(#[$doc:meta])* $name:ident: $module:ident, $device:ty, $port:ty;)*) => {
         /// The table, in the order of [`Fabric`].
+        // In the order of the list, so that a rank is an index.
         static ROWS: [&Row; Fabric::ALL.len()] = [$(&crate::$module::ROW),*];
     };
 }
@@ -192,6 +193,7 @@ impl ListenOptions {
     #[must_use]
     pub fn attribute(&self, fabric: Fabric) -> Option<(&'static str, &'static str)> {
         let row = fabric.row();
+        // The row has the word; the options decide whether it is offered.
         row.words.attribute.filter(|_| (row.has_attribute)(self))
     }
 

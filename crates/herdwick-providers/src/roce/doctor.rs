@@ -17,6 +17,7 @@ const MTU_WANTED: u32 = 1124;
 
 pub(crate) fn checks() -> Checks {
     let probed = probe();
+    // Closed again: it is only tried whether a server could have it.
     let port = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, UDP_PORT)).map(drop);
     Checks::from([
         ("udp_gso", gso(probed.as_ref())),
@@ -36,6 +37,7 @@ pub(crate) fn packet_filter() -> Check {
 
 fn gso(probed: Result<&UdpProbe, &io::Error>) -> Check {
     let (says, seen) = match probed {
+        // Without them it works, too, so none of these is a failure.
         Ok(probe) => match probe.gso {
             GsoSupport::Whole => ("datagrams leave by GSO and arrive by GRO", "whole"),
             GsoSupport::Split => (
@@ -62,6 +64,7 @@ fn buffer(probe: Option<&UdpProbe>) -> Check {
         return Check::cannot("no UDP socket could be opened");
     };
     let kilobytes = receive_buffer >> 10;
+    // A small one works, too, for few clients.
     let check = if *receive_buffer >= BUFFER_WANTED {
         Check::works(format!("{kilobytes} KiB of datagrams may wait"))
     } else {
@@ -88,6 +91,7 @@ fn port_4791(bound: io::Result<()>) -> Check {
 }
 
 /// Returns names and MTUs of the interfaces except the loopback.
+// What cannot be read is left out: an interface may go away meanwhile.
 fn links(directory: &Path) -> Vec<(String, u32)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut links: Vec<_> = entries
@@ -98,6 +102,7 @@ fn links(directory: &Path) -> Vec<(String, u32)> {
         })
         .filter(|(name, _)| name != "lo")
         .collect();
+    // The order of a directory is not fixed.
     links.sort();
     links
 }
@@ -107,6 +112,7 @@ fn mtu(links: &[(String, u32)]) -> Check {
         .iter()
         .map(|(name, mtu)| format!("{name} {mtu}"))
         .collect();
+    // A check has one advice: that for the first.
     let narrow = links.iter().find(|(_, mtu)| *mtu < MTU_WANTED);
     let check = match narrow {
         Some((name, mtu)) => Check::would_work_if(
@@ -128,6 +134,7 @@ fn is_loaded(module: &str) -> bool {
 fn firewall(tables: &str, nftables: bool) -> Check {
     const LET_IN: &str = "let UDP in, or clients fall back to TCP: \
                           sudo nft add rule inet filter input udp dport 4791 accept";
+    // A loaded filter may have no rules, so this alone is no failure.
     if tables.trim().is_empty() && !nftables {
         Check::works("no packet filter is loaded")
     } else {

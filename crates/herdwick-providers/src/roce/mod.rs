@@ -36,6 +36,7 @@ pub(crate) const ROW: Row = Row {
     // The kernel has UDP.
     probe: || Ok(()),
     doctor: doctor::checks,
+    // An address that was given is meant: without it the server does not start.
     wanted: |options| match options.roce {
         Some(_) => Wanted::Needed,
         None => Wanted::Off,
@@ -75,6 +76,7 @@ fn listen(options: &ListenOptions, host: &ListenHost) -> Result<AnyDevice, Liste
     let capture = options.roce_capture.as_deref();
     capture.map_or(Ok(()), writable)?;
     let bound = RoceDevice::bind(RoceOptions {
+        // Each worker opens one port.
         shards: host.workers,
         keyed: options.roce_keyed,
         capture: options.roce_capture.clone(),
@@ -105,13 +107,16 @@ fn beside(device: &AnyDevice) -> io::Result<AnyDevice> {
         return Err(io::ErrorKind::Unsupported.into());
     };
     let host = match device.local().ip() {
+        // A wildcard address is none to send from or to; the loopback reaches it.
         any if any.is_unspecified() => LOOPBACK.ip(),
         host => host,
     };
     let mut own = device.local();
     own.set_ip(host);
+    // The device has its own port already; any other one will do.
     own.set_port(0);
     let device = RoceDevice::bind(RoceOptions {
+        // Its peer is the device that serves, at that address.
         peer_host: Some(host),
         keyed: device.options().keyed,
         ..RoceOptions::new(own)
@@ -132,9 +137,11 @@ fn dial(dial: &Dial<'_>) -> Result<AnyDevice, ClientDeviceError> {
     let (local, peer) = dial.ends()?;
     // Copy the whole address: a link-local one needs its scope.
     let mut own = local;
+    // Any free port: the server learns it from the endpoint.
     own.set_port(0);
     let device = RoceDevice::bind(RoceOptions {
         peer_host: Some(peer.ip()),
+        // Both ends need the same choice, and the server has made it.
         keyed: dial.attribute.is_some(),
         ..RoceOptions::new(own)
     });

@@ -43,8 +43,8 @@ enum Sealed {
     NoMemory,
 }
 
-/// Treats a page as the server treats a lease's memory: maps it, seals it, and checks that another
-/// holder can map it for reading but not for writing.
+/// Treats a page as the server treats memory that no client may write, such as the board: maps it,
+/// seals it, and checks that another holder can map it for reading but not for writing.
 fn try_sealed_memory() -> Sealed {
     const PAGE: usize = 4096;
     const SEALS: SealFlags = SealFlags::SHRINK
@@ -62,6 +62,7 @@ fn try_sealed_memory() -> Sealed {
     if ftruncate(&fd, PAGE as u64).is_err() {
         return Sealed::NoMemory;
     }
+    // In the server's order: the length is sealed before the file is mapped.
     if let Err(errno) = seal(SealFlags::SHRINK) {
         return Sealed::NoSeals(errno);
     }
@@ -75,6 +76,7 @@ fn try_sealed_memory() -> Sealed {
     let Ok(theirs) = map(Access::Read) else {
         return Sealed::NoMemory;
     };
+    // Both mappings must show one memory.
     ours.write_words(1, &[7]);
     let seen = theirs.read_words(1) == [7];
     if seen && map(Access::ReadWrite).is_err() {
@@ -90,10 +92,12 @@ fn sealed_memory(sealed: Sealed) -> Check {
     match sealed {
         Sealed::Tight => Check::works("memory can be shared read-only (F_SEAL_FUTURE_WRITE)"),
         Sealed::Leaky => Check::cannot("sealed memory can be mapped writable again"),
+        // As a seccomp profile refuses it.
         Sealed::NoMemfd(Errno::PERM) => {
             Check::would_work_if("memfd_create is forbidden to this process", FORBIDDEN)
         }
         Sealed::NoMemfd(errno) => Check::cannot(format!("memfd_create: {errno}")),
+        // A kernel answers so to a seal that it does not know.
         Sealed::NoSeals(Errno::INVAL) => {
             Check::cannot("the kernel lacks F_SEAL_FUTURE_WRITE: it came with Linux 5.1")
         }
@@ -121,6 +125,7 @@ fn try_wakeup() -> Result<bool, Errno> {
 
 /// Returns whether `ring` makes `wakeup` readable.
 fn is_heard(wakeup: &OwnedFd, ring: impl Fn() -> Result<usize, Errno>) -> Result<bool, Errno> {
+    // Without waiting: what was written is readable at once.
     let heard = || {
         let mut fds = [PollFd::from_borrowed_fd(wakeup.as_fd(), PollFlags::IN)];
         poll(
@@ -133,6 +138,7 @@ fn is_heard(wakeup: &OwnedFd, ring: impl Fn() -> Result<usize, Errno>) -> Result
     };
     let before = heard()?;
     ring()?;
+    // One that looks readable before would never let its thread sleep.
     Ok(before == 0 && heard()? == 1)
 }
 

@@ -26,6 +26,7 @@ pub(crate) const ROW: Row = Row {
     why_not_offered: "it runs on another host, or as `herdwick serve --shm off`, or cannot share memory \
                       (`herdwick doctor` shows the reason on its host)",
     is_hardware: || false,
+    // Memory has no device that could go away.
     may_be_lost: false,
     pd_bytes: ShmDevice::pd_bytes,
     probe,
@@ -41,6 +42,7 @@ pub(crate) const ROW: Row = Row {
         reason,
         advice: "`herdwick doctor` shows what is missing, or do without shared memory (--shm off)",
     },
+    // Nothing to open: memory is made with the domains.
     listen: |_, _| Ok(host()),
     dial: |_| Ok(AnyDevice::Shm(ShmDevice::client())),
     describe: |_| Description::default(),
@@ -52,6 +54,7 @@ pub(crate) const ROW: Row = Row {
         })
     },
     beside: |_| Ok(AnyDevice::Shm(ShmDevice::client())),
+    // It opens any number of ports, so it is still as good as new.
     anew: |device| Ok(device.clone()),
 };
 

@@ -22,12 +22,14 @@ const ADD_SOFT_ROCE: &str =
     "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev <interface>";
 
 pub(crate) fn checks() -> Checks {
+    // Every other check would fail for this one reason.
     if !kernel_has_rdma(Path::new("/")) {
         return Checks::from([("kernel", no_rdma())]);
     }
     let mut checks = Checks::from([("locked_memory", locked(getrlimit(Resource::Memlock)))]);
     let library = match Library::load() {
         Ok(library) => Arc::new(library),
+        // Without the library no device can be looked at.
         Err(error) => {
             checks.insert("library", missing(&error));
             return checks;
@@ -37,11 +39,13 @@ pub(crate) fn checks() -> Checks {
     let found = survey(&library);
     let module = has_module("rdma_rxe");
     checks.insert("devices", devices(found.as_deref(), module));
+    // With no device there is no port to report; an error is worth the attempt.
     if !found.is_ok_and(|found| found.is_empty()) {
         let opened = VerbsDevice::open(&VerbsOptions::default());
         checks.insert("port", port(opened.as_ref()));
         if let Ok(device) = opened {
             let place = device.place();
+            // Only over Ethernet are the packets UDP, on an interface whose MTU limits them.
             if place.port.link == LinkLayer::Ethernet {
                 checks.insert("firewall", packet_filter());
                 checks.insert("mtu", mtu(place.port.mtu, interface(place)));
@@ -57,6 +61,7 @@ pub(crate) fn checks() -> Checks {
 /// Returns whether the running kernel has the RDMA subsystem, loaded or as a module; `root` is the
 /// root of its file systems.
 fn kernel_has_rdma(root: &Path) -> bool {
+    // Where it cannot be read, no directory of modules is found.
     let release = fs::read_to_string(root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
     let modules = root.join("lib/modules").join(release.trim());
     root.join("sys/class/infiniband_verbs").exists()
@@ -83,6 +88,7 @@ fn missing(error: &LibraryError) -> Check {
 
 fn devices(found: Result<&[DeviceInfo], &VerbsError>, module: bool) -> Check {
     match found {
+        // Without hardware, the kernel's software device can take its place.
         Ok([]) if module => Check::would_work_if("there is no RDMA device", ADD_SOFT_ROCE),
         Ok([]) => Check::cannot("there is no RDMA device, and this kernel has no rdma_rxe"),
         Ok(found) => {
@@ -122,6 +128,7 @@ fn port(opened: Result<&VerbsDevice, &VerbsError>) -> Check {
             format!("{device}: {why}"),
             "run it where /dev/infiniband may be opened (docker: --device /dev/infiniband)",
         ),
+        // The list above had a device.
         NoPlace::NoDevice
         | NoPlace::NoSuchDevice(..)
         | NoPlace::Elsewhere(..)
@@ -134,6 +141,7 @@ fn port(opened: Result<&VerbsDevice, &VerbsError>) -> Check {
 /// Returns the network interface of a place, and its MTU.
 fn interface(place: &Place) -> Option<(String, usize)> {
     let (device, port, gid) = (&place.device, place.port.number, place.gid.index);
+    // A port may have the addresses of several interfaces: each GID has its own.
     let name = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/{gid}");
     let name = fs::read_to_string(name).ok()?.trim().to_owned();
     let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
@@ -171,6 +179,7 @@ fn transports(capabilities: &Capabilities) -> Check {
         .map(|(name, _)| (*name).to_owned())
         .collect();
     let list = has.join(", ");
+    // Replies need UD; requests can do without UC, and without RC.
     let check = if !capabilities.ud {
         Check::cannot(format!("{list} alone: replies need UD"))
     } else if !capabilities.uc && !capabilities.rc {
@@ -199,6 +208,7 @@ fn inline(capabilities: &Capabilities) -> Check {
 
 fn locked(limit: Rlimit) -> Check {
     let check = match limit.current {
+        // Registered memory counts as locked.
         Some(bytes) if bytes < LOCKED_WANTED => Check::would_work_if(
             format!("only {bytes} bytes may be locked; registered memory is"),
             "ulimit -l unlimited (systemd: LimitMEMLOCK=infinity; docker: --ulimit memlock=-1; \
@@ -217,6 +227,7 @@ fn has_module(module: &str) -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     let file = format!("/lib/modules/{release}/kernel/drivers/infiniband/sw/rxe/{module}.ko");
+    // Modules may be compressed, in one of three ways.
     let packed = ["", ".xz", ".zst", ".gz"].map(|end| format!("{file}{end}"));
     Path::new("/sys/module").join(module).exists()
         || packed.iter().any(|file| Path::new(file).exists())

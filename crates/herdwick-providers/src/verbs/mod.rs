@@ -49,7 +49,9 @@ pub(crate) const ROW: Row = Row {
         _ => Description::default(),
     },
     counters: || herdwick_verbs::counters().collect(),
+    // One device is enough for both ends: it reaches itself.
     beside: |device| Ok(device.clone()),
+    // It opens any number of ports.
     anew: |device| Ok(device.clone()),
     loopback: |_| {
         let device = VerbsDevice::open(&VerbsOptions::default());
@@ -63,6 +65,7 @@ const DEVICES: &str = "/sys/class/infiniband";
 /// Checks that the kernel lists a device, which may still be unusable.
 fn probe() -> io::Result<()> {
     let mut devices = fs::read_dir(DEVICES)?;
+    // The directory exists with the subsystem, even if there is no device.
     devices.next().ok_or(io::ErrorKind::NotFound)??;
     Ok(())
 }
@@ -106,6 +109,7 @@ fn dial(dial: &Dial<'_>) -> Result<AnyDevice, ClientDeviceError> {
     let own_address = (!local.ip().to_canonical().is_loopback()).then_some(local.ip());
     let device = VerbsDevice::open(&VerbsOptions {
         own_address,
+        // Only the server has to be configured.
         follow_class: true,
         ..dial.options.verbs.clone().unwrap_or_default()
     });
