@@ -58,6 +58,7 @@ pub fn rows<'a>(page: &'a str, name: &str) -> Vec<Vec<&'a str>> {
 pub fn field_table<'a>(fields: impl IntoIterator<Item = DrawnField<'a>>) -> String {
     let mut out = String::from("| name | offset | bytes | meaning |\n|---|---:|---:|---|\n");
     for (name, offset, bytes, meaning) in fields {
+        // A string takes every write.
         let _ = writeln!(out, "| {name} | {offset} | {bytes} | {meaning} |");
     }
     out
@@ -68,6 +69,7 @@ pub fn field_table<'a>(fields: impl IntoIterator<Item = DrawnField<'a>>) -> Stri
 pub fn code_table(head: &str, codes: impl IntoIterator<Item = (String, u8)>) -> String {
     let mut out = format!("| {head} | code |\n|---|---:|\n");
     for (name, code) in codes {
+        // A string takes every write.
         let _ = writeln!(out, "| {name} | {code} |");
     }
     out

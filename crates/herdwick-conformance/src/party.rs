@@ -69,12 +69,14 @@ pub trait Party: Send {
     fn follow(&mut self, region: RegionId, words: usize, rounds: u64, timeout: u64) -> Option<u64> {
         let mut early = 0;
         for check in 0..timeout {
+            // The last word first: the others are loaded later, so they may only be newer.
             let last = self.load(region, words - 1);
             let ahead = (0..words - 1).any(|index| self.load(region, index) < last);
             early += u64::from(ahead);
             if last == rounds {
                 return Some(early);
             }
+            // A provider may place WRITEs in its own passes.
             self.progress(Duration::from_micros(check));
         }
         None
@@ -199,6 +201,7 @@ impl<D: Device + Send> Party for LocalParty<D> {
         loop {
             let count = self.port.poll(cq, &mut out);
             all.extend_from_slice(&out[..count]);
+            // A full array may have left completions behind.
             if count < out.len() {
                 return all;
             }

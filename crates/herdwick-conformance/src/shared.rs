@@ -33,6 +33,7 @@ impl<D: Device> End<D> {
             send_cq: cq,
             recv_cq: cq,
             send_depth: 16,
+            // No SEND comes: each request is one-sided.
             recv_depth: 0,
         };
         let qp = device.create_qp(&mut port, &spec).expect("a queue pair");
@@ -174,6 +175,7 @@ pub fn serves_several_ports<D: Device + Clone>(server: &D, clients: [D; 2]) {
     (0..words).for_each(|n| memory.span().store(n, n as u64 * 0x9e37_79b9));
     let regions = [0, 1].map(|n: usize| {
         let pair = &mut pairs[n];
+        // The memory is read-only, so these rights are refused.
         for access in [Access::WRITE, Access::ALL] {
             let refused = pair.register(&memory, access);
             assert!(matches!(refused, Err(ControlError::Unsupported(_))));
@@ -187,6 +189,7 @@ pub fn serves_several_ports<D: Device + Clone>(server: &D, clients: [D; 2]) {
         memory.span().store_release(words - 1, 7);
         assert_eq!(pair.read(from.offset(LEN as u64 - 8), 8), Status::Success);
         assert_eq!(pair.found().load(0), 7, "a store after the registration");
+        // As the other pair expects it.
         memory
             .span()
             .store(words - 1, (words - 1) as u64 * 0x9e37_79b9);
@@ -265,6 +268,7 @@ pub fn windows_are_bound_anew<D: Device + Clone>(server: &D, [first, second]: [D
     let Some(from) = registered else { return };
     let span = memory.span();
     let words = PLACES / 8;
+    // Behind the words of the table of windows.
     (WINDOWS as usize..words).for_each(|n| span.store(n, n as u64));
     // One that was never bound shows the beginning.
     assert_eq!(pair.read(from.offset(windows.addr(3)), 64), Status::Success);
@@ -286,6 +290,7 @@ pub fn windows_are_bound_anew<D: Device + Clone>(server: &D, [first, second]: [D
     let mut pair = SharedPair::new(server, second);
     let from = pair.register_if_it_can(&memory).expect("a region");
     let status = pair.read(from.offset(windows.addr(1) - 8), 16);
+    // Either is right, as long as no other bytes are shown.
     let zeros = status == Status::Success && [0, 1].map(|n| pair.found().load(n)) == [0, 0];
     assert!(zeros || status == Status::RemoteAccess, "{status:?}");
 }
@@ -300,6 +305,7 @@ fn reads_beside_binding<D: Device + Clone>(
     let places = [4096, 8192];
     let words = 256;
     for place in places {
+        // Each word implies its place and its number.
         (0..words).for_each(|n| span.store(place / 8 + n, (place + n) as u64));
     }
     windows.bind(span, 0, places[0]);

@@ -41,6 +41,7 @@ pub(crate) struct Side {
 
 impl Side {
     fn new(mut party: Box<dyn Party>) -> Self {
+        // Room for the completions of all queue pairs.
         let depth = 2 * DEPTH * QPS;
         let cq = party.create_cq(&CqSpec { depth }).expect("a queue");
         let inbox = region(&mut *party, Access::LOCAL, Scope::Pd);
@@ -180,6 +181,7 @@ impl Stage {
     }
 
     pub(crate) fn capabilities(&self) -> &Capabilities {
+        // Those of B are the same.
         self.sides[A].party.capabilities()
     }
 
@@ -203,6 +205,7 @@ impl Stage {
     /// The transports of `wanted` that the provider has and that lose nothing.
     pub(crate) fn dependable(&self, wanted: &[Transport]) -> Result<Vec<Transport>, Skip> {
         let lossless = self.capabilities().lossless;
+        // RC sends again what is lost.
         let brings = |transport| transport == Transport::Rc || lossless;
         let mut found = wanted.to_vec();
         found.retain(|transport| self.has(*transport) && brings(*transport));
@@ -249,6 +252,7 @@ impl Stage {
             moved |= side.check(self.now);
         }
         if !moved {
+            // What is awaited may need this core.
             std::thread::yield_now();
         }
         moved

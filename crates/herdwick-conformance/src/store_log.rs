@@ -45,6 +45,7 @@ impl Words for StoreLog {
         self.0.borrow().words[index]
     }
     fn load_acquire(&self, index: usize) -> u64 {
+        // There is one thread only, so there is no order to keep.
         self.load(index)
     }
     fn store(&self, index: usize, value: u64) {

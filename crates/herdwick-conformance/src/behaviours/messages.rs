@@ -19,6 +19,7 @@ fn payload(stage: &mut Stage, received: &Completion, buffer: Local) -> Vec<u8> {
             Some(_) => stage.capabilities().datagram_header_bytes,
             None => 0,
         };
+        // A datagram's header precedes the payload.
         let at = buffer.offset + header;
         return stage.sides[B].party.read(buffer.region, at, len);
     };
@@ -31,6 +32,7 @@ fn payload(stage: &mut Stage, received: &Completion, buffer: Local) -> Vec<u8> {
 pub(crate) fn sends_match_recvs_in_order(mut stage: Stage) -> Result<(), Skip> {
     for transport in stage.dependable(&TRANSPORTS)? {
         let link = stage.link(transport);
+        // Ids rise over all rounds, so a RECV of an earlier round cannot pass for one of this.
         for round in 0..20u64 {
             let ids = (0..16).map(|i| round * 16 + i);
             ids.clone()
@@ -41,6 +43,7 @@ pub(crate) fn sends_match_recvs_in_order(mut stage: Stage) -> Result<(), Skip> {
             let batch: Vec<_> = batch
                 .map(|(body, id)| unsignaled(id, link.send(A, Payload::Inline(body), None)))
                 .collect();
+            // Only the last one is signaled: its completion covers the others.
             stage.sides[A].post(link.qp[A], &batch[..15]);
             let last = signaled(7, batch[15].op);
             stage.sides[A].post(link.qp[A], &[last]);
@@ -69,6 +72,7 @@ fn counting(len: usize, from: u64) -> Vec<u8> {
 pub(crate) fn immediates_arrive(mut stage: Stage) -> Result<(), Skip> {
     for transport in stage.dependable(&TRANSPORTS)? {
         let link = stage.link(transport);
+        // 0 is a value like any other, not the absence of one.
         for imm in [None, Some(0), Some(1), Some(0x0102_0304), Some(u32::MAX)] {
             stage.sides[B].recv(link.qp[B], 1);
             stage.perform(link.qp[A], link.send(A, Payload::Words(&[1, 2]), imm));
@@ -84,6 +88,7 @@ pub(crate) fn write_with_immediate_consumes_a_recv(mut stage: Stage) -> Result<(
         let region = stage.sides[B].region(Access::WRITE);
         let to = stage.sides[B].remote(region).offset(64);
         stage.sides[B].recv(link.qp[B], 3);
+        // Two, as the WRITE must take exactly one.
         stage.sides[B].recv(link.qp[B], 4);
         let words = [5, 6, 7];
         let op = SendOp::Write {
@@ -95,6 +100,7 @@ pub(crate) fn write_with_immediate_consumes_a_recv(mut stage: Stage) -> Result<(
         let received = stage.success(B);
         assert_eq!((received.wr_id, received.opcode), (3, Opcode::RecvWithImm));
         assert_eq!((received.imm, received.byte_len), (Some(11), 24));
+        // With a word on either side, which must stay 0.
         let landed = stage.sides[B].party.read(region, 56, 40);
         assert_eq!(landed, [0, 5, 6, 7, 0].map(u64::to_le_bytes).concat());
         let buffer = stage.sides[B].buffer(3);
@@ -122,6 +128,7 @@ pub(crate) fn small_receives_are_inline_in_the_completion(mut stage: Stage) -> R
         stage.sides[B]
             .party
             .write(inbox.0, inbox.1, &[0xee; BUFFER]);
+        // An empty message is inline, too.
         for len in 0..=most {
             let bytes = vec![u8::try_from(len).expect("small"); len];
             stage.sides[B].recv(link.qp[B], 1);
@@ -168,6 +175,7 @@ pub(crate) fn large_receives_are_in_the_buffer(mut stage: Stage) -> Result<(), S
                 .party
                 .read(whole.region, whole.offset, BUFFER);
             let mut model = [0xee; BUFFER];
+            // What the header holds is up to the provider.
             model[5..start].copy_from_slice(&found[5..start]);
             model[start..start + len].copy_from_slice(&bytes);
             assert_eq!(found, model, "{len} bytes");
@@ -177,6 +185,7 @@ pub(crate) fn large_receives_are_in_the_buffer(mut stage: Stage) -> Result<(), S
 }
 
 pub(crate) fn short_recv_buffer_receives_nothing(mut stage: Stage) -> Result<(), Skip> {
+    // Too long to be delivered inline, so that the buffer's length counts.
     let len = stage.capabilities().inline_receive_bytes + 9;
     for transport in stage.dependable(&TRANSPORTS)? {
         let link = stage.link(transport);
@@ -194,6 +203,7 @@ pub(crate) fn short_recv_buffer_receives_nothing(mut stage: Stage) -> Result<(),
         if transport == Rc {
             assert_eq!(stage.next(B).status, Status::LengthError);
             let told = stage.next(A).status != Status::Success;
+            // Where a SEND is done before a RECV takes it, its sender does not learn of it.
             assert_eq!(told, stage.capabilities().acknowledged_sends);
         } else {
             stage.success(A);
@@ -214,9 +224,11 @@ fn short_is_dropped(stage: &mut Stage, link: Link, drops: u64) {
     let received = stage.maybe(B);
     if let Some(received) = received {
         assert_eq!(received.status, Status::LengthError);
+        // Its queue pair may have failed with it.
         if link.transport == Uc {
             return;
         }
+        // The error has used up the RECV.
         stage.sides[B].recv(link.qp[B], 1);
     } else {
         counted(stage, drops, 1);
@@ -241,6 +253,7 @@ pub(crate) fn datagrams_name_their_source(mut stage: Stage) -> Result<(), Skip> 
         .create_address(links[1].qp[A], &ends[B]);
     let to = [links[0].to[A], Some(other.expect("an address"))];
     let stranger = stage.endpoints(links[1].qp)[A];
+    // A receiver may refuse datagrams of a peer that it has not accepted.
     let accepted = stage.sides[B].party.accept_from(links[0].qp[B], &stranger);
     accepted.expect("room for a peer");
     let mut sources = Vec::new();
@@ -291,6 +304,7 @@ pub(crate) fn reliable_sends_wait_for_a_recv(mut stage: Stage) -> Result<(), Ski
     let link = stage.link(Rc);
     let op = link.send(A, Payload::Words(&[1]), Some(1));
     stage.sides[A].post(link.qp[A], &[signaled(1, op)]);
+    // The message waits through these passes.
     for _ in 0..20 {
         stage.pass();
     }

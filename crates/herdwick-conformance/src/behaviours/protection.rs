@@ -27,6 +27,7 @@ fn refused(stage: &mut Stage, link: Link, op: SendOp<'_>) {
         );
     }
     stage.silence();
+    // RC reports it instead.
     let counts = stage.capabilities().counted_drops && link.transport != Rc;
     assert!(!counts || stage.drops() > drops, "not counted: {op:?}");
 }
@@ -36,6 +37,7 @@ fn write_refused(stage: &mut Stage, bytes: &[u8], to: Remote) -> Result<(), Skip
     for transport in stage.dependable(&[Rc, Uc])? {
         let link = stage.link(transport);
         refused(stage, link, write(Payload::Inline(bytes), to));
+        // After a refusal it may be of no more use, and there is room for few.
         stage.sides[A].party.destroy_qp(link.qp[A]).expect("ours");
         stage.sides[B].party.destroy_qp(link.qp[B]).expect("ours");
     }
@@ -50,6 +52,7 @@ fn untouched(stage: &mut Stage, region: RegionId) {
 pub(crate) fn unknown_rkey_is_refused(mut stage: Stage) -> Result<(), Skip> {
     let region = stage.sides[B].region(Access::WRITE);
     let at = stage.sides[B].remote(region);
+    // No bits of a key may be ignored, at either end of it.
     for flip in [1, 0x8000_0000, 0xffff_ffff] {
         let rkey = Rkey(at.rkey.0 ^ flip);
         write_refused(&mut stage, &[1; 8], Remote { rkey, ..at })?;
@@ -82,6 +85,7 @@ pub(crate) fn ranges_outside_a_region_are_refused(mut stage: Stage) -> Result<()
         addr: place.addr.wrapping_sub(bytes),
         ..place
     };
+    // Ranges that begin or end outside, and some whose end overflows.
     let outside = [
         (end, 1),
         (back(end, 7), 8),
@@ -137,6 +141,7 @@ pub(crate) fn rights_not_granted_are_refused(mut stage: Stage) -> Result<(), Ski
         refused(&mut stage, link, SendOp::Read { into, from });
     }
     if stage.capabilities().atomics != Atomics::None {
+        // READ and WRITE together do not grant atomics.
         let access = Access {
             remote_atomic: false,
             ..Access::ALL
@@ -189,6 +194,7 @@ pub(crate) fn rkey_of_another_domain_is_refused(mut stage: Stage) -> Result<(), 
 }
 
 pub(crate) fn local_ranges_out_of_bounds_are_refused(mut stage: Stage) -> Result<(), Skip> {
+    // Some ends overflow.
     let ranges = [
         (REGION, 1),
         (REGION - 7, 8),
@@ -245,6 +251,7 @@ pub(crate) fn payloads_too_long_are_refused(mut stage: Stage) -> Result<(), Skip
             .post_send(link.qp[A], &[signaled(1, op)]);
         assert_eq!(posted, Err(PostError::Bounds), "inline on {transport:?}");
         stage.sides[B].recv(link.qp[B], 1);
+        // The longest that is allowed, and that the buffer holds, is delivered.
         let fits = &too_long[..most.min(datagram).min(256)];
         stage.perform(link.qp[A], link.send(A, Payload::Inline(fits), None));
         stage.success(B);

@@ -25,6 +25,7 @@ fn line(stage: &mut Stage) -> Result<(Link, RegionId, Remote), Skip> {
 }
 
 fn lines(stage: &Stage) -> [usize; 3] {
+    // Words are copied into the request, so a line has no more than fit.
     let most = stage.capabilities().inline_bytes_max / 8;
     LINES.map(|count| count.min(most))
 }
@@ -36,6 +37,7 @@ pub(crate) fn write_publishes_its_last_word_last_step_by_step(
     let mut round = 0;
     for count in lines(&stage) {
         for _ in 0..200 {
+            // No two rounds store the same value, so an old line cannot pass for a new one.
             round += 1;
             let words = vec![round; count];
             let op = write(Payload::Words(&words), at);
@@ -50,6 +52,7 @@ pub(crate) fn write_publishes_its_last_word_last_step_by_step(
 /// Advances time by a nanosecond between checks, until the last word is visible.
 fn watch(stage: &mut Stage, region: RegionId, count: usize, round: u64) {
     for _ in 0..stage.timeout() {
+        // In the smallest steps, so that a state between two words would be seen.
         stage.now += Duration::from_nanos(1);
         let now = stage.now;
         let [a, b] = &mut stage.sides;
@@ -103,6 +106,7 @@ fn post_when_room(a: &mut crate::stage::Side, link: Link, op: SendOp<'_>, now: &
         a.party.progress(*now);
         a.party.poll(a.cq);
         match a.party.post_send(link.qp[A], &wr) {
+            // The next attempt polls again, which makes room.
             Err(PostError::Full) => {}
             posted => return posted.expect("a WRITE"),
         }

@@ -22,6 +22,7 @@ fn writer(stage: &mut Stage) -> Result<(Link, Remote), Skip> {
 pub(crate) fn unsignaled_success_has_no_completion(mut stage: Stage) -> Result<(), Skip> {
     let (link, at) = writer(&mut stage)?;
     let quiet = unsignaled(1, write(Payload::Words(&[1]), at));
+    // No more than fit: only a later completion frees their slots.
     stage.sides[A].post(link.qp[A], &[quiet; DEPTH / 2]);
     stage.silence();
     stage.perform(link.qp[A], write(Payload::Words(&[2]), at));
@@ -69,6 +70,7 @@ pub(crate) fn requests_behind_a_failed_one_are_flushed(mut stage: Stage) -> Resu
         assert_eq!((completion.wr_id, completion.status), (wr_id, status));
     }
     stage.silence();
+    // What was flushed has had no effect.
     assert_eq!(stage.sides[B].party.read(region, 0, 16), [0; 16]);
     Ok(())
 }
@@ -78,6 +80,7 @@ pub(crate) fn a_postlist_completes_in_order(mut stage: Stage) -> Result<(), Skip
         let link = stage.link(transport);
         let length = DEPTH.min(stage.capabilities().postlist_max);
         for round in 0..10u64 {
+            // No two rounds share an id.
             let ids = round * 100..round * 100 + length as u64;
             ids.clone()
                 .for_each(|id| stage.sides[B].recv(link.qp[B], id));
@@ -105,6 +108,7 @@ pub(crate) fn a_full_send_queue_refuses_the_whole_batch(mut stage: Stage) -> Res
         .collect();
     let room = 3;
     for wr in &batch[..DEPTH - room] {
+        // One by one, as a batch may not be this long (`postlist_max`).
         stage.sides[A].post(link.qp[A], &[*wr]);
     }
     let refused = stage.sides[A].party.post_send(link.qp[A], &batch[..=room]);
@@ -159,11 +163,13 @@ pub(crate) fn a_bad_request_refuses_the_whole_batch(mut stage: Stage) -> Result<
     };
     let good = signaled(1, write(Payload::Words(&[1]), at));
     let bad = signaled(2, write(Payload::Region(outside), at));
+    // At each place of the batch.
     for batch in [[good, bad, good], [bad, good, good], [good, good, bad]] {
         let refused = stage.sides[A].party.post_send(link.qp[A], &batch);
         assert_eq!(refused, Err(PostError::Bounds));
     }
     stage.silence();
+    // The queue pair has not failed.
     stage.perform(link.qp[A], good.op);
     Ok(())
 }
@@ -173,6 +179,7 @@ pub(crate) fn polling_a_later_completion_frees_unsignaled_slots(
 ) -> Result<(), Skip> {
     let (link, at) = writer(&mut stage)?;
     let op = write(Payload::Words(&[1]), at);
+    // Each round fills the queue, so the next finds no room unless all slots are free again.
     for round in 0..50 {
         let mut batch = vec![unsignaled(0, op); DEPTH - 1];
         batch.push(signaled(round, op));
@@ -197,10 +204,12 @@ pub(crate) fn payload_may_change_after_an_inline_post(mut stage: Stage) -> Resul
     );
     let second = write(Payload::Words(&words), at.offset(64));
     stage.sides[A].post(link.qp[A], &[signaled(2, second)]);
+    // The provider has copied them when the post returns.
     bytes.fill(2);
     words.fill(2);
     stage.arrived(region, 0, &[1; 9]);
     stage.arrived(region, 64, &[1u64; 3].map(u64::to_le_bytes).concat());
+    // Used once more, so that the changes are not optimized away.
     assert_eq!((bytes, words), ([2; 9], [2; 3]));
     Ok(())
 }

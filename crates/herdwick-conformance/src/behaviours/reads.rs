@@ -26,6 +26,7 @@ fn readable(stage: &mut Stage) -> Result<(Link, RegionId, Remote), Skip> {
 }
 
 fn pattern(len: usize, salt: usize) -> Vec<u8> {
+    // Never 0, which is what the inbox holds before.
     let byte = |i: usize| u8::try_from((i * 11 + salt * 37) % 251).unwrap_or(0) + 1;
     (0..len).map(byte).collect()
 }
@@ -36,6 +37,7 @@ pub(crate) fn read_is_byte_exact_at_any_alignment(mut stage: Stage) -> Result<()
     stage.sides[B].party.write(region, 0, &bytes);
     let inbox = stage.sides[A].inbox;
     let mut model = vec![0; REGION];
+    // Each alignment in a word, and that of the next word.
     for at in 0..9 {
         for to in 0..9 {
             for len in [1, 2, 7, 8, 9, 16, 31, 64, 71, 130] {
@@ -77,9 +79,11 @@ pub(crate) fn reads_up_to_the_end_of_a_region_succeed_and_beyond_are_refused(
         (REGION as u64 - 7, 8),
         (0u64.wrapping_sub(1), 8),
         (1 << 40, 8),
+        // Its end overflows.
         (u64::MAX - 7 - from.addr, 8),
     ];
     for (at, len) in outside {
+        // A refusal fails the queue pair, so each READ has one of its own.
         let link = stage.link(Rc);
         let (into, from) = (whole(inbox, len), from.offset(at));
         let op = SendOp::Read { into, from };
@@ -105,6 +109,7 @@ pub(crate) fn a_window_of_reads_completes_in_order(mut stage: Stage) -> Result<(
     let bytes = pattern(REGION, 9);
     stage.sides[B].party.write(region, 0, &bytes);
     let inbox = stage.sides[A].inbox;
+    // At any alignment.
     let at = |n: usize| (n * 131) % (REGION - LEN);
     for round in 0..20 {
         let read = |n: usize| {
@@ -203,6 +208,7 @@ pub(crate) fn reads_of_a_revoked_region_fail_and_show_nothing_newer(
     mut stage: Stage,
 ) -> Result<(), Skip> {
     need(stage.capabilities().read, "no READ")?;
+    // Revoked before, among and after the READs.
     for early in [0, 1, 3, 1000] {
         let (link, region, from) = readable(&mut stage)?;
         stage.sides[B].party.write(region, 0, &[0x11; REGION]);
@@ -219,6 +225,7 @@ pub(crate) fn reads_of_a_revoked_region_fail_and_show_nothing_newer(
         let next = stage.sides[B].region(Access::READ);
         stage.sides[B].party.write(next, 0, &[0x22; REGION]);
         let statuses: Vec<Status> = (0..16).map(|_| stage.next(A).status).collect();
+        // From the first refusal on, none may succeed.
         let refused = statuses.iter().position(|s| *s != Status::Success);
         let refused = refused.unwrap_or(statuses.len());
         for (n, status) in statuses.iter().enumerate().skip(refused) {
@@ -263,6 +270,7 @@ fn race(
                 round += 1;
                 store(b, region, round);
                 now += Duration::from_micros(1);
+                // Some providers serve READs in the target's own passes.
                 b.party.progress(now);
             }
         });
@@ -290,6 +298,7 @@ struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
     fn drop(&mut self) {
+        // It orders no other memory, so no stronger ordering is needed.
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -298,6 +307,7 @@ pub(crate) fn words_of_a_read_are_never_torn(mut stage: Stage) -> Result<(), Ski
     race(
         &mut stage,
         |b, region, round| {
+            // All bytes of a word are equal, so a mixture of two rounds shows.
             let byte = u8::try_from(round % 255).unwrap_or(0);
             b.party.write(region, 0, &[byte; WORDS * WORD]);
         },
@@ -316,6 +326,7 @@ pub(crate) fn words_of_a_read_are_loaded_in_rising_order(mut stage: Stage) -> Re
     race(
         &mut stage,
         |b, region, round| {
+            // From the last word on: what a READ loads later was stored earlier, so it is no older.
             for word in (0..WORDS).rev() {
                 b.party.write(region, word * WORD, &round.to_le_bytes());
             }

@@ -30,6 +30,7 @@ pub(crate) fn queue_pair_states_follow_create_and_connect(mut stage: Stage) -> R
     for transport in present(&stage, &TRANSPORTS) {
         let qp = [stage.sides[A].qp(transport), stage.sides[B].qp(transport)];
         let ends = stage.endpoints(qp);
+        // It is never connected: each message has an address.
         if transport == Ud {
             assert_eq!(state(&mut stage, A, qp[A]), QpState::ReadyToSend);
             let refused = stage.sides[A].party.connect(qp[A], &ends[B]);
@@ -70,6 +71,7 @@ pub(crate) fn unconnected_queue_pair_accepts_recvs_but_no_sends(
 }
 
 pub(crate) fn a_failed_queue_pair_flushes_and_refuses(mut stage: Stage) -> Result<(), Skip> {
+    // Lossy ones, too: no message has to arrive.
     for transport in present(&stage, &TRANSPORTS) {
         let link = stage.link(transport);
         (0..5).for_each(|id| stage.sides[B].recv(link.qp[B], id));
@@ -106,6 +108,7 @@ pub(crate) fn other_queue_pairs_survive_a_failure(mut stage: Stage) -> Result<()
 }
 
 pub(crate) fn destroyed_queue_pairs_leave_no_completions(mut stage: Stage) -> Result<(), Skip> {
+    // Lossy ones, too: no message has to arrive.
     for transport in present(&stage, &TRANSPORTS) {
         let link = stage.link(transport);
         (0..5).for_each(|id| stage.sides[B].recv(link.qp[B], id));
@@ -138,6 +141,7 @@ pub(crate) fn destroyed_ids_are_unknown(mut stage: Stage) -> Result<(), Skip> {
     party.destroy_cq(cq).expect("unused");
     party.destroy_qp(qp).expect("ours");
     party.free_region(region).expect("ours");
+    // And ids that never were.
     for (cq, qp, region) in [(cq, qp, region), (CqId(999), QpId(999), RegionId(999))] {
         unknown(party.destroy_cq(cq));
         unknown(party.destroy_qp(qp));
@@ -166,6 +170,7 @@ pub(crate) fn objects_in_use_are_not_destroyed(mut stage: Stage) -> Result<(), S
             "{refused:?}"
         );
     }
+    // The refused destruction has changed nothing.
     stage.sides[B].recv(link.qp[B], 1);
     stage.perform(link.qp[A], link.send(A, Payload::Words(&[1]), None));
     stage.success(B);
@@ -244,6 +249,7 @@ impl Suitors {
 }
 
 pub(crate) fn endpoint_garbage_is_an_error(stage: Stage) -> Result<(), Skip> {
+    // The runner takes an `Fn`, which cannot change what it captures.
     let suitors = std::cell::RefCell::new(Suitors::new(stage));
     let mut runner = TestRunner::new(Config {
         cases: 500,
@@ -279,8 +285,10 @@ pub(crate) fn damaged_endpoints_never_panic(mut stage: Stage) -> Result<(), Skip
         for bit in 0..whole.len() * 8 {
             let mut blob = whole.to_vec();
             blob[bit / 8] ^= 1 << (bit % 8);
+            // It may be accepted: not every damage can be detected.
             suitors.offer(&blob);
         }
+        // A byte more, where an endpoint can be that long.
         if whole.len() < ENDPOINT_BYTES_MAX {
             suitors.offer(&[whole, &[0]].concat());
         }
@@ -303,6 +311,7 @@ pub(crate) fn queue_pair_survives_the_end_of_its_peer(mut stage: Stage) -> Resul
     let at = stage.sides[B].remote(region);
     let timeout = stage.timeout();
     let (mut now, [mut a, b]) = (stage.now, stage.sides);
+    // With its port and its memory, as at the end of a process.
     drop(b);
     for link in links {
         let into = a.buffer(0);
@@ -311,6 +320,7 @@ pub(crate) fn queue_pair_survives_the_end_of_its_peer(mut stage: Stage) -> Resul
         if link.transport != Ud {
             op = write(Payload::Words(&[1]), at);
         }
+        // A provider may know already, and refuse.
         let posted = a.party.post_recv(link.qp[A], &[recv]).is_ok()
             && a.party.post_send(link.qp[A], &[signaled(1, op)]).is_ok();
         let mut ends = Vec::new();
@@ -331,6 +341,7 @@ pub(crate) fn queue_pair_survives_the_end_of_its_peer(mut stage: Stage) -> Resul
         assert!(!posted || end.is_some(), "every signaled send ends");
         assert!(told || !posted || link.transport != Rc, "RC hears of it");
         a.party.destroy_qp(link.qp[A]).expect("ours");
+        // The port itself has not failed.
         let fresh = a.qp(link.transport);
         a.party.destroy_qp(fresh).expect("ours");
     }

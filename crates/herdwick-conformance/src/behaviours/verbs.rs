@@ -86,6 +86,7 @@ fn payloads<'a>(stage: &mut Stage, bytes: &'a [u8], words: &'a [u64]) -> Vec<Pay
 }
 
 fn pattern(len: usize, salt: usize) -> (Vec<u8>, Vec<u64>) {
+    // Never 0, which is what memory holds before.
     let byte = |i: usize| u8::try_from((i * 7 + salt * 31 + 1) % 255).unwrap_or(0) + 1;
     let bytes: Vec<u8> = (0..len).map(byte).collect();
     let words = bytes.chunks_exact(WORD).map(|chunk| {
@@ -101,12 +102,14 @@ pub(crate) fn write_changes_its_range_and_nothing_else(mut stage: Stage) -> Resu
         let region = stage.sides[B].region(Access::WRITE);
         let at = stage.sides[B].remote(region);
         let mut model = vec![0u8; REGION];
+        // Around whole words and cache lines.
         let lengths = [
             1, 3, 7, 8, 9, 15, 16, 31, 56, 63, 64, 65, 120, 200, 256, 1000,
         ];
         let offsets = [0, 1, 5, 8, 13, 60, 64, 127, 512];
         let mut salt = 0;
         for len in lengths {
+            // And up to the last byte.
             for offset in offsets.into_iter().chain([REGION - len]) {
                 salt += 1;
                 let (bytes, words) = pattern(len, salt);
@@ -162,6 +165,7 @@ pub(crate) fn zero_length_messages_are_delivered(mut stage: Stage) -> Result<(),
             stage.perform(link.qp[A], write(Payload::Words(&[]), at));
             stage.perform(
                 link.qp[A],
+                // At the end of the region: no byte of it is outside.
                 write(Payload::Words(&[]), at.offset(REGION as u64)),
             );
             stage.silence();
@@ -254,6 +258,7 @@ impl SharedCounter {
 pub(crate) fn fetch_add_returns_the_old_value(mut stage: Stage) -> Result<(), Skip> {
     let counter = counter(&mut stage)?;
     assert_eq!(counter.add(&mut stage, 3, 5), 0);
+    // The sum wraps around: this takes 1 away.
     assert_eq!(counter.add(&mut stage, 3, u64::MAX), 5);
     assert_eq!(counter.add(&mut stage, 3, 0), 4);
     let found = stage.sides[B].party.read(counter.region, 16, 24);
@@ -297,6 +302,7 @@ pub(crate) fn atomics_and_cpu_increments_lose_no_count(mut stage: Stage) -> Resu
         });
         // Some providers execute atomics in the target's own passes.
         let (mut now, mut counts) = (begin, 0);
+        // Passes go on until A has its last answer.
         while counts < EACH || !far.is_finished() {
             if counts < EACH {
                 b.party.count_up(counter.region, 0, AT_ONCE);

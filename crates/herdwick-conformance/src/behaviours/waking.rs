@@ -30,6 +30,7 @@ fn messenger(stage: &mut Stage) -> Result<Link, Skip> {
 
 fn can_wake(stage: &mut Stage, side: usize) -> Result<(), Skip> {
     let side = &mut stage.sides[side];
+    // No capability says it, so it is tried.
     let armed = side.party.arm(side.cq);
     side.party.disarm(side.cq);
     need(armed != Armed::Never, "the port can only be polled")
@@ -54,6 +55,7 @@ pub(crate) fn a_completion_wakes_an_armed_port(mut stage: Stage) -> Result<(), S
         stage.sides[A].post(link.qp[A], &[signaled(1, op)]);
         wake_comes(&mut stage);
         assert_eq!(stage.success(A).wr_id, 1);
+        // The eight RECVs are used in turn.
         assert_eq!(stage.success(B).wr_id, round % 8);
         stage.sides[B].recv(link.qp[B], round % 8);
     }
@@ -65,6 +67,7 @@ fn wake_comes(stage: &mut Stage) {
     for _ in 0..stage.timeout() {
         stage.now += Duration::from_micros(1);
         let [a, b] = &mut stage.sides;
+        // B makes no pass, as it would sleep.
         a.party.progress(stage.now);
         if b.party.wait(Duration::ZERO) == Some(true) {
             b.party.disarm(b.cq);
@@ -142,6 +145,7 @@ fn sleep_until(b: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side
             return;
         }
         let armed = b.party.arm(b.cq) == Armed::Yes;
+        // What came before it was armed wakes nothing, so it looks again.
         b.party.progress(*now);
         if found(b) {
             b.party.disarm(b.cq);
@@ -161,6 +165,7 @@ fn spin_until(a: &mut Side, now: &mut Duration, found: &mut dyn FnMut(&mut Side)
         if found(a) {
             return;
         }
+        // The sleeper may need this core.
         std::thread::yield_now();
     }
     panic!("the sleeper did not answer");
@@ -236,6 +241,7 @@ pub(crate) fn no_wakeup_by_a_write_is_lost(mut stage: Stage) -> Result<(), Skip>
 }
 
 fn has(side: &mut Side, region: RegionId, round: u64) -> bool {
+    // Its own WRITEs complete here, and would fill the queue.
     side.party.poll(side.cq);
     side.party.load(region, 0) == round
 }

@@ -68,10 +68,12 @@ impl<S: Read + Write> Drop for FarParty<S> {
 pub fn serve(mut party: Box<dyn Party>, mut stream: impl Read + Write) -> io::Result<()> {
     loop {
         let frame = match receive(&mut stream) {
+            // The other process has ended without saying so, such as by a panic.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             frame => frame?,
         };
         if frame.first() == Some(&TAG_BYE) {
+            // Before the stream is closed, which the other end waits for.
             drop(party);
             return Ok(());
         }
@@ -96,11 +98,13 @@ fn receive(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut len = [0; 4];
     stream.read_exact(&mut len)?;
     let len = usize::try_from(u32::from_le_bytes(len)).map_err(io::Error::other)?;
+    // Without a limit: both ends belong to one test.
     let mut frame = vec![0; len];
     stream.read_exact(&mut frame)?;
     Ok(frame)
 }
 
+// The tags between are those of the calls.
 const TAG_PD: u8 = 0;
 const TAG_BYE: u8 = 255;
 
@@ -118,6 +122,7 @@ macro_rules! calls {
                 self.call($tag, |out| {
                     $($value.put(out);)*
                     $($reference.put(out);)*
+                    // Some calls have no arguments to put.
                     let _ = out;
                 })
             })*

@@ -103,6 +103,7 @@ impl Owned {
                 at: remote(),
                 add: first,
             },
+            // It is 4: `new` makes no other.
             _ => SendOp::CompareSwap {
                 into: into(),
                 at: remote(),

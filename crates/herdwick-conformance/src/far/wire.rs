@@ -72,6 +72,7 @@ macro_rules! choices {
     ($($choice:ident { $($variant:ident)* })*) => {$(
         impl Put for $choice {
             fn put(&self, out: &mut Vec<u8>) {
+                // A variant's place in the list is its code.
                 let all = [$(Self::$variant),*];
                 let index = all.iter().position(|known| known == self);
                 index.expect("listed").put(out);
@@ -313,6 +314,7 @@ impl Put for ConnectError {
 
 impl Get for ConnectError {
     fn get(from: &mut Reader<'_>) -> Self {
+        // Evaluated from left to right, as they were put.
         match (u8::get(from), Option::get(from), Option::get(from)) {
             (0, Some(state), _) => Self::State(state),
             (1, _, Some(transport)) => Self::Transport(transport),
@@ -339,6 +341,7 @@ impl Put for PostError {
 
 impl Get for PostError {
     fn get(from: &mut Reader<'_>) -> Self {
+        // Evaluated from left to right, as they were put.
         match (u8::get(from), Option::get(from), Option::get(from)) {
             (0, ..) => Self::Full,
             (1, ..) => Self::UnknownQp,
