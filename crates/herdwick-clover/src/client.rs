@@ -241,6 +241,7 @@ impl Client {
         }
         let entry_wait = self.delays.entry_wait;
         let (mutations, mut shared) = self.mutations(now);
+        // Before `take`, which asks for what those want that still wait.
         mutations.equip(port, entry_wait, &mut shared);
         // Before the calls, which carry the epoch that may be published.
         if self.epochs.advance() {

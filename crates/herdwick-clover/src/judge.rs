@@ -135,6 +135,7 @@ impl Lookups {
         let (mut next, mut jump) = (None, None);
         if shortcut {
             let word = words_of::<1>(read.part(1)).map_or(0, |[word]| word);
+            // Where the shortcut names the entry that was READ with it, there is nothing to skip.
             jump = Place::of(word).filter(|place| *place != first);
         } else if let Some(second) = second {
             match self.says(slot, second, read, 1) {

@@ -205,6 +205,7 @@ pub(crate) fn words_of<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     let bytes = bytes.get(..N * WORD)?;
     let mut words = [0; N];
     for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(WORD)) {
+        // Each chunk has the bytes of a word: the 0 is never used.
         *word = bytes.try_into().map_or(0, u64::from_le_bytes);
     }
     Some(words)

@@ -122,6 +122,7 @@ impl Mutations {
     }
 
     pub(crate) fn in_flight(&self) -> usize {
+        // Those that have ended count until `poll` hands their answers out.
         self.all.len() - self.free.len() + self.ended.len()
     }
 
@@ -401,6 +402,8 @@ impl Mutations {
                 shared.cursors.put(&mutation.hash, cursor);
                 self.end(index, Answer::Done, shared);
             }
+            // Exists: another client has created the key meanwhile. The entry is linked behind its
+            // own.
             (CallStatus::Done | CallStatus::Exists, Some(cursor)) => {
                 mutation.cursor = Some(cursor);
                 self.write(port, index);
@@ -408,6 +411,7 @@ impl Mutations {
             (CallStatus::NotFound, _) if mutation.delete => {
                 self.end(index, Answer::Missing, shared);
             }
+            // Without a cursor the entry is written first, and then the key created (`link`).
             (CallStatus::NotFound, _) => self.write(port, index),
             (CallStatus::Full, _) => self.end(index, Answer::Full, shared),
             _ => self.end(index, Answer::Refused, shared),

@@ -11,6 +11,7 @@ use herdwick_mem::{Span, WORD, Words};
 use crate::append::Act;
 
 /// Most data nodes: replicas of each entry.
+// `Membership::members` has a bit for each.
 pub const NODES_MAX: usize = 8;
 
 /// A queue pair to a data node.
@@ -150,6 +151,7 @@ impl Nodes {
         (at, bytes): (u64, &[u8]),
     ) {
         for node in 0..self.links.len() {
+            // A copy for each node: a buffer is in the domain of its queue pair.
             let from = self.buffer(node, operation, bytes.len());
             self.links[node].buffers.1.write_bytes(from.offset, bytes);
             let op = SendOp::Write {

@@ -301,6 +301,7 @@ impl Server {
         } = self;
         drain(port, self.send_cq, completions, |_, completion| {
             let (id, _) = ClientId::of(completion.wr_id);
+            // A client that was removed has none: its completions may come later.
             if let Some(peer) = peers.get_mut(id) {
                 peer.failed |= completion.status != Status::Success;
             }

@@ -174,11 +174,13 @@ impl Client {
         sink: &mut impl FnMut(u64, Answer<'_>),
     ) {
         self.reader.give_up(Status::Flushed);
+        // Ends the GETs that have READs on the way; the loop below, those that wait for a reply.
         self.poll_reads(port, sink);
         self.finding.clear();
         for slot in 0..self.gets.len() as u32 {
             self.end(slot, Answer::Failed(failure), sink);
         }
+        // The time is of no use: nothing begins any more.
         let (mutations, mut shared) = self.mutations(Duration::ZERO);
         mutations.fail(Answer::Failed(failure), &mut shared);
     }

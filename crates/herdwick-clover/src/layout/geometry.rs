@@ -103,6 +103,7 @@ impl Geometry {
     /// Returns the number of entries of all classes.
     #[must_use]
     pub fn count(&self) -> u32 {
+        // Fewer than 2^32: each has at least one unit (`check`).
         self.entries.iter().sum()
     }
 
@@ -142,6 +143,7 @@ impl Geometry {
         let (mut unit, mut rest) = (self.first_unit(), number);
         for (class, count) in self.entries.iter().enumerate() {
             if rest < *count {
+                // Units are fewer than 2^32 (`check`).
                 return (unit + (u64::from(rest) << class)) as u32;
             }
             unit += u64::from(*count) << class;

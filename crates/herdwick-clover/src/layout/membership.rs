@@ -140,6 +140,7 @@ fn indices(found: &[Membership], newest: Membership) -> Result<ArrayVec<u8, NODE
         let index = match node.generation {
             0 if !began || node.store != newest.store => return Err(BadNodes::Blank(position)),
             _ if node.store != newest.store => return Err(BadNodes::Foreign(position)),
+            // A node that got the number and no members yet: its place is where it is named.
             0 => position as u8,
             _ => node.index,
         };
@@ -149,6 +150,7 @@ fn indices(found: &[Membership], newest: Membership) -> Result<ArrayVec<u8, NODE
         if !newest.has(index) {
             return Err(BadNodes::LeftOut(position));
         }
+        // An index that comes twice is refused, too.
         if indices.last().is_some_and(|last| *last >= index) {
             return Err(BadNodes::Order(position));
         }

@@ -134,10 +134,12 @@ impl Server {
             // The last entry: first the shortcut moves there, then the entry is looked at once
             // more.
             None if !collect.passed.is_empty() => self.advance(port, landed, collect),
+            // A DELETE without an entry for a tombstone closes a chain that ends with a value.
             None if collect.at.tombstone || matches!(collect.reason, Reason::Delete(_)) => {
                 let nodes = self.tasks.nodes.count();
                 let (append, act) = Append::begin(nodes, collect.at, Next::Closed);
                 collect.stage = CollectStage::Closing(append);
+                // Before the CAS: calls for the key wait from here on for what becomes of it.
                 self.index.slot(collect.slot).phase = Phase::Forgetting;
                 self.tasks.act(port, landed, act);
                 true

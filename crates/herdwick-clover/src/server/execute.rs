@@ -215,6 +215,7 @@ impl Server {
         let Some(slot) = self.index.find(&hash) else {
             return Executed::Answered(CallStatus::NotFound, Body::new());
         };
+        // The chain was overwritten: it is not changed any more.
         if self.index.slot(slot).phase == Phase::Broken {
             return Executed::Answered(CallStatus::Contended, Body::new());
         }

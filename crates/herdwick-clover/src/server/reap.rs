@@ -56,6 +56,7 @@ impl Server {
         self.tasks.nodes.bytes(landed, &mut bytes);
         self.tasks.end(landed);
         let place = self.entries.place(number);
+        // The table does not know whether the client wrote a value or a tombstone.
         let deleted = crate::layout::Place {
             tombstone: true,
             ..place

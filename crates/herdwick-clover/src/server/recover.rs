@@ -107,6 +107,7 @@ impl Server {
     }
 
     fn recover<P: Port>(&mut self, port: &mut P, slot: u32, word: u64) {
+        // A word that names no entry becomes place 0, which has no class.
         let place = Place::of(word).unwrap_or_default();
         let mut recover = Recover {
             slot,

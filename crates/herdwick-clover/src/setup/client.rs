@@ -88,6 +88,7 @@ impl<D: Device> ClientEnd<D> {
     pub fn open_port(device: &D, nodes: usize) -> Result<D::Port, OpenError> {
         device.open_port(&PortLimits {
             pds: nodes + 1,
+            // Calls, READs, and one queue pair to each node.
             qps: nodes + 2,
             cqs: 4,
             regions: nodes + 3,

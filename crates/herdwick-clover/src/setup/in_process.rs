@@ -151,6 +151,7 @@ impl<D: Device> Hosts<D> {
     /// Arms the wakeups of all ports, and looks once more at what arrived before `now`. Returns whether
     /// nothing is to be done until a wakeup, or the next sweep.
     pub fn arm(&mut self, now: Duration) -> bool {
+        // Nodes behind one that cannot be armed are left out: the caller does not sleep then.
         let armed = self.nodes.iter_mut().all(NodeEnd::arm) & self.server.arm();
         armed && self.pass(now) == 0 && self.server.server().is_idle()
     }
@@ -173,6 +174,7 @@ impl<D: Device> Hosts<D> {
     /// # Errors
     /// As [`NodeEnd::remove`]: the metadata server keeps the client.
     pub fn remove(&mut self, joined: &Joined) -> Result<(), SetupError> {
+        // In this order: the server gives what the client held another use.
         for (node, id) in self.nodes.iter_mut().zip(&joined.nodes) {
             node.remove(*id)?;
         }

@@ -43,6 +43,7 @@ impl Secret {
     /// it without sending it.
     #[must_use]
     pub fn store_id(&self, challenge: &[u8; 16]) -> u64 {
+        // A byte longer than what `proof` hashes: no proof tells the name of a store.
         let mut named = [1; 17];
         named[..16].copy_from_slice(challenge);
         SipHasher24::new_with_key(&self.0).hash(&named)
