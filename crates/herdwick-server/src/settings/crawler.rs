@@ -79,6 +79,7 @@ impl Crawler {
     }
 
     pub(crate) fn is_running(&self) -> bool {
+        // Relaxed: for `stats` alone.
         self.walking.load(Relaxed) > 0
     }
 

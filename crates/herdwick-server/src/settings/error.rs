@@ -239,6 +239,7 @@ fn in_use(address: &Address) -> String {
 /// Returns a hint for an address that the operating system refuses.
 fn elsewhere(address: &Address, source: &io::Error) -> &'static str {
     match (address, source.kind()) {
+        // Beyond `sun_path` (unix(7)), as the library or the system refuses it.
         (Address::Unix(_), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename) => {
             "give a shorter path (-s)"
         }

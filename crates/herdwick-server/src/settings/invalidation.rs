@@ -19,6 +19,7 @@ impl Invalidation {
     /// Gives an order, which takes the place of those that are not carried out yet.
     pub(crate) fn order(&self) {
         let mut done = self.lock();
+        // Under the lock: a worker that is late with an order before this one does not count.
         *done = 0;
         self.orders.fetch_add(1, SeqCst);
     }

@@ -132,6 +132,7 @@ impl OffloadCounters {
     /// There is a connection, or there is none any more.
     pub(crate) fn connected(&self, is: bool) {
         self.connected.store(is, Relaxed);
+        // A connection that has gone adds 0.
         self.connections.fetch_add(is.into(), Relaxed);
     }
 

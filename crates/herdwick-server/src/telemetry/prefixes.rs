@@ -39,6 +39,7 @@ impl Prefixes {
             }
             Op::Put(_) => counts.sets += 1,
             Op::Delete(_) => counts.deletes += 1,
+            // memcached counts `incr` and `decr` of no prefix.
             Op::Arith(_) => {}
         }
     }

@@ -73,6 +73,7 @@ impl WorkerCounters {
             Op::Get(get) => self.count_get(get, reply),
             Op::Put(put) => self.count_put(put, reply.status),
             Op::Arith(arith) => self.count_arith(arith, reply.status),
+            // As in memcached: `md` with the flag `I` keeps the item, and counts as no deletion.
             Op::Delete(delete) if delete.invalidate && reply.status == Status::Done => {}
             Op::Delete(_) => match reply.status {
                 Status::Done => self.delete_hits += 1,
@@ -109,6 +110,7 @@ impl WorkerCounters {
         match status {
             Status::TooLarge => self.store_too_large += 1,
             Status::OutOfMemory => self.store_no_memory += 1,
+            // As in memcached, whether it was stored or not: the item had its room.
             _ => self.cmd_set += 1,
         }
         match status {
@@ -128,6 +130,7 @@ impl WorkerCounters {
         match status {
             Status::Done => *hits += 1,
             Status::NotFound => *misses += 1,
+            // As in memcached, a value that is no number makes neither.
             _ => {}
         }
     }
@@ -149,6 +152,7 @@ impl Snapshot {
         self.store += other.store;
         self.offload += &other.offload;
         self.slots += other.slots;
+        // The oldest item of all partitions, as if they were one.
         self.age = self.age.max(other.age);
         self.hot.extend_from_slice(&other.hot);
         for part in &other.latencies {

@@ -111,6 +111,7 @@ settings! {
 
     // TLS; memcached shows them with or without it.
     ssl_enabled = { yes(tls(context).is_some()) };
+    // "(null)" is what printf(3) makes of a null pointer: memcached checks some settings for one.
     ssl_chain_cert = { path_or(tls(context).map(|tls| &*tls.chain), "(null)") };
     ssl_key = { path_or(tls(context).map(|tls| &*tls.key), "(null)") };
     ssl_verify_mode = { tls(context).map_or(0, |tls| tls.clients as u8) };
@@ -179,6 +180,7 @@ fn unix_path(listen: &Listen) -> Option<&Path> {
 
 fn umask(listen: &Listen) -> String {
     match listen {
+        // memcached shows the default of `-a` without a unix socket, too.
         Listen::Tcp(_) => "700".to_owned(),
         Listen::Unix { mode, .. } => format!("{mode:o}"),
     }

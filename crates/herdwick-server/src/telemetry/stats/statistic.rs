@@ -83,6 +83,7 @@ impl Value {
     /// Returns the value as metrics have it; `None`: it is not a number.
     pub(crate) fn number(&self) -> Option<f64> {
         match self {
+            // Metrics are floats: counts are exact up to 2^53.
             Self::Count(count) => Some(*count as f64),
             Self::Micros(micros) => Some(*micros as f64 / 1e6),
             Self::Text(_) | Self::Absent => None,

@@ -106,6 +106,7 @@ impl fmt::Display for From {
 
 fn found_words(found: LookupOutcome) -> (&'static str, u8) {
     match found {
+        // The class of all items in `stats items`; 0 where there is none.
         LookupOutcome::Yes => ("found", 1),
         LookupOutcome::No => ("not_found", 0),
         LookupOutcome::Flushed => ("flushed", 0),
