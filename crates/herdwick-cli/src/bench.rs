@@ -326,6 +326,7 @@ fn name_of(subject: &Subject) -> (&String, &String) {
 }
 
 fn measure(args: &BenchArgs, config: &Config) -> Result<Report, BenchError> {
+    // On a terminal alone: the line is written over itself.
     let live = stderr().is_terminal();
     let mut watch = |progress: &Progress| {
         if live {
@@ -405,6 +406,7 @@ impl BenchArgs {
                 source,
             })?;
         let systems = self.systems.iter().flat_map(|system| match system {
+            // They are measured alone, by functions of their own.
             System::Store | System::Idle | System::Cache | System::Verbs => &[][..],
             System::Echo => &[bench::System::Echo],
             System::Farm => &[bench::System::Farm(FarmValues::Inline)],

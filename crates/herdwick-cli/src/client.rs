@@ -230,6 +230,7 @@ pub(crate) fn get(cluster: &mut Cluster, args: &GetArgs) -> Result<Outcome, Clie
     let Some(first) = failed.next() else {
         return Ok(outcome);
     };
+    // One failure gives the exit code; the others are shown.
     for other in failed {
         say::complain(error_text(&other.server, &other.error));
     }
@@ -249,6 +250,7 @@ pub(crate) fn set(cluster: &mut Cluster, args: &SetArgs) -> Result<Outcome, Clie
     };
     let ttl = args.ttl.map_or(Ttl::Never, Ttl::Seconds);
     let key = args.key.as_bytes();
+    // The error itself does not name it.
     let server = cluster.server_of(key)?.name();
     let put = Put::new(&value).ttl(ttl).flags(args.flags);
     let stored = cluster.set(key, put);

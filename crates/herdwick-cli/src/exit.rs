@@ -36,6 +36,7 @@ impl From<&Error> for Exit {
     fn from(error: &Error) -> Self {
         match error {
             Error::Usage(_) => Self::Usage,
+            // A server that refuses the client is there.
             Error::Unreachable {
                 reason: DialError::LoginNeeded | DialError::LoginRefused | DialError::Tls(_),
                 ..

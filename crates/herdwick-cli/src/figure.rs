@@ -209,6 +209,7 @@ fn reported(args: &ReportArgs) -> Result<(), FigureFailure> {
     say::report(written).map_err(FigureFailure::Unshown)?;
     let measured = drawings
         .iter()
+        // A simulated drawing has no manifest.
         .any(|drawing| drawing.manifest.is_some() || drawing.simulated.is_some());
     match first.filter(|_| !measured) {
         Some(error) => Err(error.into()),
@@ -299,6 +300,7 @@ fn draw_all(
     let (fabric, simulated) = match &terms.fabric {
         None => (Fabric::BEST, None),
         Some(Place::Here(fabric)) => (*fabric, None),
+        // A fabric has no part in the figures that are not simulated.
         Some(Place::Simulated(name, profile)) => (Fabric::BEST, Some((name.as_str(), &**profile))),
     };
     let mut terms = Terms {
@@ -357,6 +359,7 @@ fn draw(
     simulated: Option<(&str, &Profile)>,
     terms: &Terms,
 ) -> Result<Drawing, FigureError> {
+    // What no RNIC has a part in is drawn all the same.
     let drawn = match simulated.filter(|_| figure.is_measured()) {
         Some(profile) => Ok(simulate(figure, profile)),
         None => run(figure, terms, &mut |progress| show(figure, progress)),
@@ -391,6 +394,7 @@ fn save(drawing: &Drawing, out: &Path) -> Result<(), FigureFailure> {
     };
     let name = match drawing.fabric.as_str() {
         "" => name,
+        // A simulated one is `sim:` and a name, or the path of a profile.
         fabric => format!("{name}-{}", fabric.replace([':', '/'], "-")),
     };
     let path = |end: &str| out.join(format!("{name}.{end}"));

@@ -54,6 +54,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Kept, since `bench` has to know which options were given.
     let matches = Cli::command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,

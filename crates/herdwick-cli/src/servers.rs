@@ -193,6 +193,7 @@ pub(crate) fn locate(args: &LocateArgs) -> ExitCode {
 
 fn show_servers(args: &LocateArgs) -> Result<Outcome, ClientFailure> {
     let cluster = args.names.cluster(Options::default())?;
+    // The keys on standard input may be many.
     let mut out = BufWriter::new(io::stdout().lock());
     let mut show = |key: &[u8]| -> Result<(), ClientFailure> {
         let server = cluster.server_of(key)?;

@@ -32,6 +32,7 @@ pub(crate) fn run(args: &SimArgs) -> ExitCode {
     };
     let runs = scenario::read(path, args);
     match runs {
+        // Lazily: nothing runs behind one that failed.
         Ok(runs) => runs
             .iter()
             .map(run_all)
@@ -174,6 +175,7 @@ fn details(report: &Report) -> String {
          steady    second half {:+.1} %\n\
          failed    {} of {}; replies refused by a full send queue: {}\n",
         cores.join(", "),
+        // Without the sum an exact zero may be shown as -0.0.
         report.drift_percent() + 0.0,
         report.failed,
         report.answered + report.failed,

@@ -89,6 +89,7 @@ const fn optimized(name: &'static str, level: Level) -> SeriesSpec {
     SeriesSpec {
         name,
         load: Load::Echo {
+            // The x axis gives the design in its place.
             design: Design::SendSend,
             level: Some(level),
             window: WINDOW,
@@ -430,6 +431,7 @@ pub fn find(name: &str) -> Option<&'static Figure> {
         letters.collect::<String>().to_lowercase()
     };
     let wanted = plain(name);
+    // `figure` first, since it begins with `fig` as well.
     let wanted = wanted
         .strip_prefix("figure")
         .or_else(|| wanted.strip_prefix("fig"))

@@ -69,6 +69,7 @@ fn lines(drawing: &Drawing) -> impl Iterator<Item = (RGBColor, &Line, bool)> {
         .map(|line| line.name.as_str())
         .collect();
     let fresh = names.len();
+    // A series of the paper has the colour of the one with its name.
     let place = move |line: &Line, index: usize| {
         let known = names.iter().position(|name| *name == line.name);
         known.unwrap_or(fresh + index) % COLOURS.len()
@@ -209,6 +210,7 @@ fn axes<'a>(drawing: &Drawing, root: &DrawingArea<SVGBackend<'a>, Shift>) -> Dra
         .x_label_area_size(40)
         .y_label_area_size(64)
         .build_cartesian_2d(left..right.max(1e-3), scale.range(bottom, top))?;
+    // The axis has marks between the labels, too; these stay empty.
     let label = |x: &f64| match drawing.labels.get(x.round().max(0.0) as usize) {
         Some(label) if (x - x.round()).abs() < 0.01 => label.clone(),
         _ if drawing.labels.is_empty() => format!("{x:.1}"),
@@ -282,6 +284,7 @@ fn draw_measured(
     (line, scale): (&Line, Scale),
     colour: RGBColor,
 ) -> Drawn<()> {
+    // The value of a single run has no spread.
     let bars = placed(line).filter(|point| point.low < point.high);
     let bars = bars.map(|point| {
         let [low, y, high] = [point.low, point.y, point.high].map(|value| scale.height(value));
@@ -290,6 +293,7 @@ fn draw_measured(
     chart.draw_series(bars)?;
     let medians = placed(line).filter_map(|point| Some((point.x, scale.height(point.median?))));
     chart.draw_series(medians.map(|at| {
+        // In pixels, so that its width does not depend on the axis.
         let dash = vec![(-DASH, 0), (DASH, 0)];
         EmptyElement::at(at) + PathElement::new(dash, colour.stroke_width(3))
     }))?;
@@ -319,6 +323,7 @@ fn short(value: &f64) -> String {
 
 /// Returns the points of a line that have a place on the x axis.
 fn placed(line: &Line) -> impl Iterator<Item = &PlotPoint> {
+    // A point of the paper that no label belongs to is at NaN.
     line.points.iter().filter(|point| point.x.is_finite())
 }
 

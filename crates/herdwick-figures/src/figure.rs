@@ -184,6 +184,8 @@ impl Figure {
     #[must_use]
     pub fn labels(&self) -> Vec<String> {
         let mut labels = self.sweep.labels();
+        // Their points of the paper are at a throughput or at the index of a design, which are no
+        // labels.
         if self.measure == Measure::LatencyOverMops || matches!(self.sweep, Sweep::Designs(_)) {
             return labels;
         }

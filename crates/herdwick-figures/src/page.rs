@@ -34,6 +34,7 @@ pub fn page(drawings: &[Drawing]) -> Result<String, DrawError> {
 }
 
 fn section(html: &mut String, drawing: &Drawing) -> Result<(), DrawError> {
+    // Writing to a `String` does not fail.
     let _ = writeln!(
         html,
         "<section id=\"{}\"><h2>{}: {}{}</h2>",

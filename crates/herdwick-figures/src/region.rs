@@ -110,6 +110,7 @@ pub(crate) fn plot(title: &str, svg: &mut String) -> Drawn<()> {
 
 /// Returns the edges and the number of each box of a row of `count`; boxes that are not shown have no number.
 fn boxes(count: usize) -> Vec<([i32; 2], Option<usize>)> {
+    // The dots take the place of a box: as many are all shown.
     let labels: Vec<_> = match count > SHOWN + 2 {
         true => (0..SHOWN)
             .map(Some)

@@ -153,6 +153,7 @@ pub(crate) fn blank(figure: &Figure, (fabric, class): (&str, FigureClass)) -> Dr
 
 /// Adds the outcome of a point to its series, and the manifest to the drawing.
 fn add(drawing: &mut Drawing, line: &mut Line, at: (&str, Measure), report: Report) {
+    // One system over one fabric has one result.
     for outcome in report.results.iter().take(1) {
         add_point(drawing, line, at, outcome);
     }
@@ -434,6 +435,7 @@ fn table(
     drawing.rows = vec![["verb", "RC", "UC", "UD"].map(str::to_owned).to_vec()];
     let config = Config {
         fabrics: vec![terms.fabric],
+        // Five verbs over three transports.
         seconds: (terms.seconds / 15.0 - OVERHEAD).max(SECONDS_MIN),
         runs: 1,
         ..Config::default()

@@ -76,6 +76,7 @@ pub fn simulate(figure: &'static Figure, (name, profile): (&str, &Profile)) -> D
     };
     let mut drawing = blank(figure, (&format!("sim:{name}"), FigureClass::Sim));
     drawing.why = WHY;
+    // It names what a host cannot measure; what the simulator cannot is named below.
     drawing.missing.clear();
     drawing.simulated = Some(Simulated {
         commit: COMMIT,
@@ -194,6 +195,7 @@ fn point(sweep: Sweep, load: Load, index: usize, profile: &Profile) -> Result<Po
             }
             run.put_percent = puts.unwrap_or(put_percent);
             run.window = WINDOW;
+            // Figure 12 has windows of its own. Figure 11 is swept by clients as well, and has not.
             if matches!(sweep, Sweep::Clients(_)) && window < 64 {
                 // Section 5.6: as many machines as there are, and room for every client's keys.
                 (run.window, run.machines) = (window, MACHINES_MAX.min(run.clients));
@@ -260,6 +262,7 @@ fn emulation(system: EmulatedSystem, value: usize, profile: &Profile) -> Result<
             .map(|outcome| outcome.mops)
             .map_err(|error| error.to_string())
     };
+    // READs one after the other: their times add up.
     let mops = match system {
         EmulatedSystem::PilafOpt => {
             1.0 / (PILAF_BUCKETS / reads(PILAF_BUCKET)? + 1.0 / reads(value)?)

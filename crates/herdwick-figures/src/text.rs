@@ -18,6 +18,7 @@ pub fn to_csv(drawing: &Drawing) -> String {
     for (source, lines) in [("here", &drawing.series), ("paper", &drawing.paper)] {
         for line in lines {
             for point in &line.points {
+                // Writing to a `String` does not fail.
                 let _ = writeln!(
                     csv,
                     "{},{},{},{source},{},{},{},{},{},{}",

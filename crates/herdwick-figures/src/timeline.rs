@@ -191,6 +191,7 @@ fn us(time: Duration) -> f64 {
 
 /// Returns the part of the time that a moment is in, of [`PARTS`].
 fn part(at: f64, end: f64) -> usize {
+    // The end itself is in the last part.
     ((at / end * PARTS as f64) as usize).min(PARTS - 1)
 }
 
@@ -198,6 +199,7 @@ fn part(at: f64, end: f64) -> usize {
 fn spread(count: f64, [from, until]: [f64; 2], end: f64, parts: &mut [f64]) {
     let width = end / parts.len() as f64;
     let lasts = until - from;
+    // All of them came at one moment.
     if lasts <= 0.0 {
         parts[part(until, end)] += count;
         return;

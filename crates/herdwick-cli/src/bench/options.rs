@@ -114,8 +114,10 @@ const OF_TCP: [&str; 4] = ["connections", "idle_connections", "pipeline", "multi
 
 /// Checks that each option on the command line has an effect.
 pub(super) fn check(args: &BenchArgs, given: &ArgMatches) -> Result<(), BenchFailure> {
+    // A default is not given.
     let is_given = |id: &&str| given.value_source(id) == Some(ValueSource::CommandLine);
     let is_verbs: OptionReaders = |system| system == System::Verbs;
+    // From their definition: an option added there is checked, too.
     let verbs = VerbArgs::augment_args(Command::new("verbs"));
     let ids = verbs.get_arguments().map(|it| it.get_id().as_str());
     let of_verbs = ids.map(|id| (id, is_verbs));
@@ -165,6 +167,7 @@ fn check_fabrics(args: &BenchArgs, is_given: impl Fn(&&str) -> bool) -> Result<(
         return Ok(());
     }
     let tcp = args.fabric.contains(&Fabric::Tcp);
+    // `--bare` has a window, and datagrams as long as a path's requests.
     let herd = args.bare || args.fabric.iter().any(|fabric| *fabric != Fabric::Tcp);
     let unread = [(herd, &OF_HERD[..], "shm"), (tcp, &OF_TCP[..], "tcp")];
     for (has, ids, fabric) in unread {

@@ -62,6 +62,7 @@ fn try_huge_pages() -> HugePages {
 
 fn touched(bytes: usize) -> Option<Arena<u8>> {
     let mut arena = Arena::zeroed(bytes).ok()?;
+    // The kernel gives a page at the first write to it.
     arena.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
     Some(arena)
 }

@@ -58,6 +58,7 @@ impl From<&ServeError> for Exit {
         match error {
             ServeError::Flag { error, .. } => Self::from(&**error),
             ServeError::Start(error) if error.is_usage() => Self::Usage,
+            // It has found the same command line wrong.
             ServeError::Process(ProcessError::Background { code })
                 if *code == Some(Self::Usage as i32) =>
             {

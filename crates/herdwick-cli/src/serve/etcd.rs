@@ -102,6 +102,7 @@ fn dialled(text: &str) -> Result<String, ServeError> {
     let unspecified = |ip: IpAddr| ip.is_unspecified();
     let socket = text.parse::<SocketAddr>();
     match text.parse() {
+        // Port 0 and an address for all of a host's cannot be dialled.
         Ok(Address::Tcp(address))
             if !text.ends_with(":0") && !socket.is_ok_and(|it| unspecified(it.ip())) =>
         {

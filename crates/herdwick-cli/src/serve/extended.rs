@@ -240,6 +240,7 @@ pub(super) fn parse(text: &str) -> Result<Extended, String> {
             };
             Ok(option.map_or_else(|| over(reason), Extended::Tls))
         }
+        // Ahead of `plain`, which would take it for the option without `no_`.
         "no_drop_privileges" => Ok(over(DEFAULT)),
         name => plain(name, value),
     }

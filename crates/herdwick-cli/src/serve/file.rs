@@ -135,6 +135,7 @@ fn push(
             ));
         }
     };
+    // With `=`, since a value may begin with `-`.
     let word = format!("--{name}={value}");
     flags.push(FlagLine { word, line });
     Ok(())
@@ -195,6 +196,7 @@ fn check(flag: &FlagLine, command: &Command) -> Result<(), Wrong> {
         ErrorKind::ValueValidation => {
             let reason = error.source().map(ToString::to_string);
             let reason = reason.unwrap_or_default();
+            // Reasons such as `not a port` and `too large a number` end a sentence.
             match ["not ", "too "].iter().any(|word| reason.starts_with(word)) {
                 true => format!("{name}: '{value}' is {reason}"),
                 false => format!("{name}: '{value}': {reason}"),

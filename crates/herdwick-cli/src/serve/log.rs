@@ -37,6 +37,7 @@ static VERBOSE: AtomicBool = AtomicBool::new(false);
 
 /// Sets the verbosity of the log.
 pub(super) fn set_verbosity(verbosity: u8) {
+    // Relaxed: the level alone is shared.
     VERBOSE.store(verbosity > 0, Relaxed);
 }
 
@@ -52,6 +53,7 @@ pub(super) fn start(format: LogFormat, verbosity: u8) {
     let _ = match format {
         LogFormat::Text => all.event_format(Words).try_init(),
         LogFormat::Json => {
+            // By default a panic prints lines that are no JSON.
             panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
             let json = all.json().flatten_event(true);
             json.with_timer(SystemTime).try_init()

@@ -92,12 +92,14 @@ fn serve_with(args: &ServeArgs, flags: Option<&FlagSources>) -> Result<(), Serve
     config.connections_max = process::allow_connections(args.connections)?;
     let pid_file = args.pid_file.as_deref().map(absolute);
     prepare(args)?;
+    // As the user that will write it.
     pid_file.as_deref().map(PidFile::check).transpose()?;
     let engine = if args.secondary {
         Engine::Clover
     } else {
         args.engine
     };
+    // What is wrong with the flags shows before the server starts.
     let membership = args.etcd.membership(engine)?;
     let server = herdwick_server::spawn(config)?;
     let member = membership.map(|it| it.of(&server)).transpose()?;
@@ -105,6 +107,7 @@ fn serve_with(args: &ServeArgs, flags: Option<&FlagSources>) -> Result<(), Serve
     process::write_ports(&server);
     announce(&server, args);
     process::tell_systemd(NotifyState::Ready);
+    // With -v the log goes on.
     if args.in_background && args.verbosity == 0 {
         process::leave_stderr()?;
     }
@@ -367,6 +370,7 @@ fn config(args: &ServeArgs, end: Handle) -> Result<Config, ServeError> {
         tls: args.tls.then(|| tls_settings(args)).transpose()?,
         lossless: args.no_evictions,
         memory_file: args.memory_file.as_deref().map(absolute),
+        // It ends the wait for signals, as a signal does.
         shutdown: args
             .enable_shutdown
             .then(|| ShutdownHook::new(move || end.close())),

@@ -39,6 +39,7 @@ fn read(path: &Path) -> Result<Secret, ServeError> {
 
 fn parse(text: &str) -> Option<Secret> {
     let text = text.trim();
+    // `from_str_radix` takes a sign as well.
     let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = u128::from_str_radix(text, 16).ok().filter(|_| is_hex)?;
     Some(Secret(number.to_be_bytes()))

@@ -27,6 +27,7 @@ pub(super) fn check(args: &ServeArgs, config: Option<&Path>) -> Result<(), Serve
     let read = read.chain(of_tls.map(|path| ("-o ssl_*", resolved(path))));
     let others: Vec<_> = written.iter().cloned().chain(read).collect();
     for (index, (first, path)) in written.iter().enumerate() {
+        // Only those behind it: the pairs before were compared.
         let same = others[index + 1..].iter().find(|(_, other)| other == path);
         if let Some((second, _)) = same {
             return Err(ServeError::SameFile {

@@ -228,6 +228,7 @@ pub(super) fn ram_bytes() -> Option<u64> {
         Some(kib.parse::<u64>().ok()? * 1024)
     })?;
     let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    // `0::` is the line of version 2.
     let group = group.lines().find_map(|line| line.strip_prefix("0::/"));
     let groups = Path::new("/sys/fs/cgroup").join(group.unwrap_or_default());
     // The limit of a group applies to all groups below it. `max` and a missing file mean no limit.

@@ -44,6 +44,7 @@ impl Sum {
         self.answered += report.answered;
         self.unknown += report.unknown;
         self.keys += report.keys;
+        // Rotated: equal hashes would cancel each other.
         self.hash = self.hash.rotate_left(1) ^ report.trace;
         for (sum, injected) in self.injected.iter_mut().zip(report.injected) {
             sum.faults += injected.faults;
@@ -118,6 +119,7 @@ fn seeds(asked: &Asked<'_>, last: u64) -> Result<Result<String, String>, String>
             ..run.clone()
         };
         let report = run.on(asked.profile.0).map_err(told)?;
+        // Ahead of the check: a run with a violation is drawn, too.
         if let Some(path) = asked.timeline {
             timeline::write_faults(path, (&run, asked.profile.1), &report)?;
         }
@@ -169,6 +171,7 @@ fn violated(
     (profile, name): (&Profile, &str),
 ) -> Result<String, RunError> {
     let first = report.violation.as_deref().unwrap_or_default();
+    // Shown at once: to make it smaller takes many runs.
     say::complain(format!("seed {}: {first}", run.seed));
     let small = shrink(run, report, profile)?;
     Ok(format!(
@@ -190,6 +193,7 @@ fn replay(run: &FaultRun, profile: &str) -> String {
     });
     let only = run.only.as_ref().map(|only| {
         let numbers: Vec<_> = only.iter().map(u64::to_string).collect();
+        // An option has a value, and no run has a fault 0.
         let none = if numbers.is_empty() { "0" } else { "" };
         format!(" --only {none}{}", numbers.join(","))
     });

@@ -33,6 +33,7 @@ fn check(args: &SimArgs) -> Result<(), String> {
     let (profiles, seed) = (args.profile.join(","), args.seed.to_string());
     let words = ["fit", "--profile", &profiles, "--seed", &seed];
     let alone = FitArgs::try_parse_from(words).map_err(|error| error.to_string())?;
+    // What differs was given beside the two.
     match alone.args == *args {
         true => Ok(()),
         false => Err("fit has --profile and --seed, and no other option".to_owned()),

@@ -13,6 +13,7 @@ use super::{
 };
 
 fn span(args: &SimArgs) -> Span {
+    // A rate is over some time.
     let measured = Duration::from_micros(args.microseconds.max(1));
     Span {
         warm_up: measured,

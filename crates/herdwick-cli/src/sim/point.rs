@@ -31,6 +31,7 @@ pub(super) fn points<'a>(args: &'a SimArgs, profiles: &'a [(&'a str, Profile)]) 
             what,
             profile: first,
             profile_name: first_name,
+            // Set below: each option has a default.
             workers: 0,
             clients: 0,
             window: 0,

@@ -23,6 +23,7 @@ pub(super) fn read(path: &Path, given: &SimArgs) -> Result<Vec<SimArgs>, String>
         return Err(format!("{name} is a scenario: give it alone"));
     }
     let alone = ScenarioArgs::try_parse_from([path]);
+    // What differs was given beside the path.
     if alone.is_ok_and(|alone| alone.args != *given) {
         return Err(format!(
             "{name} is a scenario: write the other options into it, without their dashes"
@@ -63,11 +64,13 @@ fn options(table: &Table) -> Result<SimArgs, String> {
             _ if name == "system" => {}
             Value::Boolean(true) => words.push(format!("--{name}")),
             Value::Boolean(false) => {}
+            // With `=`, since a value may begin with `-`.
             value => words.push(format!("--{name}={}", word(name, value)?)),
         }
     }
     words.push(word("system", system)?);
     let parsed = ScenarioArgs::try_parse_from(&words).map_err(|error| {
+        // The further lines are about a command line.
         let text = error.to_string();
         let line = text.lines().next().unwrap_or_default();
         line.trim_start_matches("error: ").to_owned()

@@ -67,6 +67,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
     let (enough, done) = mpsc::channel();
     let options = match args.access.options() {
         Ok(options) => Options {
+            // Statistics are text: a session over a fabric would have no use.
             fabric: false,
             deadline: TIMEOUT,
             ..options
@@ -150,6 +151,7 @@ fn show(
             continue;
         }
         if let Event::Key(key) = event::read()?
+            // Some terminals report releases, too.
             && key.kind == KeyEventKind::Press
             && !follow(&mut state, key)
         {
@@ -162,6 +164,7 @@ fn show(
 fn follow(state: &mut State, key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => return false,
+        // In raw mode it sends no signal.
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
         KeyCode::Char('p') | KeyCode::Char(' ') => state.paused = !state.paused,
         KeyCode::Char('s') => state.by_name = !state.by_name,

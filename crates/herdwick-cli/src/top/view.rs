@@ -26,6 +26,7 @@ const TROUBLE: Style = Style::new().fg(Color::Red);
 /// Draws the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let numbers = numbers(state);
+    // `chunks(0)` panics.
     let columns = usize::from((frame.area().width / CELL).max(1));
     let rows = numbers.len().div_ceil(columns) as u16;
     let fabrics = fabrics(state);
