@@ -53,6 +53,7 @@ macro_rules! counters {
             /// The name and meaning of each counter, in the order of their declaration.
             pub const COUNTERS: &'static [$crate::Counter] = &[$($crate::Counter {
                 name: $crate::counters!(@name $field $($name)?),
+                // The text of a `///` line begins with a space.
                 help: concat!($($help),+).trim_ascii(),
                 is_event: $crate::counters!(@is_event $($event)?),
             }),+];
@@ -110,6 +111,7 @@ macro_rules! counted_reasons {
             /// The name and meaning of each reason's counter, in the order of the enum.
             $vis const COUNTERS: &'static [$crate::Counter] = &[$($crate::Counter {
                 name: $name,
+                // The text of a `///` line begins with a space.
                 help: concat!($($help),+).trim_ascii(),
                 is_event: false,
             }),+];

@@ -304,6 +304,7 @@ pub extern "C" fn ibv_query_qp_data_in_order(
     _opcode: c_int,
     _flags: u32,
 ) -> c_int {
+    // In order, unless the script says otherwise.
     c_int::from(failure("ibv_query_qp_data_in_order").is_none())
 }
 

@@ -281,6 +281,7 @@ fn execute(world: &mut OpenObjects, number: u32, work: &Work) -> Option<c_int> {
             sys::IBV_WC_SUCCESS
         })
     };
+    // A datagram with another Q_Key is dropped, and its sender does not learn of it.
     let there = world.qps.get(&work.target.qpn).filter(|peer| {
         let meant = kind != sys::IBV_QPT_UD || peer.qkey == work.target.qkey;
         meant && peer.kind == kind && (sys::IBV_QPS_RTR..sys::IBV_QPS_ERR).contains(&peer.state)
@@ -335,6 +336,7 @@ fn fetch(world: &mut OpenObjects, number: u32, work: &Work, peer_pd: usize) -> c
     let at = work.target;
     let len = work.into.length as usize;
     if !read && !at.addr.is_multiple_of(8) {
+        // Both ends fail: this one here, the requester with its completion.
         fail(world, at.qpn);
         return sys::IBV_WC_REM_INV_REQ_ERR;
     }
@@ -355,6 +357,7 @@ fn fetch(world: &mut OpenObjects, number: u32, work: &Work, peer_pd: usize) -> c
         len,
         sys::IBV_ACCESS_LOCAL_WRITE,
     );
+    // A READ of no bytes accesses no memory, so its key is not checked (IBTA C9-88).
     if len == 0 {
         return sys::IBV_WC_SUCCESS;
     }

@@ -29,6 +29,7 @@ fn device(name: &[u8]) -> sys::Device {
     }
     sys::Device {
         _ops: [None; 2],
+        // IBV_NODE_CA.
         node_type: 1,
         transport_type: sys::IBV_TRANSPORT_IB,
         name: chars,
@@ -149,6 +150,7 @@ pub unsafe extern "C" fn ibv_query_port(
         (*out).state = if (*context).cmd_fd == 1 && !lock().unplugged {
             sys::IBV_PORT_ACTIVE
         } else {
+            // IBV_PORT_DOWN.
             1
         };
         (*out).active_mtu = MTU_1024;
