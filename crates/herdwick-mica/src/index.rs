@@ -2,7 +2,10 @@
 //! offset of its item. Two buckets a key; every operation is bounded.
 
 mod chain;
+mod fill;
 mod merge;
+mod place;
+mod slots;
 
 use std::io;
 
@@ -12,26 +15,9 @@ use herdwick_layout::bucket::{
 use herdwick_mem::{Arena, prefetch_read};
 use herdwick_request::KeyHash;
 
-/// The number of a slot, counted over all buckets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place(usize);
-
-impl Place {
-    #[inline]
-    fn new(bucket: usize, way: usize) -> Self {
-        Self(bucket * WAYS + way)
-    }
-
-    #[inline]
-    fn bucket(self) -> usize {
-        self.0 / WAYS
-    }
-
-    #[inline]
-    fn way(self) -> usize {
-        self.0 % WAYS
-    }
-}
+pub(crate) use fill::{Division, Part};
+pub(crate) use place::Place;
+use slots::{enter, find_in, make_way};
 
 /// The lossy index: partial-key cuckoo hashing with two buckets a key and bounded work.
 ///
@@ -253,19 +239,9 @@ impl Index {
     pub(crate) fn find(
         &self,
         hash: KeyHash,
-        mut is_it: impl FnMut(Offset) -> bool,
+        is_it: impl FnMut(Offset) -> bool,
     ) -> Option<(Place, Offset)> {
-        let tag = tag(hash);
-        let first = self.first(hash);
-        if let Some(found) = self.find_in(first, tag, &mut is_it) {
-            return Some(found);
-        }
-        // The mark spares most misses the second cache line. It is never taken back: no bucket records
-        // which keys of others it holds.
-        if !self.buckets[first].overflowed() {
-            return None;
-        }
-        self.find_in(self.other(first, tag), tag, &mut is_it)
+        slots::find(&self.buckets, self.first(hash), tag(hash), is_it)
     }
 
     /// Changes the offset of an entry, or makes one at a place that was just freed.
@@ -293,56 +269,42 @@ impl Index {
         offset: Offset,
         age: impl Fn(Offset) -> usize,
     ) -> Option<Offset> {
-        let (first, second) = self.both(hash);
+        let first = self.first(hash);
+        let second = self.other(first, tag(hash));
         let mut way = make_way(&mut self.buckets, first, second);
         // A chain costs the search of a block in the worst case: too much for each entry that is added to an
         // index that has to replace others anyway.
-        if way.is_none() && !self.is_nearly_full() && self.find_chain(hash) {
-            way = make_way(&mut self.buckets, first, second);
+        if way.is_none() && !self.is_nearly_full() {
+            way = chain::make_way(&mut self.buckets, first, tag(hash));
         }
-        self.enter(hash, offset, way, age)
-    }
-
-    /// As [`Self::insert`], but searches for a chain in an index that is nearly full, too.
-    pub(crate) fn insert_by_chain(
-        &mut self,
-        hash: KeyHash,
-        offset: Offset,
-        age: impl Fn(Offset) -> usize,
-    ) -> Option<Offset> {
-        let (first, second) = self.both(hash);
-        let mut way = make_way(&mut self.buckets, first, second);
-        if way.is_none() && self.find_chain(hash) {
-            way = make_way(&mut self.buckets, first, second);
-        }
-        self.enter(hash, offset, way, age)
-    }
-
-    /// Makes an entry at a free slot of its buckets, or in place of the one with the greatest `age`, the offset
-    /// of which it returns.
-    #[inline]
-    fn enter(
-        &mut self,
-        hash: KeyHash,
-        offset: Offset,
-        free: Option<Place>,
-        age: impl Fn(Offset) -> usize,
-    ) -> Option<Offset> {
-        let (first, second) = self.both(hash);
-        let (place, evicted) = match free {
-            Some(place) => (place, None),
-            None => {
-                let (place, oldest) = self.oldest(first, second, age);
-                (place, Some(oldest))
-            }
-        };
-        // A search ends in the first bucket unless that is marked.
-        if place.bucket() != first {
-            self.buckets[first].mark_overflowed();
-        }
+        let evicted = enter(&mut self.buckets, (hash, first), offset, way, age);
         self.entries += usize::from(evicted.is_none());
-        self.buckets[place.bucket()].set(place.way(), tag(hash), growth(hash), offset);
         evicted
+    }
+
+    /// Returns whether an entry can be added without replacing another. If not, moves a chain of entries, each to
+    /// its other bucket, so that one can. Reads one block at most: without a way after that, each slot that can be
+    /// reached is used.
+    #[inline]
+    pub(crate) fn make_chain(&mut self, hash: KeyHash) -> bool {
+        let (first, tag) = (self.first(hash), tag(hash));
+        chain::has_way(&self.buckets, first, tag) || chain::find(&mut self.buckets, first, tag)
+    }
+
+    /// Divides an index that has its largest size into about so many parts, at least one.
+    pub(crate) fn division(&self, parts: usize) -> Division {
+        debug_assert_eq!((self.level, self.level_max), (0, 0));
+        Division::new(self.base, parts)
+    }
+
+    /// Returns the parts of a division.
+    pub(crate) fn parts(&mut self, division: Division) -> impl Iterator<Item = Part<'_>> {
+        division.parts_of(&mut self.buckets, self.block)
+    }
+
+    /// Counts entries that were added to parts.
+    pub(crate) fn count_added(&mut self, entries: usize) {
+        self.entries += entries;
     }
 
     /// Prefetches the first bucket of `hash`.
@@ -362,58 +324,18 @@ impl Index {
         overflowed
     }
 
-    /// Prefetches the other bucket of `hash` if a search for it, or an insertion, does not end in the first.
-    #[inline]
-    pub(crate) fn prefetch_other_to_insert(&self, hash: KeyHash) {
-        let (first, second) = self.both(hash);
-        let bucket = &self.buckets[first];
-        if bucket.overflowed() || bucket.free().is_none() {
-            prefetch_read(&self.buckets, second);
-        }
-    }
-
     /// Returns the probable place of the item of `hash`, by the tags of its first bucket alone.
     #[inline]
     pub(crate) fn guess_first(&self, hash: KeyHash) -> Option<(Place, Offset)> {
-        self.find_in(self.first(hash), tag(hash), &mut |_| true)
+        find_in(&self.buckets, self.first(hash), tag(hash), &mut |_| true)
     }
 
     /// As [`Self::guess_first`], in the other bucket.
     #[inline]
     pub(crate) fn guess_other(&self, hash: KeyHash) -> Option<(Place, Offset)> {
         let tag = tag(hash);
-        self.find_in(self.other(self.first(hash), tag), tag, &mut |_| true)
-    }
-
-    #[inline(always)]
-    fn find_in(
-        &self,
-        bucket: usize,
-        tag: u16,
-        is_it: &mut impl FnMut(Offset) -> bool,
-    ) -> Option<(Place, Offset)> {
-        let slots = &self.buckets[bucket];
-        for way in slots.ways(tag) {
-            let offset = slots.offset(way);
-            if is_it(offset) {
-                return Some((Place::new(bucket, way), offset));
-            }
-        }
-        None
-    }
-
-    fn oldest(
-        &self,
-        first: usize,
-        second: usize,
-        age: impl Fn(Offset) -> usize,
-    ) -> (Place, Offset) {
-        [first, second]
-            .into_iter()
-            .flat_map(|bucket| (0..WAYS).map(move |way| Place::new(bucket, way)))
-            .map(|place| (place, self.buckets[place.bucket()].offset(place.way())))
-            .max_by_key(|&(_, offset)| age(offset))
-            .expect("two buckets have slots")
+        let other = self.other(self.first(hash), tag);
+        find_in(&self.buckets, other, tag, &mut |_| true)
     }
 
     #[inline]
@@ -429,52 +351,10 @@ impl Index {
         block * self.block + within(hash, self.block)
     }
 
-    /// Returns both buckets of `hash`, the first one first.
-    #[inline]
-    fn both(&self, hash: KeyHash) -> (usize, usize) {
-        let first = self.first(hash);
-        (first, self.other(first, tag(hash)))
-    }
-
     #[inline]
     fn other(&self, bucket: usize, tag: u16) -> usize {
         bucket::other(bucket, tag, self.buckets.len())
     }
-}
-
-/// Returns a free slot in one of the buckets. If both are full, moves a neighbour to its other
-/// bucket. `buckets` are whole blocks.
-fn make_way(buckets: &mut [Bucket], first: usize, second: usize) -> Option<Place> {
-    // The first bucket before the other: a key that is found there costs one cache line.
-    for bucket in [first, second] {
-        if let Some(way) = buckets[bucket].free() {
-            return Some(Place::new(bucket, way));
-        }
-    }
-    for bucket in [first, second] {
-        for way in 0..WAYS {
-            if step_aside(buckets, bucket, way) {
-                return Some(Place::new(bucket, way));
-            }
-        }
-    }
-    None
-}
-
-/// Copies an entry to its other bucket, if that has a free slot; returns whether it has.
-fn step_aside(buckets: &mut [Bucket], bucket: usize, way: usize) -> bool {
-    let (tag, offset) = buckets[bucket].entry(way);
-    let growth = buckets[bucket].growth(way);
-    let other = bucket::other(bucket, tag, buckets.len());
-    let Some(free) = buckets[other].free() else {
-        return false;
-    };
-    buckets[other].set(free, tag, growth, offset);
-    // The tag does not show which of the two is the neighbour's first bucket. If it is this
-    // one, a search for it has to continue in the other; if not, the mark costs each search one
-    // more cache line.
-    buckets[bucket].mark_overflowed();
-    true
 }
 
 #[cfg(test)]
@@ -642,6 +522,12 @@ mod tests {
         }
     }
 
+    /// Returns all of an index as one part.
+    fn whole(index: &mut Index) -> Part<'_> {
+        let division = index.division(1);
+        index.parts(division).next().unwrap()
+    }
+
     /// An index that took every entry in one order takes them in another, though hardly any slot is
     /// free.
     #[test]
@@ -651,9 +537,11 @@ mod tests {
             let mut refused = Vec::new();
             for &(n, hash) in order {
                 if spread {
-                    let evicted = index.insert_by_chain(hash, offset(n), |_| 0);
+                    let mut part = whole(&mut index);
+                    let first = part.prefetch_first(hash);
+                    let evicted = part.insert(hash, first, offset(n), |_| 0);
                     refused.extend(evicted.map(|at| at.0 / ALIGN));
-                } else if index.has_way(hash) {
+                } else if chain::has_way(&index.buckets, index.first(hash), tag(hash)) {
                     assert_eq!(index.insert(hash, offset(n), |_| 0), None);
                 } else {
                     refused.push(n);

@@ -35,7 +35,7 @@ pub(crate) struct Items {
     pub(crate) sums: bool,
     /// Called between two stores of a change that a kill must not tear.
     #[cfg(test)]
-    pub(crate) witness: Option<Box<dyn FnMut() + Send>>,
+    pub(crate) witness: Option<Box<dyn FnMut() + Send + Sync>>,
 }
 
 impl Items {

@@ -63,6 +63,20 @@ impl Store {
         offset: u64,
         keep: bool,
     ) -> Result<(Self, Option<Recovered>), StoreError> {
+        Self::in_file_by(config, file, offset, keep, 1)
+    }
+
+    /// As [`Self::in_file`], with items recovered by so many threads, at least one.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub fn in_file_by(
+        config: &StoreConfig,
+        file: &File,
+        offset: u64,
+        keep: bool,
+        threads: usize,
+    ) -> Result<(Self, Option<Recovered>), StoreError> {
         let shape = Shape::of(config)?;
         let refused = shape.refused();
         let superblock = Superblock::in_file(file, offset).map_err(&refused)?;
@@ -73,7 +87,7 @@ impl Store {
         let mut store = Self::over(config, &shape, index, items, superblock);
         let book = Book::in_file(file, offset, shape.segments, shape.segment_bytes);
         store.segments.book = book.map_err(&refused)?;
-        let recovered = if keep { store.recover() } else { None };
+        let recovered = keep.then(|| store.recover(threads.max(1))).flatten();
         if recovered.is_none() {
             store.begin();
         }
@@ -90,7 +104,7 @@ impl Store {
     }
 
     /// Recovers the items of all segments; `None` if the superblock is damaged.
-    fn recover(&mut self) -> Option<Recovered> {
+    fn recover(&mut self, threads: usize) -> Option<Recovered> {
         let superblock = &self.superblock;
         self.now = Second(u32::try_from(superblock.get(Mark::Second)?).ok()?);
         let flush_at = u32::try_from(superblock.get(Mark::FlushAt)?).ok()?;
@@ -100,7 +114,7 @@ impl Store {
         self.sequence = self.promised;
         let flushed = superblock.get(Mark::Flushed)?;
         self.segments.resume(flushed);
-        let damaged = self.rebuild_segments();
+        let damaged = self.rebuild_segments(threads);
         Some(Recovered {
             items: self.counters.items,
             damaged,

@@ -362,16 +362,7 @@ impl Store {
         }
     }
 
-    /// As [`Self::insert`], but drops one only if no other can move.
-    pub(crate) fn insert_by_chain(&mut self, hash: KeyHash, at: Offset) {
-        let segments = &self.segments;
-        let age = |at| segments.age(at);
-        if let Some(loser) = self.index.insert_by_chain(hash, at, age) {
-            self.drop_loser(loser);
-        }
-    }
-
-    fn drop_loser(&mut self, loser: Offset) {
+    pub(crate) fn drop_loser(&mut self, loser: Offset) {
         // One that had expired is no loss.
         self.counters.index_evictions += u64::from(!self.gone(loser));
         let len = self.items.header(loser).footprint();

@@ -5,7 +5,7 @@ use std::{array, io, ops::Range};
 use herdwick_layout::bucket::{self, BLOCK, BUCKET, Bucket, WAYS};
 use zerocopy::FromZeros;
 
-use super::{Index, SPARSE, make_way};
+use super::{Index, SPARSE, slots::make_way};
 
 /// Buckets of merged blocks whose memory is returned at once: each system call takes as long as some merges.
 const RETURNED: usize = (64 << 10) / BUCKET;

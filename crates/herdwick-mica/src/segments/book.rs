@@ -60,7 +60,7 @@ pub(crate) struct Book {
     segments: usize,
     /// Called before and after each word is put, the instants at which a kill is most critical.
     #[cfg(test)]
-    pub(crate) witness: Option<Box<dyn FnMut() + Send>>,
+    pub(crate) witness: Option<Box<dyn FnMut() + Send + Sync>>,
 }
 
 impl Book {

@@ -1,24 +1,48 @@
-//! Recovery of segments in a file: each run that was left is walked, and its live items are entered
-//! in the index.
+//! Recovery of segments in a file: the runs that were left are walked over, several at a time, and their live
+//! items are entered in the index. Threads do both, each with runs of its own, then with a part of the index of its
+//! own: what they find of other runs, or that an item is dead, is carried out when all have ended.
 
-use herdwick_layout::{
-    bucket::Offset,
-    item::{ALIGN, Found, LINE, examine},
-};
-use herdwick_request::KeyHash;
+mod fill;
+mod walk;
+
+use std::thread;
+
+use fill::{Filled, fill};
+use herdwick_layout::bucket::Offset;
+use walk::{Walked, WalkedRun, Walker};
 
 use super::book::RunLeft;
 use crate::store::Store;
 
-/// Items with buckets that are prefetched together.
-const TOGETHER: usize = 32;
+/// Bytes of segments that a thread walks over before the items in them are entered: they are remembered, in 16 bytes
+/// for each.
+const ROUND: usize = if cfg!(test) { 128 << 10 } else { 8 << 20 };
 
 impl Store {
-    /// Recovers the items of all runs. Returns the damaged bytes.
-    pub(crate) fn rebuild_segments(&mut self) -> u64 {
+    /// Recovers the items of all runs, by so many threads. Returns the damaged bytes.
+    pub(crate) fn rebuild_segments(&mut self, threads: usize) -> u64 {
         self.resume_move();
+        let (runs, mut damaged) = self.runs_left();
+        for run in &runs {
+            self.segments.reopen(run);
+        }
+        let mut walked: Vec<Walked> = Vec::new();
+        walked.resize_with(threads, Walked::default);
+        for runs in runs.chunks(threads * (ROUND / self.segments.size()).max(1)) {
+            self.walk_runs(runs, &mut walked);
+            damaged += self.restore_runs(&walked);
+            self.enter_items(&walked);
+            for run in runs {
+                self.segments.close(run.number);
+            }
+        }
+        damaged
+    }
+
+    /// Returns the runs whose items may be live, the last one first, and the bytes of segments with damaged words.
+    fn runs_left(&mut self) -> (Vec<RunLeft>, u64) {
         let (count, size) = (self.segments.count(), self.segments.size());
-        let (mut damaged, mut end) = (0, count);
+        let (mut runs, mut damaged, mut end) = (Vec::new(), 0, count);
         for number in (0..count).rev() {
             match self.segments.book.run(number) {
                 Ok(None) => continue,
@@ -30,7 +54,7 @@ impl Store {
                 Ok(Some(run)) if run.sequence < self.segments.flushed() => {
                     self.segments.book.cross_out(number);
                 }
-                Ok(Some(run)) if run.first <= run.written => damaged += self.rebuild_run(&run),
+                Ok(Some(run)) if run.first <= run.written => runs.push(run),
                 _ => {
                     damaged += size as u64;
                     self.segments.book.cross_out(number);
@@ -38,91 +62,99 @@ impl Store {
             }
             end = number;
         }
+        (runs, damaged)
+    }
+
+    /// Walks over runs, each of `walked` over a few of them.
+    fn walk_runs(&self, runs: &[RunLeft], walked: &mut [Walked]) {
+        let walker = Walker {
+            items: &self.items,
+            book: &self.segments.book,
+            segment_bytes: self.segments.size(),
+            hash_key: self.hash_key,
+            now: self.now,
+            division: self.index.division(walked.len()),
+        };
+        let mut shares = runs.chunks(runs.len().div_ceil(walked.len()));
+        let jobs = walked.iter_mut().map(|walked| {
+            let runs = shares.next().unwrap_or_default();
+            move || walker.walk_all(runs, walked)
+        });
+        in_threads(jobs.collect());
+    }
+
+    /// Counts what was found in runs, and turns damaged bytes into gaps, or ends the run where they begin. Returns
+    /// the damaged bytes.
+    fn restore_runs(&mut self, walked: &[Walked]) -> u64 {
+        let mut damaged = 0;
+        for run in walked.iter().flat_map(|walked| &walked.runs) {
+            let WalkedRun {
+                number,
+                contents,
+                damage,
+                lost,
+            } = run;
+            for bytes in damage {
+                damaged += bytes.len() as u64;
+                self.items.put_gaps(bytes.clone());
+            }
+            if let Some(bytes) = lost {
+                damaged += bytes.len() as u64;
+                self.segments.shorten(*number, bytes.start);
+            }
+            self.counters.items += contents.items;
+            self.counters.bytes += contents.bytes as u64;
+            self.segments.restore(*number, contents);
+        }
         damaged
     }
 
-    fn rebuild_run(&mut self, run: &RunLeft) -> u64 {
-        let start = self.segments.start(run.number);
-        self.segments.reopen(run);
-        let (mut damaged, mut at) = (0, start + run.first);
-        let end = start + run.written;
-        let mut items = [(Offset::default(), KeyHash::default()); TOGETHER];
-        while at < end {
-            let mut count = 0;
-            while count < TOGETHER && at < end {
-                match examine(self.items.bytes(Offset(at), end - at)) {
-                    Found::Item(len) => {
-                        if !self.gone(Offset(at)) {
-                            let hash = self.hash_key.hash(self.items.key(Offset(at)));
-                            self.index.prefetch_first(hash);
-                            items[count] = (Offset(at), hash);
-                            count += 1;
-                        }
-                        at += len;
-                    }
-                    Found::Dead(len) => {
-                        // A longer one was damage once: cleaning regains it.
-                        if len < LINE && self.items.is_gap(Offset(at)) {
-                            self.segments.restore_gap(run.number, len);
-                        }
-                        at += len;
-                    }
-                    Found::Damaged => at = self.mend(run.number, at, end, &mut damaged),
-                }
+    /// Enters the items that were found.
+    fn enter_items(&mut self, walked: &[Walked]) {
+        let (items, segments) = (&self.items, &self.segments);
+        let division = self.index.division(walked.len());
+        let parts = self.index.parts(division).enumerate();
+        let jobs = parts.map(|(n, part)| {
+            let found = walked.iter().map(move |walked| walked.items_of(n));
+            move || fill(part, found, items, |at| segments.age(at))
+        });
+        let filled = in_threads(jobs.collect());
+        for Filled {
+            added,
+            dead,
+            replaced,
+        } in filled
+        {
+            self.index.count_added(added);
+            for at in dead {
+                self.drop_double(at);
             }
-            for &(_, hash) in &items[..count] {
-                self.index.prefetch_other_to_insert(hash);
-            }
-            for &(at, hash) in &items[..count] {
-                self.enter_in_segment(at, hash);
-            }
-        }
-        self.segments.close(run.number);
-        damaged
-    }
-
-    /// Makes the damaged bytes at `at` a gap, up to the next beginning that was noted, or ends
-    /// the run there. Returns where the walk continues.
-    fn mend(&mut self, number: usize, at: usize, end: usize, damaged: &mut u64) -> usize {
-        let next = self.segments.book.next_beginning(at, end);
-        let next = next.filter(|next| next.is_multiple_of(ALIGN));
-        *damaged += (next.unwrap_or(end) - at) as u64;
-        match next {
-            Some(next) => {
-                self.items.put_gaps(at..next);
-                next
-            }
-            None => {
-                self.segments.shorten(number, at);
-                end
+            for at in replaced {
+                self.drop_loser(at);
             }
         }
     }
 
-    /// Enters a live item. A kill between the copy of an item and the end of the old one leaves two;
-    /// so does one while an item is replaced in a store that evicts nothing.
-    fn enter_in_segment(&mut self, at: Offset, hash: KeyHash) {
-        let items = &self.items;
-        let other = self.index.find(hash, |it| items.is(it, items.key(at)));
-        let header = self.items.header(at);
-        let len = header.footprint();
-        if let Some((place, other)) = other {
-            let before = self.items.header(other);
-            if before.version > header.version {
-                return self.items.bury(at);
-            }
-            self.index.remove(place);
-            self.counters.items -= 1;
-            self.counters.bytes -= before.footprint() as u64;
-            self.bury(other, before.footprint());
-        }
-        self.counters.items += 1;
-        self.counters.bytes += len as u64;
-        self.segments.restore(at, len);
-        self.segments.note(at, header.deadline, header.bits, 0);
-        // No request waits: it evicts only where nothing else helps.
-        self.insert_by_chain(hash, at);
+    /// Marks an item dead of which a later one, or a copy, was found.
+    fn drop_double(&mut self, at: Offset) {
+        let len = self.items.header(at).footprint();
+        self.counters.items -= 1;
+        self.counters.bytes -= len as u64;
+        self.bury(at, len);
     }
+}
+
+/// Does each job in a thread of its own, or a single one at once. Returns their results in the same order.
+fn in_threads<T: Send>(mut jobs: Vec<impl FnOnce() -> T + Send>) -> Vec<T> {
+    if jobs.len() == 1 {
+        return jobs.drain(..).map(|job| job()).collect();
+    }
+    thread::scope(|scope| {
+        let threads: Vec<_> = jobs.into_iter().map(|job| scope.spawn(job)).collect();
+        let done = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        done.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 #[cfg(test)]
@@ -135,6 +167,7 @@ mod tests {
     };
 
     use crate::{Store, StoreConfig, test_file::nameless_file};
+    use herdwick_check::Rng;
     use herdwick_layout::bucket::Offset;
     use herdwick_request::{
         Arith, Clock, Delete, Execute, Get, HashKey, Mode, Op, Put, Reply, Request, Second, Status,
@@ -256,7 +289,10 @@ mod tests {
 
         fn judge(&mut self, key: &[u8], either: [&Option<Vec<u8>>; 2]) {
             self.kills += 1;
-            let (mut again, recovered) = Store::in_file(&CONFIG, &self.image, 0, true).unwrap();
+            // By one thread, or by three.
+            let threads = 1 + self.kills % 2 * 2;
+            let again = Store::in_file_by(&CONFIG, &self.image, 0, true, threads);
+            let (mut again, recovered) = again.unwrap();
             assert_eq!(recovered.unwrap().damaged, 0);
             let mut items = 0;
             for n in 0..KEYS {
@@ -407,6 +443,75 @@ mod tests {
             }
         }
         assert_eq!(deleted, 40);
+    }
+
+    /// Returns the runs of a store, what the table knows of them, and the entries of the index.
+    fn contents(store: &Store) -> (String, Vec<Vec<Offset>>) {
+        let index = &store.index;
+        let entries = (0..index.buckets()).map(|bucket| index.entries(bucket).collect());
+        (format!("{:?}", store.segments.heads), entries.collect())
+    }
+
+    /// In several rounds, with items of all sizes and uses, copies, dead ones, expired ones, and damage. Seen to fail
+    /// with threads that leave out a share of the runs, and with parts that are counted from a wrong bucket.
+    #[test]
+    fn several_threads_recover_what_one_does() {
+        let config = StoreConfig {
+            memory_bytes: 8 << 20,
+            item_bytes_max: 400_000,
+            ..CONFIG
+        };
+        let len = Store::file_bytes(&config).unwrap();
+        let file = nameless_file(len);
+        let (mut store, _) = Store::in_file(&config, &file, 0, false).unwrap();
+        let value = vec![b'v'; 300_000];
+        let mut rng = Rng::new(1);
+        for n in 0..120_000 {
+            let key = name(rng.index(40_000));
+            let len = match rng.index(1_000) {
+                0 => rng.index(300_000),
+                1..=99 => rng.index(9_000),
+                _ => rng.index(200),
+            };
+            let put = Put {
+                value: &value[..len],
+                exptime: if n % 5 == 0 { 100 } else { 0 },
+                ..Put::default()
+            };
+            let op = match n % 7 {
+                0 => Op::Delete(Delete::default()),
+                1 | 2 => Op::Get(Get::default()),
+                _ => Op::Put(put),
+            };
+            run(&mut store, &key, op);
+        }
+        assert!(store.counters().evictions > 0 && store.segments.count() > 200);
+        store.tick(Second(101));
+        drop(store);
+        let mut image = vec![0; len as usize];
+        file.read_exact_at(&mut image, 0).unwrap();
+        for _ in 0..40 {
+            image[rng.index(len as usize - (1 << 20)) + (1 << 20)] ^= 1;
+        }
+        let recover = |threads| {
+            file.write_all_at(&image, 0).unwrap();
+            let again = Store::in_file_by(&config, &file, 0, true, threads).unwrap();
+            let mut after = vec![0; len as usize];
+            file.read_exact_at(&mut after, 0).unwrap();
+            (again, after)
+        };
+        let ((one, recovered), file_by_one) = recover(1);
+        let (items, damaged) = recovered.map(|it| (it.items, it.damaged)).unwrap();
+        assert!(items > 10_000 && damaged > 0, "{recovered:?}");
+        let live: usize = one.segments.heads.iter().map(|head| head.live).sum();
+        assert_eq!(live as u64, one.counters().bytes);
+        for threads in 2..=9 {
+            let ((several, by_several), file_by_several) = recover(threads);
+            assert_eq!(by_several, recovered, "{threads}");
+            assert_eq!(several.counters(), one.counters(), "{threads}");
+            assert!(contents(&several) == contents(&one), "{threads}");
+            assert!(file_by_several == file_by_one, "{threads}");
+        }
     }
 
     /// What is regained by cleaning is not room that is missing.

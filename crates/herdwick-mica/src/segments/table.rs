@@ -18,6 +18,7 @@ use herdwick_layout::{
 };
 use herdwick_request::{Deadline, Second};
 pub(super) use kind::Kind;
+pub(super) use note::Contents;
 pub(crate) use note::Past;
 
 /// Segments that new items leave to the copies that cleaning makes.
@@ -154,7 +155,7 @@ pub(crate) struct Segments {
     next_ceding: u64,
     /// Heads that searches for free segments have looked at.
     #[cfg(test)]
-    pub(super) looked: std::cell::Cell<usize>,
+    pub(super) looked: std::sync::atomic::AtomicUsize,
 }
 
 impl Segments {
@@ -184,7 +185,7 @@ impl Segments {
             ceded: 0,
             next_ceding: 0,
             #[cfg(test)]
-            looked: std::cell::Cell::new(0),
+            looked: 0.into(),
         }
     }
 
@@ -236,17 +237,6 @@ impl Segments {
         if self.heads[number].live == 0 {
             self.vacate(number, State::Free);
         }
-    }
-
-    /// Counts a gap of `len` bytes in a run that is recovered.
-    pub(super) fn restore_gap(&mut self, number: usize, len: usize) {
-        self.heads[number].gaps += len;
-        self.gaps += len;
-    }
-
-    /// Counts an item of `len` bytes that was recovered.
-    pub(super) fn restore(&mut self, at: Offset, len: usize) {
-        self.head(at).live += len;
     }
 
     /// Records that the item at `at`, the last one of its run, is complete.

@@ -1,6 +1,6 @@
 //! Opens the partitions: in memory, or in the memory file (`-e`) with the items of the previous server.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{num::NonZero, path::Path, sync::Arc, thread, time::Duration};
 
 use herdwick_fabric::{SharedMemory, Sharing};
 use herdwick_mica::StoreConfig;
@@ -133,8 +133,10 @@ fn lasting_stores(
         // Items lie in the partition and the bucket of the hash under the old key.
         store.hash_key = left.hash_key;
     }
+    let threads = thread::available_parallelism().map_or(1, NonZero::get) / workers;
     let opened = open_all(workers, |worker| {
-        herdwick_mica::Store::in_file(&store, &file.file, parts.offset(worker), keep)
+        let offset = parts.offset(worker);
+        herdwick_mica::Store::in_file_by(&store, &file.file, offset, keep, threads)
     });
     let mut restart = Restart::new(path, cold);
     let (mut stores, mut second) = (Vec::new(), Second(0));
@@ -168,7 +170,7 @@ fn lasting_stores(
 /// Opens all workers' stores in parallel: most of the time is spent reading them.
 fn open_all<T: Send>(workers: usize, open: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let open = &open;
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let threads: Vec<_> = (0..workers)
             .map(|worker| scope.spawn(move || open(worker)))
             .collect();

@@ -93,7 +93,8 @@ impl Segments {
         }
         for (number, head) in self.heads.iter().enumerate() {
             #[cfg(test)]
-            self.looked.set(self.looked.get() + 1);
+            self.looked
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             len = if head.state == State::Free {
                 len + 1
             } else {

@@ -1,6 +1,6 @@
 //! What the table notes of items: the last deadline of a segment, and how often its items were used.
 
-use herdwick_layout::bucket::Offset;
+use herdwick_layout::{bucket::Offset, item::Header};
 use herdwick_request::Deadline;
 
 use super::{Kind, Segments, until};
@@ -22,7 +22,45 @@ impl Past {
     };
 }
 
+/// The live items of a run in a file, and its gaps.
+#[derive(Default)]
+pub(in crate::segments) struct Contents {
+    pub(in crate::segments) items: u64,
+    pub(in crate::segments) bytes: usize,
+    /// Bytes of gaps.
+    pub(in crate::segments) gaps: usize,
+    until: u32,
+    uses: u32,
+    unused: u32,
+    unread: u32,
+}
+
+impl Contents {
+    /// Counts a live item of `len` bytes.
+    #[inline]
+    pub(in crate::segments) fn add(&mut self, header: &Header, len: usize) {
+        self.items += 1;
+        self.bytes += len;
+        self.until = self.until.max(until(header.deadline));
+        self.uses += weight(header.bits);
+        self.unused += u32::from(is_unused(header.bits));
+        self.unread += u32::from(is_unread_copy(header.bits));
+    }
+}
+
 impl Segments {
+    /// Counts what was found in a run that is recovered. Its items count as stored in no kind.
+    pub(in crate::segments) fn restore(&mut self, number: usize, contents: &Contents) {
+        let head = &mut self.heads[number];
+        head.live += contents.bytes;
+        head.gaps += contents.gaps;
+        head.until = head.until.max(contents.until);
+        head.uses += contents.uses;
+        head.unused += contents.unused;
+        head.unread += contents.unread;
+        self.gaps += contents.gaps;
+    }
+
     /// Records an item in the open segment of a kind: its deadline, the bits with the uses that it brings
     /// along, and for how many stored bytes they were counted.
     #[inline]
