@@ -54,6 +54,7 @@ impl Execute for Counted<'_, '_> {
             sink.reply(index, reply);
         };
         let mut partition = self.own.lock(self.start);
+        // Not that of the pass: a pass of another worker may have set it on.
         let clock = partition.clock();
         partition.execute(clock, batch, &mut count);
         // The counters are this worker's own: no lock is needed for them.

@@ -153,7 +153,6 @@ impl<D: Device> HerdFront<D> {
     /// Carries out one command of the lease manager, if there is one. Mapping and unmapping memory
     /// takes as long as the operating system needs, so further commands wait for the next pass.
     fn take_command(&mut self) -> bool {
-        // One a pass: to map or unmap memory takes the kernel as long as it likes.
         let Some(command) = self.next_command() else {
             return false;
         };

@@ -399,6 +399,7 @@ fn judge(page: &[u8; PAGE as usize], len: u64, parts: Parts) -> Result<StoredWit
     if len < parts.offset(parts.workers) {
         return Err(Cold::Damaged);
     }
+    // The header ends where the state begins (`STATE_AT`).
     let state = rest.first_chunk().map(|word| u64::from_le_bytes(*word));
     if !is_whole(state, boot()) {
         return Err(Cold::HostWentDown);

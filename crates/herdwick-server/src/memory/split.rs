@@ -55,6 +55,7 @@ impl LeaseBounds {
 
     pub(crate) fn new(config: &Config) -> Self {
         let bounds = Self::within(config, config.memory_bytes);
+        // Clover, which has no partitions, has one worker.
         let left = bounds.left(config.memory_bytes, 1);
         Self {
             engine_bytes: left.saturating_sub(clover::STORE_BYTES),

@@ -92,6 +92,7 @@ impl EventWriter {
             match arrival {
                 Ok(asking) => {
                     if watchers.is_empty() {
+                        // Otherwise the time without watchers would count as a stall of this one.
                         last = self.timer.now();
                     }
                     self.admit(asking, &mut watchers);
@@ -131,8 +132,8 @@ impl EventWriter {
             skipped: 0,
             stalled: Duration::ZERO,
         });
-        // The workers must see the topics before the OK is sent, so that no event after the OK is
-        // missed.
+        // Before the OK is sent: of the events after it, a worker misses at most those of the pass
+        // that it is in.
         self.announce(watchers);
     }
 

@@ -82,6 +82,7 @@ impl LeaseListener {
             // A directory needs the x bit for every class of users that has the r bit on the
             // socket.
             let search = mode | ((mode & 0o444) >> 2);
+            // The directory last: until then no other user reaches the socket.
             fs::set_permissions(&socket.path, fs::Permissions::from_mode(mode))?;
             fs::set_permissions(&socket.directory, fs::Permissions::from_mode(search))?;
         }

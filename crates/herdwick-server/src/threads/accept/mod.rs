@@ -190,6 +190,7 @@ impl Acceptor {
         if let Err(stream) = intake.push(stream) {
             self.waiting.push_back((worker, stream));
         }
+        // Also where the queue is full: the worker makes room in it.
         wakeup.ring();
     }
 

@@ -122,6 +122,7 @@ struct SnapshotRound {
 impl Reporter {
     /// Serves until the server stops.
     pub(crate) fn run(mut self) {
+        // The clients, the listener and the waker.
         let mut events = Events::with_capacity(CLIENTS_MAX + 2);
         while !self.shutdown.is_set() {
             self.sleep(&mut events);
@@ -136,6 +137,7 @@ impl Reporter {
     }
 
     fn sleep(&mut self, events: &mut Events) {
+        // As a worker does: the flag first, then the queues (`parking`).
         self.wakeup.flag().raise();
         let timeout = if !self.cross_core.is_quiet() || self.shutdown.is_set() {
             Some(Duration::ZERO)

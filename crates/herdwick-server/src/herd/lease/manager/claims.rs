@@ -50,6 +50,7 @@ impl LeaseManager {
         let terms = Terms {
             epoch,
             window: window.slots() as u16,
+            // The grant names what the client gets: a request for more is no error.
             reply_bytes_max: claim
                 .reply_bytes_max
                 .max(RECV_BYTES_MIN as u32)

@@ -57,6 +57,7 @@ impl LeaseRecord {
             stream: Some(stream),
             slot,
             holder,
+            // Of no meaning before the claim.
             fabric: Fabric::ALL[0],
             shake: ServerHandshake::new(now),
             terms: None,
@@ -125,6 +126,7 @@ impl LeaseRecord {
             // The stores of all workers, or of none.
             for (grant, fds) in &mut grants {
                 grant.store = None;
+                // Descriptors of the store follow those of the grant.
                 fds.truncate(grant.fds.into());
             }
         }

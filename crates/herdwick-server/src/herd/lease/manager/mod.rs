@@ -431,6 +431,7 @@ impl LeaseManager {
             self.clients.remove(&id);
             return;
         }
+        // One that has granted nothing answers, too.
         client.revoking = self.workers;
         self.counters.releasing.fetch_add(1, Ordering::Relaxed);
         let fabric = client.fabric;
