@@ -179,6 +179,7 @@ impl<P: Port> Lines for PaperLines<P> {
         let begun = side.submit(port, (0, keyhash), value, (token, self.now));
         begun.map_err(|error| match error {
             PaperRefused::Length(_) => Refused::Unencodable(Unencodable::TooLarge),
+            // An ended client takes nothing more; `drive` says why.
             PaperRefused::Full | PaperRefused::Server(_) | PaperRefused::Ended(_) => Refused::Full,
         })
     }

@@ -13,6 +13,7 @@ pub(super) struct StagTable {
 
 impl StagTable {
     pub(super) fn new(keys: u64) -> Self {
+        // Twice as many, so that few keys share a place.
         let places = (2 * keys).next_power_of_two() as usize;
         Self {
             places: vec![None; places],
@@ -25,6 +26,7 @@ impl StagTable {
     }
 
     pub(super) fn get(&mut self, hash: KeyHash) -> Option<Tagged> {
+        // Another key may have the place.
         let known = self.place(hash).filter(|(of, _)| *of == hash);
         known.map(|(_, tagged)| tagged)
     }
@@ -52,6 +54,7 @@ impl Chunks {
     /// Returns the READs of the first `len` bytes that a stag shows, and of the head behind them.
     pub(super) fn step(&self, stag: u32, len: usize) -> Step {
         let at = |stag| self.region.offset(self.windows.addr(stag));
+        // No window is longer.
         let len = len.min(1 << self.windows.shift());
         let from = at(stag);
         Step::one(Fetch { from, len }).and(Fetch {

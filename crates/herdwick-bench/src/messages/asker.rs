@@ -122,6 +122,7 @@ impl<D: Device> Asker<D> {
     /// [`PostError`].
     #[inline]
     pub(crate) fn send(&mut self, now_ns: u64) -> Result<(), PostError> {
+        // What is pending was not sent yet, and is not late.
         if !self.lossless && self.pending.is_empty() {
             self.ask_again(now_ns);
         }

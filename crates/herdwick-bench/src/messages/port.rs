@@ -190,6 +190,7 @@ impl<D: Device> MessagePort<D> {
                 let first = (into.offset + *header) / WORD;
                 arrived.extend((first..first + words).map(|word| span.load(word)));
             }
+            // A mark of 0 is no message's.
             (None, None) => arrived.extend(std::iter::repeat_n(0, words)),
         }
     }
@@ -258,6 +259,7 @@ impl<D: Device> MessagePort<D> {
                 fence: false,
             });
         }
+        // Noted only if the post succeeds.
         port.post_send(out.qp, &batch)?;
         out.unsignaled = unsignaled;
         Ok(())
@@ -268,6 +270,7 @@ impl<D: Device> MessagePort<D> {
 fn look(span: &Span, seen: &mut [u64], words: usize, channel: usize, arrived: &mut Arrived) {
     for (slot, seen) in seen.iter_mut().enumerate() {
         let first = slot * words;
+        // Acquire: the last word is written last, so that the others are there.
         let mark = span.load_acquire(first + words - 1);
         if mark == *seen {
             continue;

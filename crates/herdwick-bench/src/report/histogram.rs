@@ -25,6 +25,7 @@ impl fmt::Display for Percentiles<'_> {
             total += step.count_since_last_iteration();
             let (value, quantile) = (step.value_iterated_to() as f64, step.quantile_iterated_to());
             write!(f, "{:12.3} {quantile:2.12} {total:10}", value / NS_PER_US)?;
+            // The last line would divide by 0.
             if quantile < 1.0 {
                 write!(f, " {:14.2}", 1.0 / (1.0 - quantile))?;
             }

@@ -17,6 +17,7 @@ pub(super) fn wrapped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
             } else {
                 head.rfind(' ')
             };
+            // A word longer than a line stays whole.
             let Some(at) = at.filter(|at| *at > 0) else {
                 break;
             };

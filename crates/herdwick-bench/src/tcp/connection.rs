@@ -64,6 +64,7 @@ impl<S: Read + Write> Connection<S> {
     pub(super) fn waiting_since(&self) -> impl Iterator<Item = u64> + '_ {
         self.asked
             .iter()
+            // A PUT has no keys left, and counts once.
             .flat_map(|asked| std::iter::repeat_n(asked.start_ns, asked.remaining.max(1)))
     }
 
@@ -156,6 +157,7 @@ impl<S: Read + Write> Connection<S> {
                 }
             }
         }
+        // Nothing was asked that this could answer.
         if self.asked.is_empty() && at < self.filled {
             let text = String::from_utf8_lossy(&self.inbox[at..self.filled.min(at + 64)]);
             return Err(DriveError::Reply(text.into_owned()));

@@ -123,6 +123,7 @@ impl TcpTarget {
                 _ => return Err(error.into()),
             }
         }
+        // Taken out, since the calls below borrow all of `self`.
         let events = std::mem::replace(&mut self.events, Events::with_capacity(0));
         for event in &events {
             let Token(index) = event.token();

@@ -169,6 +169,7 @@ impl<D: Device> Ends<D> {
             point: *point,
             per_message: sizes.per_message,
             may_lose: sizes.may_lose,
+            // Each issuer draws other places.
             seed: index as u64 + 1,
         };
         let issuers = issuers.into_iter().enumerate();
@@ -311,6 +312,7 @@ fn sender<D: Device>(
     party: &mut VerbThread<D>,
     pd: PdId,
 ) -> Result<(QpId, RegionId), SetupError> {
+    // All flows of a queue pair for datagrams share its send queue.
     let flows = match point.transport {
         Transport::Ud => point.clients.max(point.servers),
         Transport::Rc | Transport::Uc => 1,

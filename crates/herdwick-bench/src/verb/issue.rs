@@ -98,6 +98,7 @@ impl Flow {
         }
         let before = self.arrived;
         self.look(shape.per_message);
+        // The wait begins with the first look.
         if self.arrived != before || self.heard_ns == 0 {
             self.heard_ns = now_ns;
         } else if shape.may_lose && now_ns > self.heard_ns + LOST_AFTER_NS {
@@ -196,6 +197,7 @@ impl<P: Port, D> Issuer<P, D> {
             };
             flow.completed += count;
             counters.latency(start_ns, now_ns);
+            // Otherwise what arrived is counted, and not what completed.
             if self.shape.per_message == 0 {
                 counters.hits += count;
             }
@@ -250,6 +252,7 @@ impl<P: Port, D> Issuer<P, D> {
                 );
                 self.port.post_send(flow.qp, batch)?;
                 any = true;
+                // Each post draws its flow anew.
                 if point.all_to_all {
                     break;
                 }
@@ -316,6 +319,7 @@ impl Flow {
             len: point.payload,
         };
         let payload = match point.inline {
+            // All payloads are the same bytes.
             false => Payload::Region(local(0)),
             true if point.payload % WORD == 0 => Payload::Words(source.words),
             true => Payload::Inline(source.bytes),
@@ -368,6 +372,7 @@ impl<P: Port, D> Target for Issuer<P, D> {
         until_ns: u64,
         clock: &mut impl FnMut() -> u64,
     ) -> Result<(), DriveError> {
+        // Taken out: payloads are borrowed while all of `self` is in use.
         let (words, bytes) = (
             std::mem::take(&mut self.words),
             std::mem::take(&mut self.bytes),

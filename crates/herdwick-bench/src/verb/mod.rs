@@ -57,6 +57,7 @@ pub fn verb(
         return Err(VerbError::Bounds { option, given, max }.into());
     }
     let cpus = allowed_cpus();
+    // The other side has the other half, however many threads there are.
     let placement = Placement::new(&cpus, config.workers().min((cpus.len() / 2).max(1)));
     let fabrics = config.echo_fabrics();
     let points = points(config, plan, &fabrics)?;
@@ -178,6 +179,7 @@ impl RunPoint<'_, '_> {
         } = *self.study;
         let placement = match self.point.direction {
             Direction::Inbound => placement.clone(),
+            // Those who post take the place of a bout's clients.
             Direction::Outbound => placement.reversed(),
         };
         let failures = Arc::new(AtomicU64::new(0));
@@ -211,6 +213,7 @@ impl RunPoint<'_, '_> {
         let counts = ends.counts;
         let run = bout.run(ends.issuers, &mut traces, self.watch)?;
         let lost = counts.lost();
+        // Joined first, so that every failure is counted.
         drop(helpers);
         let failed = failures.load(Ordering::Relaxed);
         Ok((in_roles(run, self.point.direction, failed), lost))

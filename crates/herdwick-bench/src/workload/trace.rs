@@ -72,6 +72,7 @@ impl Trace {
             inserted: 0,
         };
         Self {
+            // A cycle has a step.
             steps: generator.steps(mix, steps.max(1)),
             hashes: Vec::new(),
             hashed_by: None,
@@ -184,6 +185,7 @@ struct Generator {
 
 impl Generator {
     fn steps(&mut self, mix: Mix, count: usize) -> Vec<Step> {
+        // F may add two at a time.
         let mut steps = Vec::with_capacity(count + 1);
         while steps.len() < count {
             match mix {

@@ -40,9 +40,11 @@ impl Zipf {
             return 0;
         }
         if weight < self.two {
+            // One key has no rank 1.
             return 1.min(self.n - 1);
         }
         let rank = self.n as f64 * (self.eta * u - self.eta + 1.0).powf(self.alpha);
+        // Rounding may reach `n`.
         (rank as u64).min(self.n - 1)
     }
 }
