@@ -237,6 +237,7 @@ impl CloverFront {
             Emptying::No => self.reopen().ok(),
             Emptying::Opens(thread) if !thread.is_finished() => Some(Emptying::Opens(thread)),
             Emptying::Opens(thread) => {
+                // A panic of the thread counts as a failure to open.
                 let opened = thread.join().ok().and_then(Result::ok);
                 if let Some((device, hosts)) = opened {
                     (self.parts.device, self.hosts) = (device, Some(hosts));
@@ -392,6 +393,7 @@ impl Front for CloverFront {
     }
 
     fn arm(&mut self) -> bool {
+        // Kept for the next pass: taken here, it would be lost otherwise.
         self.found = self.next_command();
         let now = self.now;
         let is_idle = self.found.is_none() && !self.begins();

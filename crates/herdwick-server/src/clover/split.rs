@@ -45,6 +45,7 @@ pub(crate) fn geometry(bytes: usize) -> Option<Geometry> {
             None => most = middle,
         }
     }
+    // A share of 0 fits nothing: then there is none.
     fits(least)
 }
 

@@ -134,6 +134,7 @@ impl Challenged {
     /// Checks the client's final message; returns the message that proves the server to the client,
     /// or `None` if the proof is wrong or the message malformed.
     pub(super) fn prove(&self, message: &[u8]) -> Option<String> {
+        // RFC 5802: the proof is the last field.
         let (without_proof, proof) = str::from_utf8(message).ok()?.rsplit_once(",p=")?;
         let mut fields = without_proof.split(',');
         // RFC 5802: `c=` and `r=` come first, in this order. Extensions behind them are covered by

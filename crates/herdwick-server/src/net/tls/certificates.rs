@@ -28,6 +28,7 @@ use crate::settings::tls::{ClientCertificates, KeyFormat, Tls, TlsError};
 /// Cached sessions for resumption; the oldest are dropped. About half a MiB.
 const SESSIONS: usize = 1024;
 /// TLS 1.3 tickets sent to each client.
+// The default of rustls.
 const TICKETS: usize = 2;
 
 /// The TLS configuration for new connections, and the handshake counters.

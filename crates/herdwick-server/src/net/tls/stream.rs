@@ -155,6 +155,7 @@ impl Read for TlsStream {
         let mut count = 0;
         self.has_more = false;
         for _ in 0..READS {
+            // First what is decrypted already: no event announces it.
             match self.take(&mut into[count..])? {
                 Some(taken) => count += taken,
                 None => {
@@ -198,6 +199,7 @@ impl Write for TlsStream {
             if count == from.len() {
                 return Ok(count);
             }
+            // The session takes at most what its buffer has room for (`SENDING_BYTES`).
             self.owed = self.session.writer().write(&from[count..])?;
         }
     }

@@ -41,6 +41,7 @@ impl UdpListener {
     /// Opens a socket on `address`, for values of at most `item_bytes_max` bytes.
     pub(crate) fn open(address: SocketAddr, udp: &Udp, item_bytes_max: usize) -> io::Result<Self> {
         let socket = bind(address)?;
+        // A value of the maximum size, the headers of its frames, and the rest.
         let whole = item_bytes_max + item_bytes_max / FRAME_BYTES * HEADER_BYTES + REPLY_SLACK;
         Ok(Self {
             socket: Arc::new(socket),

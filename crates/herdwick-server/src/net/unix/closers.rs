@@ -269,6 +269,7 @@ fn watch() {
             0 => STUCK_AFTER,
             _ => INTERRUPT_EVERY,
         };
+        // Only the end of all work ends the pause early.
         let waited = WATCH.wait_timeout_while(queue, pause, |queue| queue.is_busy());
         queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         for thread in queue.check() {
