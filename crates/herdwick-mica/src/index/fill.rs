@@ -33,6 +33,7 @@ impl Division {
         buckets: &mut [Bucket],
         block: usize,
     ) -> impl Iterator<Item = Part<'_>> {
+        // Whole blocks: both buckets of a key are in the same part.
         let (all, each) = (buckets.len(), self.each * block);
         let parts = buckets.chunks_mut(each).enumerate();
         parts.map(move |(n, buckets)| Part {

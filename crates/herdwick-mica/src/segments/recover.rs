@@ -31,6 +31,7 @@ impl Store {
         for runs in runs.chunks(threads * (ROUND / self.segments.size()).max(1)) {
             self.walk_runs(runs, &mut walked);
             damaged += self.restore_runs(&walked);
+            // Only when all are counted: what is found twice is subtracted here.
             self.enter_items(&walked);
             for run in runs {
                 self.segments.close(run.number);
@@ -43,6 +44,7 @@ impl Store {
     fn runs_left(&mut self) -> (Vec<RunLeft>, u64) {
         let (count, size) = (self.segments.count(), self.segments.size());
         let (mut runs, mut damaged, mut end) = (Vec::new(), 0, count);
+        // From the last on, so that it is known where the next run begins.
         for number in (0..count).rev() {
             match self.segments.book.run(number) {
                 Ok(None) => continue,
@@ -77,6 +79,7 @@ impl Store {
         };
         let mut shares = runs.chunks(runs.len().div_ceil(walked.len()));
         let jobs = walked.iter_mut().map(|walked| {
+            // Of fewer runs than threads some have none, and forget those of the last round.
             let runs = shares.next().unwrap_or_default();
             move || walker.walk_all(runs, walked)
         });
@@ -112,6 +115,7 @@ impl Store {
     /// Enters the items that were found.
     fn enter_items(&mut self, walked: &[Walked]) {
         let (items, segments) = (&self.items, &self.segments);
+        // That of the walk, which has a list for each of its parts.
         let division = self.index.division(walked.len());
         let parts = self.index.parts(division).enumerate();
         let jobs = parts.map(|(n, part)| {

@@ -28,6 +28,7 @@ pub(super) fn fill<'a>(
 ) -> Filled {
     let mut filled = Filled::default();
     for found in found.flat_map(|found| found.chunks(TOGETHER)) {
+        // In three passes: buckets are fetched while those of items before them are used.
         let mut firsts = [0; TOGETHER];
         for (&(_, hash), first) in found.iter().zip(&mut firsts) {
             *first = part.prefetch_first(hash);
@@ -59,6 +60,7 @@ fn enter(
         filled.replaced.extend(part.insert(hash, first, at, age));
         return;
     };
+    // Of equal versions one is a copy: it does not matter which stays.
     if items.header(other).version > items.header(at).version {
         filled.dead.push(at);
     } else {
