@@ -115,6 +115,8 @@ impl Store {
                     self.remove(chunk);
                 }
             },
+            // NONE: it has dropped out of the free list. No value arrives in a slab that is
+            // emptied.
             _ => {}
         }
         // Neither free nor an item: it is not handed out until its slab is cut anew.
@@ -173,6 +175,7 @@ impl Store {
         // hands.
         let most = self.taken.max(self.budget - self.unused);
         for _ in 0..SLABS_PER_CHUNK {
+            // First the one that is being emptied, for whichever class.
             self.empty(usize::MAX);
             if self.cut_within(class, most) {
                 return true;

@@ -68,6 +68,7 @@ pub(crate) struct Meta {
     pub(crate) bits: u8,
     /// Uses since it was stored, up to [`USES_MAX`]; less with each turn past the end of the list.
     pub(crate) uses: u8,
+    // In place of padding, which `IntoBytes` does not allow.
     zero: u8,
 }
 

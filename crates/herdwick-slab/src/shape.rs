@@ -67,6 +67,7 @@ impl Shape {
         let (memory_bytes, item_bytes_max) = (config.memory_bytes, config.item_bytes_max);
         let largest = item_bytes_max.next_multiple_of(ALIGN).max(PAGE);
         let lists = (memory_bytes / BYTES_PER_LIST).max(1);
+        // What the index takes, rounded up to whole pages, is not for slabs.
         let budget = memory_bytes.saturating_sub(memory_bytes.div_ceil(INDEX_SHARE) + PAGE);
         let mut slab_bytes = if largest > SLAB_BYTES {
             largest.next_multiple_of(PAGE)
@@ -89,6 +90,7 @@ impl Shape {
         let sizes = sizes(slab_bytes, config.growth);
         let chunks_max = slab_bytes / sizes[0];
         Ok(Self {
+            // A list is chosen by 32 bits of the hash (`Index::list`).
             lists: lists.min(u32::MAX as usize),
             // Chunks are numbered by 32 bits, of which the last number is `Chunk::NONE`.
             slabs: (budget / slab_bytes).min((u32::MAX - 1) as usize >> shift(chunks_max)),

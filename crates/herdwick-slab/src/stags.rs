@@ -48,6 +48,7 @@ pub(crate) struct Stags {
 impl Stags {
     /// Makes the memory: the stags, the slabs, and what is published.
     pub(crate) fn make(shape: &Shape) -> io::Result<(Self, Arena<u8>, Publication)> {
+        // Stag 0 is that of the head.
         let stags = (shape.slabs << shape.shift()) + 1;
         let head = (stags * PLACE).next_multiple_of(PAGE);
         let (slabs, bytes) = (head + PAGE, shape.slabs * shape.slab_bytes);
