@@ -275,6 +275,7 @@ pub(crate) unsafe extern "C" fn herdwick_session_poll(
         });
         // SAFETY: the caller's promise.
         unsafe { put(count, answers) };
+        // Behind the answers: those that came before the end count.
         match pipeline.session.broken() {
             Some(cause) => Err(Error::Disconnected(cause).into()),
             None => Ok(Status::Ok),
@@ -390,6 +391,7 @@ impl Pipeline {
         let now = self.now();
         self.is_armed = true;
         let longest = self.session.arm(now, &mut self.descriptor);
+        // poll(2) takes a negative timeout for none.
         if longest == Duration::MAX {
             return -1;
         }

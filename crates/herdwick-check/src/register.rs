@@ -81,6 +81,7 @@ pub(crate) fn effect(action: Action, value: Value) -> Option<Value> {
         }
         Action::Delete { done } => agrees(done, value.is_some()).then_some(None),
         Action::Increment { by, sum } => {
+            // A 64-bit counter wraps, as memcached's.
             let new = value.map(|value| value.wrapping_add(by));
             sum.is_none_or(|sum| sum == new).then_some(new)
         }

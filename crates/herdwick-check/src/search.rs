@@ -247,6 +247,7 @@ impl Search {
                 Reverse(operation(index).answered),
             )
         };
+        // The last is tried first: a read, and of these the one that was answered first.
         candidates.sort_by_key(rank);
     }
 

@@ -405,6 +405,7 @@ impl ClientSide {
                 Arrival::Message(control) if control.key_len == 0 => {
                     (control.code, control.value_len)
                 }
+                // A reply has no key.
                 Arrival::Message(_) | Arrival::Malformed => (ReplyCode::Refused as u8, 0),
             };
             let known = ReplyCode::ALL.into_iter().find(|it| *it as u8 == code);

@@ -199,6 +199,7 @@ impl Calls {
             let bytes = &mut self.message[..HEAD_BYTES + end - start];
             message::store_head(head, &mut bytes[..HEAD_BYTES]);
             for (to, at) in bytes[HEAD_BYTES..].iter_mut().zip(start..) {
+                // The body is the value behind the key; a part may begin in either.
                 *to = match at.checked_sub(key.len()) {
                     None => key[at],
                     Some(at) => value[at],
@@ -257,6 +258,7 @@ impl Calls {
         now: Duration,
         sink: &mut impl FnMut(Ended<'_>),
     ) -> u64 {
+        // Taken out: what a completion does needs all of `self`.
         let (mut done, mut unexpected) = (std::mem::take(&mut self.completions), 0);
         for cq in [self.objects.send_cq, self.objects.recv_cq] {
             drain(port, cq, &mut done, |port, completion| {

@@ -92,6 +92,7 @@ impl Client {
     /// Returns the number of requests that have begun and not ended.
     #[must_use]
     pub fn in_flight(&self) -> usize {
+        // Calls of the client's own, of which its user knows nothing.
         let internal = usize::from(self.asking) + usize::from(self.reporting);
         let gets = self.lookups_max() - self.free.len();
         gets + self.calls.in_flight().saturating_sub(internal)

@@ -98,6 +98,7 @@ impl Run {
             failed += client.failed();
         }
         for answer in &mut answers {
+            // The clock began with the warm-up.
             answer.at = answer.at.saturating_sub(begins);
         }
         answers.sort_unstable();

@@ -26,6 +26,7 @@ pub(super) fn duration(at: Picos) -> Duration {
 
 pub(super) fn picos(at: Duration) -> Picos {
     u64::try_from(at.as_nanos())
+        // A time beyond the clock never comes.
         .unwrap_or(u64::MAX / 1000)
         .saturating_mul(1000)
 }

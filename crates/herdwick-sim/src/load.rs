@@ -66,6 +66,7 @@ impl World {
                 let pause = self
                     .rng
                     .between(Duration::from_nanos(1), self.faults.tear_reads);
+                // A READ that pauses again is torn once.
                 self.counts.torn += u64::from(!std::mem::replace(&mut loading.paused, true));
                 self.schedule(self.now + pause, Event::Load(loading));
                 return;

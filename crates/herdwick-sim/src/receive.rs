@@ -105,6 +105,7 @@ impl World {
 
     fn accept_unreliable(&mut self, packet: Packet, party: usize) {
         match self.execute(packet) {
+            // An unreliable transport acknowledges nothing.
             Executed::Done(_) | Executed::Later => {}
             Executed::NotReady => self.parties[party].count_drop("no RECV"),
             Executed::Refused(_, reason) => self.parties[party].count_drop(reason),

@@ -284,6 +284,7 @@ impl World {
             source: None,
             inline: None,
         };
+        // It frees the slots of the unsignaled ones before it, too.
         let slots = 1 + std::mem::take(&mut qp.send.quiet);
         let (party, cq) = (qp.party, qp.send.cq);
         let entry = Entry {

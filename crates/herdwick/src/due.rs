@@ -63,6 +63,7 @@ impl Due {
     pub(crate) fn half(self) -> Self {
         Self(self.0.map(|at| {
             let now = clock();
+            // One that is over stays so: half of nothing is left.
             now + at.saturating_duration_since(now) / 2
         }))
     }

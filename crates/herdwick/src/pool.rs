@@ -137,6 +137,7 @@ impl<C> Pool<C> {
                     client: Some(idle.unwrap_or_else(|| (shared.make)())),
                 });
             }
+            // Anew for each wait: another thread may have taken what was returned.
             let left = shared.wait.saturating_sub(start.elapsed());
             if left.is_zero() {
                 return Err(Error::Timeout(shared.wait));

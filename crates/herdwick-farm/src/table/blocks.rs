@@ -38,6 +38,7 @@ impl Blocks {
         while line < lines {
             let fits =
                 |order: &usize| line.is_multiple_of(1 << order) && line + (1 << order) <= lines;
+            // Order 0 fits each line.
             let order = (0..ORDERS).rev().find(fits).unwrap_or(0);
             blocks.insert(line as u32, order);
             line += 1 << order;

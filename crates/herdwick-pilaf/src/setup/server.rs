@@ -206,6 +206,7 @@ impl<D: Device> ServerEnd<D> {
         };
         self.server.attach(port, id, objects)?;
         self.clients.push(attached);
+        // Behind the attachment, which has made what it names.
         let grant = self.grant(id);
         if grant.is_err() {
             self.server.detach(id);
@@ -271,6 +272,7 @@ impl<D: Device> ServerEnd<D> {
     pub fn pass(&mut self, now: Duration) -> usize {
         let before = self.server.store.keys();
         let arrived = self.server.pass(&mut self.port);
+        // DELETEs may have left fewer.
         let stored = self.server.store.keys().saturating_sub(before) as u64;
         self.grow(now, stored);
         if arrived > 0 || !self.clients.is_empty() {

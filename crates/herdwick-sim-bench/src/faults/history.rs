@@ -288,6 +288,7 @@ impl Histories {
     }
 
     pub(super) fn violate(&mut self, what: String) {
+        // Others may follow from the first one.
         self.violation.get_or_insert(what);
     }
 

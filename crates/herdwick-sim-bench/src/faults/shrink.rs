@@ -99,6 +99,7 @@ impl Search<'_> {
                     from += part;
                 }
             }
+            // `div_ceil` of 1 is 1 again.
             part = if part == 1 { 0 } else { part.div_ceil(2) };
         }
         Ok(())

@@ -27,6 +27,7 @@ pub(super) fn wake(core: &Arc<Core>, state: &mut State) -> Option<Driven> {
         state.is_driven = true;
         return Some(Driven(Arc::clone(core)));
     }
+    // One permit is enough until it has looked: a driver that is awake looks anyway.
     if std::mem::take(&mut state.is_asleep) {
         core.notify.notify_one();
     }

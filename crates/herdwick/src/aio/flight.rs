@@ -187,6 +187,8 @@ impl Flight {
             return;
         }
         *entry = None;
+        // Answers may come in another order: what was answered behind one in flight stays until
+        // that ends.
         while let Some(None) = self.slots_of.front() {
             self.slots_of.pop_front();
             self.first = self.first.wrapping_add(1);

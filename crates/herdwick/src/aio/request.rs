@@ -207,6 +207,7 @@ impl Future for PendingRequest<'_> {
         if polled.is_pending()
             && let Some(driver) = driver::wake(core, &mut state)
         {
+            // A runtime that ends drops the driver at once, which takes the lock.
             drop(state);
             if let Err(error) = driver.spawn() {
                 // Without a driver there was no session to submit to.

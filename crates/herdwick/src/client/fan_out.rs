@@ -61,6 +61,7 @@ fn run<S: Surroundings>(shares: &mut [Share<'_, S>], chosen: impl Fn(&Share<'_, 
     let mut parts = waiting.len() as u32;
     waiting.retain_mut(|share| {
         let has_session = share.start(parts);
+        // What this one has left of its share is for the others.
         parts -= 1;
         has_session
     });

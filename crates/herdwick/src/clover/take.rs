@@ -151,6 +151,7 @@ fn try_out<P: Port>(port: &mut P, client: &mut Client, due: Due) -> Result<Durat
             (0, None) => {}
         }
         due.left().map_err(|_| LeaseError::Silent)?;
+        // Other threads of this CPU run between two polls, the server perhaps among them.
         std::thread::yield_now();
     }
 }

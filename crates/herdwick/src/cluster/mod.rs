@@ -295,6 +295,7 @@ impl Cluster {
             && watch.is_due(now)
             && let Some(nodes) = watch.read_quickly(options)
         {
+            // A list that makes no cluster changes nothing.
             let _ = self.replace_servers(nodes);
         }
     }
@@ -384,6 +385,7 @@ fn check(nodes: &[Node], distribution: Distribution) -> Result<(), Usage> {
         return Err(Usage::NoServer);
     }
     let mut names: Vec<_> = nodes.iter().map(Node::ketama_name).collect();
+    // Equal names then stand side by side.
     names.sort_unstable();
     if names.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(Usage::ServerTwice);

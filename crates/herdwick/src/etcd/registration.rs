@@ -88,6 +88,7 @@ impl Registration {
         let (at_end, thread) = mpsc::channel();
         let run = move || {
             Registrar::new(cluster, member, seen).run();
+            // `end` waits for this.
             drop(at_end);
         };
         thread::Builder::new().name("etcd".into()).spawn(run)?;
@@ -174,6 +175,7 @@ impl Registrar {
                 }
                 Err(error) => {
                     self.has_waited = true;
+                    // Only the first of several failures in a row is reported.
                     if !std::mem::replace(&mut self.has_failed, true) {
                         (self.member.report)(Event::Failed(&error));
                     }
@@ -197,6 +199,7 @@ impl Registrar {
                 // Before the lease ends: a key that is only gone leaves clients in doubt.
                 let _ = self.etcd().put(&self.key, LEAVES, lease);
             }
+            // It runs out by itself otherwise.
             let _ = self.etcd().revoke(lease);
         }
     }

@@ -254,6 +254,7 @@ impl<P: Port> Hkvs<P> {
     pub(crate) fn poll(&mut self, now: Duration, sink: &mut impl FnMut(Ticket, Answer<'_>)) {
         self.clock = clock();
         self.poll_primary(now, sink);
+        // Without reads there is only the connection to the secondary store to tend.
         if !self.reads.is_empty() || now.saturating_sub(self.ticked) >= TICK {
             self.ticked = now;
             self.poll_secondary(now, sink);
@@ -274,6 +275,7 @@ impl<P: Port> Hkvs<P> {
             let outer = redirected.remove(&ticket).unwrap_or_else(|| ours(ticket));
             sink(outer, answer);
         });
+        // Taken out while `note` borrows all of `self`, and put back for its room.
         let mut marked = std::mem::take(&mut self.marked);
         for reply in marked.drain(..) {
             self.note(&reply);

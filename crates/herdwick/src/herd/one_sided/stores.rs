@@ -317,5 +317,6 @@ fn now(zero: Option<u64>) -> Option<Second> {
 pub(crate) fn monotonic() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     let (seconds, nanos) = (time.tv_sec.cast_unsigned(), time.tv_nsec.cast_unsigned());
+    // Below 10^9, by clock_gettime(2).
     Duration::new(seconds, u32::try_from(nanos).unwrap_or(0))
 }
