@@ -113,6 +113,7 @@ impl Store {
         // Versions up to the bound may have been assigned, so none of them is assigned again.
         self.sequence = self.promised;
         let flushed = superblock.get(Mark::Flushed)?;
+        // First: the walk passes over runs that are flushed.
         self.segments.resume(flushed);
         let damaged = self.rebuild_segments(threads);
         Some(Recovered {

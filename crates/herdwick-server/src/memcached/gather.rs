@@ -233,6 +233,7 @@ impl OrderedReplies {
     /// must not be executed twice.
     fn hold(&mut self, from: usize) {
         self.slots.drain(..from);
+        // Anew: memory that large replies have taken is not kept.
         let mut text = Vec::new();
         for slot in &mut self.slots {
             if let Slot::Said(range) = slot {
@@ -284,6 +285,7 @@ impl OrderedReplies {
                     run.push(request, answer, owners);
                     *slot = Slot::Outstanding;
                 }
+                // In its place all the same: slots and requests have the same numbers.
                 Slot::Said(_) | Slot::Outstanding => run.push_answered(),
             }
         }

@@ -72,6 +72,7 @@ impl UploadSteps {
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
         let from = self.bytes.len();
+        // Zeroed, and cut below to what was read: `read` is not trusted to write all of it.
         self.bytes.resize(from + most, 0);
         let taken = read(&mut self.bytes[from..]);
         let count = *taken.as_ref().unwrap_or(&0);

@@ -113,6 +113,8 @@ impl HttpClient {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return HttpStep::Gone,
             }
+            // Parsed from the beginning each time: it is little longer than `REQUEST_BYTES_MAX` at
+            // most.
             match answer(&self.bytes) {
                 None => {}
                 Some(HttpResponse::Page { head }) => {
