@@ -121,6 +121,7 @@ impl Tls {
         let Address::Tcp(host) = address else {
             return Err(DialError::Tls("a unix socket has none".into()));
         };
+        // The port is behind the last colon: the colons of an IPv6 address are in brackets.
         let host = host.rsplit_once(':').map_or(&host[..], |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = match &self.name {

@@ -357,6 +357,7 @@ fn take(
         (None, Some((_, peer))) => LeaseSocket::tcp(peer, due),
         (None, None) => Err(io::ErrorKind::AddrNotAvailable.into()),
     };
+    // A window is a power of two.
     let slots = options.window.clamp(1, Window::MAX).next_power_of_two();
     let asked = Asked {
         token: lease.token,
@@ -366,6 +367,7 @@ fn take(
         value_bytes_max: options.value_bytes_max,
     };
     let taken = socket.map_err(LeaseError::from).and_then(|socket| {
+        // `lease` has seen that it is this client's.
         if offer.engine.is_some() {
             let asked = AskedClover {
                 token: lease.token,

@@ -121,6 +121,7 @@ impl<P: Port> Direct<'_, P> {
             return false;
         }
         one_sided.read_all(count, key_of, sink);
+        // The burst is over, since these reads wait for nothing.
         one_sided.end_poll(now, true, self.side);
         true
     }

@@ -303,6 +303,7 @@ pub(crate) fn take<D: Device>(
     let (mut shake, claim) = ClientHandshake::new(&Claim {
         token: asked.token,
         window: asked.slots,
+        // Replies are datagrams.
         reply_bytes_max: REPLY_BYTES_MAX.min(device.capabilities().datagram_bytes_max) as u32,
         reads: asked.reads.is_some(),
     });
@@ -324,6 +325,7 @@ pub(crate) fn take<D: Device>(
     let due = socket.due().unwrap_or_else(|| Due::after(TRIAL));
     // Before the thread gets its copy of the socket, which would keep the deadline.
     socket.settle()?;
+    // From here on heartbeats are sent: the trial may take seconds.
     let lease = Lease::keep(socket).map_err(LeaseError::Keeper)?;
     let memories = setup.take_stores();
     // Beside a request there has to be room for a report of reads.
@@ -401,6 +403,7 @@ fn receive_with_fds(
     into: &mut [u8],
 ) -> Result<(usize, Vec<OwnedFd>), LeaseError> {
     socket.limit_read()?;
+    // Room for the descriptors of all tickets in one message.
     let mut space = [MaybeUninit::uninit();
         cmsg_space!(ScmRights(WORKERS_MAX * (TICKET_FDS_MAX + STORE_FDS_MAX)))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -66,6 +66,7 @@ impl Pending {
         let entry = self.slots[token as usize].entry.take();
         self.changes -= usize::from(entry.is_some_and(|entry| entry.kind != OpKind::Get));
         self.free.push(token as u32);
+        // Without requests there is no time to look for.
         if self.free.len() == self.slots.len() {
             self.due = None;
         }
@@ -91,6 +92,7 @@ impl Pending {
 
     /// Whether a request for `key` is in flight that may change its item.
     pub(super) fn changes(&self, key: &[u8]) -> bool {
+        // A session that only reads searches for nothing.
         self.changes > 0 && self.holds(key, OpKind::Get)
     }
 

@@ -41,6 +41,7 @@ impl LeaseSocket {
     /// Connects to a memcached port.
     pub(crate) fn tcp(peer: SocketAddr, due: Due) -> io::Result<Self> {
         let socket = TcpStream::connect_timeout(&peer, due.left()?)?;
+        // A frame is not to wait for the acknowledgement of the one before it.
         socket.set_nodelay(true)?;
         Ok(Self {
             kind: SocketKind::Tcp(socket),

@@ -165,6 +165,7 @@ impl<P: Port> Hkvs<P> {
         {
             return Some(ticket);
         }
+        // The session there may have no room.
         self.submit_primary(when, key, (hash, op)).map(ours)
     }
 
@@ -194,6 +195,7 @@ impl<P: Port> Hkvs<P> {
     fn goes_to_secondary(&mut self, hash: KeyHash) -> bool {
         let wanted = match self.read_from {
             ReadFrom::Primary => false,
+            // Where fewer requests are in flight.
             ReadFrom::Extended => self.primary.in_flight() > self.reads.len(),
             ReadFrom::Interleaved(percent) => is_among(hash, percent),
             ReadFrom::Secondary => true,
@@ -231,6 +233,7 @@ impl<P: Port> Hkvs<P> {
     }
 
     pub(crate) fn command(&mut self, when: When, command: Command<'_>) -> Option<Ticket> {
+        // A command keeps its place behind the reads before it.
         if !self.reads.is_empty() {
             return None;
         }
@@ -300,6 +303,7 @@ impl<P: Port> Hkvs<P> {
             // Counted from the sending (docs/wire.md, Reply).
             let until = sent.at + self.lease;
             let leased = &mut self.leased[worker];
+            // Replies may come in another order than the requests were sent.
             *leased = Some(leased.map_or(until, |known| known.max(until)));
         } else if has_store && self.secondary.name().is_none() {
             self.forget();
@@ -373,6 +377,7 @@ impl<P: Port> Hkvs<P> {
             }
             let (when, hash, outer) = (read.when, read.hash, read.ticket);
             let found_older = read.found_older;
+            // A copy, since `submit_primary` borrows all of `self`.
             let owned = read.key.clone();
             let Ok(key) = Key::new(&owned) else {
                 return;
@@ -392,6 +397,7 @@ impl<P: Port> Hkvs<P> {
             any = true;
         }
         if any {
+            // Now, since a caller that only waits does not flush.
             self.primary.post(self.ticked);
         }
     }

@@ -35,6 +35,7 @@ impl Table {
     }
 
     fn group(hash: KeyHash) -> usize {
+        // Other bits than those that select the set.
         (hash.0 >> 20) as usize % GROUPS
     }
 
@@ -55,6 +56,7 @@ impl Table {
             .writes
             .get(Self::group(hash))
             .is_some_and(|write| *write > ticket)
+            // It would be no entry.
             || hash.0 == 0
         {
             return;
@@ -88,6 +90,7 @@ impl Table {
             && let Some(way) = set.iter().position(|entry| entry.hash == hash.0)
         {
             set[way] = KnownKey::default();
+            // Free places are behind the entries.
             set[way..].rotate_left(1);
         }
     }

@@ -140,6 +140,7 @@ impl Choice {
     fn end(&mut self, burst: &Burst) {
         // A burst may have read no value.
         if let Some(mean) = burst.bytes.checked_div(burst.values.into()) {
+            // Values may be empty.
             self.size = (mean.max(1).ilog2() as usize).min(SIZES - 1);
         }
         if let Some(start) = burst.start {

@@ -69,6 +69,7 @@ impl Stags {
 
     /// Learns a stag, if need be in place of the one that was learnt first in its set.
     fn learn(&mut self, hash: KeyHash, stag: u32) {
+        // Otherwise a key could have two stags.
         self.purge(hash);
         if self.sets.is_empty() {
             self.sets = vec![[KnownStag::default(); WAYS]; SETS];
@@ -139,6 +140,7 @@ impl Stags {
             return false;
         };
         let place = self.questions.get_mut(place as usize);
+        // Without an answer the key is asked for when it is read again.
         if let Some(question) = place.and_then(Option::take)
             && let Outcome::Answered(answer) = outcome
             && answer.status == ReplyStatus::Done
