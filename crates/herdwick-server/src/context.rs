@@ -128,6 +128,7 @@ impl Credentials {
     /// [`StartError::Auth`], [`StartError::Tls`].
     pub(crate) fn read(config: &Config) -> Result<Self, StartError> {
         let is_tcp = matches!(config.listen, Listen::Tcp(_));
+        // A unix socket has no TLS, as in memcached.
         let tls = config.tls.as_ref().filter(|_| is_tcp);
         Ok(Self {
             auth: Auth::open(config)?,

@@ -100,6 +100,7 @@ impl<D: Device> Hosts<D> {
                     granted.push(grant);
                 }
                 Err(error) => {
+                    // Of the nodes, those that have admitted it so far.
                     self.remove(&joined)?;
                     return Err(error);
                 }

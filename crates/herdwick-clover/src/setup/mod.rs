@@ -141,6 +141,7 @@ fn link<D: Device>(
     grant: &NodeGrant,
     (operations, stride): (usize, usize),
 ) -> Result<NodeLink, ConnectError> {
+    // No RECVs: nothing is sent to this side.
     let qp = device.create_qp(port, &rc(pd, [cq, cq], [operations, 0]))?;
     let buffers = device.allocate_memory(port, pd, &RegionSpec::local(operations * stride))?;
     device.connect(port, qp, &grant.writes)?;
@@ -169,6 +170,7 @@ fn check_nodes<'a, D: Device>(
     if !has.read || !has.rc {
         return Err(ReaderError::NoRead(has.name).into());
     }
+    // Entries are linked by CAS.
     if has.atomics == herdwick_fabric::Atomics::None {
         return Err(OptionsError::NoAtomics(has.name));
     }

@@ -299,6 +299,7 @@ impl<D: Device> ServerEnd<D> {
             return;
         };
         let client = self.clients.swap_remove(index);
+        // Before it is detached: its lease is not known afterwards.
         self.server.count_lapsed(id);
         self.server.detach(id);
         let Self { device, port, .. } = self;

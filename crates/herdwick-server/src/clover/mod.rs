@@ -242,6 +242,8 @@ impl CloverFront {
                 if let Some((device, hosts)) = opened {
                     (self.parts.device, self.hosts) = (device, Some(hosts));
                 }
+                // The new ports have descriptors of their own. Those of the old ones left the poll
+                // when they were closed.
                 let registered = tokens.map_or(Ok(()), |tokens| self.register(registry, tokens));
                 let due = now + START;
                 (self.hosts.is_some() && registered.is_ok()).then_some(Emptying::Begins(due))

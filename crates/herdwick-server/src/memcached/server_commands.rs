@@ -424,6 +424,7 @@ pub(super) fn end(
         }
         Begun::Watch { used, topics } => {
             connection.advance(Progress::past(used));
+            // The turn ends here. It is handed to the event writer when its replies have been sent.
             connection.watches = Some(topics);
             Round::Incomplete
         }

@@ -34,6 +34,7 @@ pub(super) fn topic(
         Topic::General => stats::general(view, &mut stats),
         Topic::Items => stats::items(view, &mut stats),
         Topic::Slabs => stats::slabs(view, &mut stats),
+        // `-X` hides keys.
         Topic::HotKeys if context.settings.offers.dump => {
             stats::hot_keys(
                 &stats::hottest(&context.settings, sum, KEYS_MAX),

@@ -142,6 +142,7 @@ impl Opened {
     /// Returns why `address` is not listened on.
     fn refused(&self, address: SocketAddr, source: io::Error) -> StartError {
         let overlaps = |earlier: &&SocketAddr| {
+            // Addresses of one family only: IPv6 sockets take no IPv4 (`open_tcp`).
             let is_part = |ip: IpAddr| ip == address.ip() || ip.is_unspecified();
             earlier.port() == address.port()
                 && earlier.is_ipv4() == address.is_ipv4()

@@ -27,6 +27,7 @@ pub(crate) enum Stream {
 impl Stream {
     /// Registers both directions with the poller, edge-triggered.
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        // Edge-triggered, an interest in writing has no events while nothing changes.
         let both = Interest::READABLE | Interest::WRITABLE;
         match self {
             Self::Tcp(stream) => registry.register(stream, token, both),
