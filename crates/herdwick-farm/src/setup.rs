@@ -261,6 +261,7 @@ impl<P: Port> ServerEnd<P> {
         resources: Resources,
     ) -> Result<(), SetupError> {
         let port = &mut self.port;
+        // All are tried: the first error ends nothing.
         let results = [
             device.destroy_qp(port, resources.messages),
             device.destroy_qp(port, resources.reads),

@@ -151,6 +151,7 @@ impl<W: Words> Table<W> {
         }
         let bucket = self.bucket(key);
         let found = self.find(key, bucket);
+        // Ahead of every change: a PUT that fails leaves the table as it was.
         let block = self.pack(key, value)?;
         let stored = match found {
             Some(found) => {

@@ -33,6 +33,7 @@ impl ExtentArena {
             next: vec![NONE; units],
             before: vec![NONE; units],
             first: [NONE; ORDER_MAX + 1],
+            // All of it, until `release` gives it back.
             used: units,
         };
         arena.release(0, units);

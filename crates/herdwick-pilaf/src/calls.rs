@@ -301,6 +301,7 @@ impl Calls {
         sink: &mut impl FnMut(Ended<'_>),
     ) -> bool {
         let (replies, buffer) = (&self.objects.replies, completion.wr_id as u32);
+        // Copied and posted again before it is looked at: no message keeps a buffer.
         let len = replies.take(completion, buffer, &mut self.message);
         if replies.post(port, completion.wr_id, buffer).is_err() {
             self.fail(Failure::Link(Status::Flushed));
@@ -310,6 +311,7 @@ impl Calls {
             return true;
         };
         self.know(reply.generation);
+        // An announcement, which `know` has noted.
         if reply.status == ReplyStatus::Moved {
             return true;
         }
@@ -329,6 +331,7 @@ impl Calls {
         if at + part.len() >= reply.value_len {
             let Call { user, request, .. } = *call;
             self.calls[index] = None;
+            // A request that is answered has no message left at the server.
             self.credits += message::parts(request.body_len());
             let value = &self.value[..reply.value_len];
             let (op, result) = (request.op, Ok((reply.status, value)));

@@ -47,6 +47,7 @@ impl Growth {
         let all = self.larger.buckets();
         if self.cleared < all {
             let end = all.min(self.cleared + CLEARED_PER_COPIED * buckets);
+            // Zeros are no empty bucket: that has a checksum, too.
             self.larger.fill(self.cleared..end, State::Empty);
             self.cleared = end;
             return GrowthState::UnderWay;

@@ -51,6 +51,7 @@ impl Server {
             generation: 0,
             recv_cq,
             send_cq,
+            // A message is laid out in a buffer of that size.
             inline_max: inline_max.min(MESSAGE_BYTES_MAX),
             peers: Clients::new(clients),
             put_waits: false,

@@ -197,6 +197,7 @@ impl<W: Words> Table<W> {
                 None => return false,
             }
         }
+        // A way of that length is not made longer.
         true
     }
 

@@ -120,6 +120,7 @@ impl<'a> Scheduler<'a> {
                 break;
             }
         }
+        // Nothing is due until `end`: only the time moves on.
         self.network.run(end);
         self.wake();
     }

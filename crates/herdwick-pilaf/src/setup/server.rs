@@ -365,6 +365,7 @@ impl<D: Device> ServerEnd<D> {
     }
 
     /// Gives clients of this process the table's new place.
+    // Taken out, since `table_of` borrows all of `self`.
     fn hand_over(&mut self) {
         let handovers = std::mem::take(&mut self.handovers);
         for (id, handover) in &handovers {
@@ -431,6 +432,7 @@ impl<D: Device> ServerEnd<D> {
                 Some(_) => {}
             }
         }
+        // One in a pass: its removal changes the list.
         if let Some(id) = failed {
             self.server.count_failed();
             self.remove(id);
