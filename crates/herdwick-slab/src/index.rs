@@ -29,7 +29,8 @@ impl Index {
 
     #[inline]
     pub(crate) fn list(&self, hash: KeyHash) -> usize {
-        // Without the high 16 bits, which select the partition: of the keys here many have the same.
+        // Without the high 16 bits, which select the partition: many of the keys here have the
+        // same.
         let bits = u64::from((hash.0 >> 16) as u32);
         // Multiply-shift: any number of lists, without a division.
         ((bits * self.heads.len() as u64) >> 32) as usize

@@ -40,7 +40,8 @@ impl Lease {
             .back()
             .copied()
             .unwrap_or((self.overdue, Duration::ZERO));
-        // One note in each part of the lease, so that they are few: a client has up to a part longer.
+        // One note in each part of the lease, so that they are few: a client has up to a part
+        // longer.
         let due = self.begun.is_empty() || now.saturating_sub(since) >= self.time / NOTES;
         if epoch > last && due && self.begun.len() < self.begun.capacity() {
             self.begun.push_back((epoch, now));

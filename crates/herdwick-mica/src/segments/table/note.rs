@@ -135,7 +135,8 @@ impl Segments {
         let head = self.head(at);
         // A use never lowers the weight.
         head.uses += weight(after) - weight(before);
-        // Saturating here and below: uses fade, so that a count may be less than what is subtracted.
+        // Saturating here and below: uses fade, so that a count may be less than what is
+        // subtracted.
         head.unread = head
             .unread
             .saturating_sub(u32::from(is_unread_copy(before)));
