@@ -156,6 +156,8 @@ pub(crate) unsafe extern "C" fn herdwick_options_login(
     let set = |options: &mut ClusterOptions| {
         // SAFETY: the caller's promise.
         let (user, password) = unsafe { (some_text(user)?, some_text(password)?) };
+        // `parse` ends the user at the first colon of the line, and would take the rest for the
+        // password.
         let is_user = !user.contains([' ', ':']);
         let login = is_user.then(|| Login::parse(&format!("{user}:{password}")));
         let refused = || Failure::usage("a user has no space or colon, and a password is one line");

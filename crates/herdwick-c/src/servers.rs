@@ -174,6 +174,8 @@ pub(crate) unsafe extern "C" fn herdwick_server_stats(
         // SAFETY: the caller's promise.
         let group = unsafe { some_text(group) }?;
         let stats = server(&mut held.servers, index)?.1.stats(group)?;
+        // The handle is locked meanwhile: a call on it from the callback is refused, and does not
+        // wait for itself.
         for (name, value) in stats {
             let (name, value): (CString, CString) = (c_text(name), c_text(value));
             // SAFETY: the caller's function; both texts live until it returns.

@@ -219,6 +219,7 @@ pub(crate) unsafe extern "C" fn herdwick_submit(
 /// If the operation has a value, that is as [`bytes`] needs it.
 unsafe fn op<'a>(request: &CRequest) -> Result<Op<'a>, Failure> {
     let mut all = Operation::ALL.into_iter();
+    // C may store any number there. As a field of an enum's type it would be undefined behaviour.
     let asked = all.find(|operation| *operation as i32 == request.operation);
     let unknown = || Failure::usage(format!("{} is no operation", request.operation));
     // SAFETY: the caller's promise, for this is called for an operation that has a value.
@@ -324,6 +325,7 @@ pub(crate) unsafe extern "C" fn herdwick_session_descriptor(session: *mut Sessio
 /// As the header declares.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn herdwick_session_arm(session: *mut SessionHandle) -> c_int {
+    // After a failure the loop must not sleep: its next poll reports what is wrong.
     let mut timeout = 0;
     let call = |pipeline: &mut Pipeline| {
         timeout = pipeline.arm();

@@ -136,6 +136,7 @@ pub(crate) extern "C" fn herdwick_error_text() -> *const std::ffi::c_char {
 /// Returns what a status stands for. It is valid for ever.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn herdwick_status_text(status: i32) -> *const std::ffi::c_char {
+    // By number, as C may pass any: not every one is a `Status`.
     let text = match status {
         0 => c"done",
         1 => c"not found",

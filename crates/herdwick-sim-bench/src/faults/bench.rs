@@ -204,6 +204,7 @@ impl<S: Servers> Bench<S> {
         let ends = self.lasting.iter().map(|(at, ..)| *at);
         let strikes = (!self.over).then(|| self.start + self.next.at);
         let due = ends.chain(strikes).min().unwrap_or(Duration::MAX);
+        // A fault that is overdue must not set the end before `now`.
         let end = due.clamp(now, now + TICK);
         let mut workers: Vec<Governed<'_>> = self
             .servers

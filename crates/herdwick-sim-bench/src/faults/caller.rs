@@ -98,6 +98,7 @@ impl Caller {
     pub(super) fn die(&mut self, now: Duration) {
         self.machine = None;
         self.abandon(now);
+        // The process that takes its place has a clock of its own.
         self.ahead = Duration::ZERO;
     }
 
@@ -122,6 +123,7 @@ impl Caller {
             histories.borrow_mut().end(token, nanos(now), told);
             ended += 1;
         });
+        // A request that ends twice is a violation of its history, and must not end the run here.
         self.open = self.open.saturating_sub(ended);
         ended
     }
@@ -133,6 +135,8 @@ impl Caller {
         let mut begun = 0;
         let mut histories = self.histories.borrow_mut();
         while self.allowance > 0 && now >= self.rests_until && self.open < self.window {
+            // The machine sees the client's clock. Histories are in the network's time, as they
+            // compare clients.
             let own = now + self.ahead;
             let room = histories.begin(self.number, nanos(now), |key, ask, token| {
                 machine.submit(own, key, ask, token)

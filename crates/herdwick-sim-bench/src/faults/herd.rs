@@ -199,6 +199,7 @@ fn told<'a>(outcome: &Outcome<'a>) -> Told<'a> {
     match answer.status {
         ReplyStatus::Done => match (answer.value, answer.number) {
             ([], Some(number)) => Told::DoneWith(number),
+            // No value that is stored here is empty.
             ([], None) => Told::Done,
             (value, _) => Told::Value(value),
         },

@@ -308,6 +308,7 @@ impl Histories {
         let value = u64::from_le_bytes(*head);
         let mut whole = Vec::with_capacity(bytes.len());
         content(self.asks.sizes, value, &mut whole);
+        // Size and bytes follow from the number, so a mixture of two values is none.
         let same = whole == bytes;
         same.then_some(Some(value)).ok_or("a torn value")
     }
@@ -348,7 +349,10 @@ fn explained(
 ) -> Result<Option<(Action, bool)>, String> {
     let found = found.map_err(str::to_owned)?;
     let answered = match (action, told) {
+        // A GET without an answer says nothing of the key.
         (_, Told::Nothing) | (Action::Get { .. }, Told::Unknown) => return Ok(None),
+        // It may take effect at any time after its call, or never: the check assumes
+        // what the answers need.
         (_, Told::Unknown) => return Ok(Some((action, false))),
         (Action::Get { .. }, Told::Value(_)) => Action::Get { value: found },
         (Action::Get { .. }, Told::NotDone) => Action::Get { value: None },

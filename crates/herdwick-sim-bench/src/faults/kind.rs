@@ -33,7 +33,7 @@ pub enum FaultKind {
     Pause,
     /// A client is killed, and another takes its place.
     Kill,
-    /// The server is killed, and starts again without its items.
+    /// The server is killed, and starts again, without its items unless they outlive it.
     Restart,
     /// A client's clock, or the server's, steps forward.
     Clock,

@@ -30,6 +30,8 @@ impl<S: Servers> Bench<S> {
             self.end(&fault, &parties);
         }
         while self.start + self.next.at <= now {
+            // Drawn whether or not it happens: a fault keeps its number and its draws when others
+            // are left out.
             let fault = std::mem::replace(&mut self.next, self.schedule.draw());
             let chosen = self.only.as_ref();
             if chosen.is_none_or(|only| only.contains(&fault.number)) {
@@ -98,6 +100,7 @@ impl<S: Servers> Bench<S> {
             Victim::Worker(worker) => Some(self.worker_party(worker)),
             Victim::Client(client) => {
                 let place = &self.places[client];
+                // One without a lease has no queue pairs; one that is being killed loses them anyway.
                 let lives = place.caller.has_machine() && !place.dead;
                 lives.then(|| place.caller.party())
             }
@@ -153,6 +156,8 @@ impl<S: Servers> Bench<S> {
             FaultKind::Slow | FaultKind::Pause => self.relieve(fault),
             FaultKind::Kill => {
                 let client = self.client(fault);
+                // Only now the server learns of the death: until then it holds the lease of a
+                // process that is gone.
                 self.places[client].caller.die(now);
                 self.places[client].dead = false;
                 self.revoke(client);
@@ -220,6 +225,8 @@ impl<S: Servers> Bench<S> {
         match self.victim(fault) {
             Victim::Worker(worker) => {
                 let condition = &mut self.conditions[worker];
+                // Of two such faults on one worker the first that ends relieves it of both; so with
+                // a client.
                 *condition = Condition {
                     paused: condition.paused && !pause,
                     slowness: if pause {
@@ -269,6 +276,7 @@ impl<S: Servers> Bench<S> {
             }
         }
         self.down_until = Some(self.network.now() + fault.lasts);
+        // No history may span the loss of the items, which would break it.
         if !S::ITEMS_OUTLIVE {
             self.histories.borrow_mut().retire_all();
         }
@@ -291,6 +299,7 @@ impl<S: Servers> Bench<S> {
     fn set_faults(&mut self) {
         let mut faults = Faults::default();
         for (_, fault, _) in &self.lasting {
+            // Of two faults of a kind the later one in the list counts.
             let amount = |times: &[u16]| times[(fault.amount % times.len() as u64) as usize];
             let micros = |most: u64| Duration::from_nanos(1 + fault.amount % (most * 1000));
             match fault.kind {
@@ -329,6 +338,8 @@ impl<S: Servers> Bench<S> {
             (FaultKind::Cut, counts.cut),
             (FaultKind::Slow, slow),
         ] {
+            // The counters are those of the whole run, so each replaces what it was at the last
+            // reading.
             self.injected[kind.index()].effects = count;
         }
     }

@@ -36,6 +36,7 @@ pub fn shrink(run: &FaultRun, report: &FaultReport, profile: &Profile) -> Result
         begun: report.begun,
     };
     search.drop_requests()?;
+    // From here on the run lists its faults, so that some of them can be left out.
     search.keep_faults(search.happened.clone())?;
     search.drop_faults()?;
     search.drop_clients()?;
@@ -95,6 +96,7 @@ impl Search<'_> {
             while from < self.happened.len() {
                 let mut rest = self.happened.clone();
                 rest.drain(from..(from + part).min(rest.len()));
+                // If they are left out, those behind them are now at `from`.
                 if !self.keep_faults(rest)? {
                     from += part;
                 }
