@@ -116,6 +116,7 @@ impl Run {
                 events: network.steps(),
             },
             answers,
+            // `run` has the servers first.
             busy: busy[..servers]
                 .iter()
                 .map(|busy| busy.as_secs_f64() / seconds)

@@ -137,6 +137,7 @@ impl Process for PilafServer {
         self.spins = if served > 0 { 0 } else { self.spins + 1 };
         Step {
             moved: self.spins <= SPINS,
+            // No slots to look at: each request arrives by SEND, and a completion announces it.
             cost_ns: self.cpu.pass_ns + f64::from(served) * self.cpu.request_ns + memory_ns,
             deadline: None,
         }

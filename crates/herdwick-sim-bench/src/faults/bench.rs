@@ -101,6 +101,7 @@ impl<S: Servers> Bench<S> {
         let histories = Rc::new(RefCell::new(histories));
         let mut places = Vec::with_capacity(run.clients);
         for (number, device) in devices.into_iter().enumerate() {
+            // Epochs begin at 1, and `check` allows 4096 clients at most.
             let (machine, lease) = servers.join(&device, (number + 1) as u16)?;
             let caller = (machine, &histories);
             places.push(Place {

@@ -115,6 +115,7 @@ impl Servers for HerdServers {
         for (number, device) in self.devices.iter().enumerate() {
             let place = (number, self.devices.len(), self.terms.clients_max, SPIN);
             let store = match stores.next() {
+                // The device was lost, and the process lives: its memory is what it was.
                 Some(store) if keeps => store,
                 _ => herd::empty_store(STORE_BYTES)?,
             };

@@ -105,6 +105,7 @@ impl FaultRun {
 
     /// HERD's request path; the other systems' requests are WRITEs, READs or SENDs over RC.
     fn path_of(&self, draws: &mut Draws) -> RequestPath {
+        // Drawn also where it is not used, so that the other draws of the seed stay what they are.
         let drawn = RequestPath::ALL[draws.below(3) as usize];
         match self.system {
             System::Herd => self.path.unwrap_or(drawn),

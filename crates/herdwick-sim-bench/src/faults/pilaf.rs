@@ -42,6 +42,7 @@ impl PilafServers {
             clients,
             options: ClientOptions {
                 window,
+                // Less than the longest values, so that some GETs are answered by SEND.
                 read_value_max: 64,
                 timeout,
             },
