@@ -133,6 +133,7 @@ fn beside(drawing: &Drawing, line: &Line) -> Line {
 
 /// Draws a bar for each point, and its spread.
 fn draw_bars(chart: &mut Chart<'_>, line: &Line, width: f64, colour: RGBColor) -> Drawn<()> {
+    // A tenth of the width stays between two bars.
     let half = width * 0.45;
     chart.draw_series(placed(line).map(|point| {
         let corners = [(point.x - half, 0.0), (point.x + half, point.y)];
@@ -157,6 +158,7 @@ fn legend(drawing: &Drawing, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Drawn
         .collect();
     if drawing.bars {
         let mut papers = 0;
+        // On bars all of the paper's points have one mark, whatever their series.
         shown.retain(|(_, _, paper)| {
             papers += usize::from(*paper);
             !paper || papers == 1
@@ -209,6 +211,7 @@ fn axes<'a>(drawing: &Drawing, root: &DrawingArea<SVGBackend<'a>, Shift>) -> Dra
         .margin(10)
         .x_label_area_size(40)
         .y_label_area_size(64)
+        // Not an empty axis where every value is 0 or there is none.
         .build_cartesian_2d(left..right.max(1e-3), scale.range(bottom, top))?;
     // The axis has marks between the labels, too; these stay empty.
     let label = |x: &f64| match drawing.labels.get(x.round().max(0.0) as usize) {

@@ -44,6 +44,7 @@ pub fn run(
         drawing.rows = crate::region::rows();
     }
     let labels = figure.sweep.labels();
+    // Figure 8 has neither labels nor series.
     let points = (labels.len() * figure.series.len()).max(1) as f64;
     let seconds = (terms.seconds / points - OVERHEAD).max(SECONDS_MIN);
     for series in figure.series {
@@ -352,6 +353,7 @@ fn verb_plan(load: Load, bytes: usize, clients: usize) -> VerbPlan {
         kinds: vec![verb],
         transports: vec![transport],
         inline: inline.into_iter().collect(),
+        // As few completions as the window allows: the paper's verbs are selectively signaled.
         signaled: vec![window],
         payloads: vec![bytes],
         windows: vec![window],

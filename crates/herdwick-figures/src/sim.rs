@@ -272,6 +272,7 @@ fn emulation(system: EmulatedSystem, value: usize, profile: &Profile) -> Result<
             1.0 / (1.0 / reads(NEIGHBOURHOOD * (KEY + POINTER))? + 1.0 / reads(value)?)
         }
     };
+    // The READs of a GET ran apart, each kind in a flood of its own: no GET has a latency.
     let latencies = Vec::new();
     Ok(Point { mops, latencies })
 }
@@ -351,6 +352,7 @@ fn echo(
         Design::WriteWrite => (Way::Write, Way::Write),
         Design::WriteSend => (Way::Write, Way::Datagram),
     };
+    // A window of 1 is Figure 2's: the latency without other load.
     let [servers, clients, machines, window] = match window {
         1 => [1; 4],
         _ => [8, 48, 16, WINDOW],
