@@ -2,18 +2,19 @@
 
 use std::sync::{MutexGuard, OnceLock};
 
-use herdwick::{Error, Item, Ttl, Usage};
+use herdwick::{Error, Hit, Ttl, Usage};
 use pyo3::{
     exceptions::{PyException, PyRuntimeError, PyTypeError},
     prelude::*,
-    types::{PyBytes, PyDict, PyList, PyTuple},
+    types::{PyBytes, PyDict, PyIterator, PyList, PyTuple},
 };
 
 use crate::{
     config::{Config, Servers, ask},
     errors::exception,
+    found::Found,
     held::Held,
-    keys::{KeyRules, SentKey},
+    keys::{KeyRules, SentKey, SentKeys},
     store::{Store, run},
     values::{ValueRules, delta, ttl, version},
 };
@@ -93,34 +94,44 @@ impl Client {
         self.setup()?.keys.check(key)
     }
 
-    fn value<'py>(&self, key: &Bound<'py, PyAny>, item: &Item) -> PyResult<Bound<'py, PyAny>> {
+    fn value<'py>(&self, key: &Bound<'py, PyAny>, hit: Hit<'_>) -> PyResult<Bound<'py, PyAny>> {
         let values = &self.setup()?.values;
-        values.deserialize(key, &item.value, item.flags)
+        values.deserialize(key, hit.value, hit.flags)
     }
 
-    fn read_many(&self, keys: &Bound<'_, PyList>) -> PyResult<Vec<Option<Item>>> {
-        let sent = keys.iter().map(|key| self.key(&key));
-        let sent = sent.collect::<PyResult<Vec<_>>>()?;
+    fn read_many(&self, py: Python<'_>, sent: &SentKeys) -> PyResult<Found> {
+        let sent = sent.slices();
         let is_lenient = self.setup()?.is_lenient;
-        let found = self.read(keys.py(), move |servers| match servers {
-            Servers::One(client) => client.get_many(&sent),
+        let found = self.read(py, |servers| match servers {
+            Servers::One(client) => {
+                let mut found = Found::nothing(sent.len());
+                client.get_many_with(&sent, |place, hit| found.note(place, hit))?;
+                Ok(found)
+            }
             // What the other servers have is found.
-            Servers::Several(cluster) if is_lenient => Ok(cluster.get_many(&sent)?.items),
-            Servers::Several(cluster) => cluster.get_many(&sent)?.complete(),
+            Servers::Several(cluster) if is_lenient => Ok(cluster.get_many(&sent)?.items.into()),
+            Servers::Several(cluster) => Ok(cluster.get_many(&sent)?.complete()?.into()),
         })?;
-        Ok(found.unwrap_or_default())
+        Ok(found.unwrap_or_else(|| Found::nothing(0)))
     }
 
     /// Reads an item, and returns what `show` makes of it. `None`: there is none, or an error counts as a miss.
     fn read_one<T>(
         &self,
         key: &Bound<'_, PyAny>,
-        show: impl FnOnce(&Item) -> PyResult<T>,
+        show: impl FnOnce(Hit<'_>) -> PyResult<T>,
     ) -> PyResult<Option<T>> {
         let (py, sent) = (key.py(), self.key(key)?);
         let found = self.read(py, |servers| ask!(servers, client => client.gets(&sent)))?;
         match found.flatten() {
-            Some(item) => self.tolerate(py, show(&item)),
+            Some(item) => {
+                let hit = Hit {
+                    value: &item.value,
+                    flags: item.flags,
+                    version: item.version,
+                };
+                self.tolerate(py, show(hit))
+            }
             None => Ok(None),
         }
     }
@@ -129,12 +140,20 @@ impl Client {
     fn read_into_dict<'py, T>(
         &self,
         keys: &Bound<'py, PyAny>,
-        show: impl Fn(&Bound<'py, PyAny>, &Item) -> PyResult<Bound<'py, T>>,
+        show: impl Fn(&Bound<'py, PyAny>, Hit<'_>) -> PyResult<Bound<'py, T>>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let (keys, found) = (list(keys)?, PyDict::new(keys.py()));
-        for (key, item) in keys.iter().zip(self.read_many(&keys)?) {
+        let (py, rules) = (keys.py(), &self.setup()?.keys);
+        let (mut own, mut sent) = (Vec::new(), SentKeys::default());
+        for key in iterate(keys)? {
+            let key = key?;
+            rules.check_into(&key, &mut sent)?;
+            own.push(key);
+        }
+        let found = PyDict::new(py);
+        let Found { items, shared } = self.read_many(py, &sent)?;
+        for (key, item) in own.into_iter().zip(items) {
             if let Some(item) = item
-                && let Some(shown) = self.tolerate(key.py(), show(&key, &item))?
+                && let Some(shown) = self.tolerate(py, show(&key, item.hit(&shared)))?
             {
                 found.set_item(key, shown)?;
             }
@@ -153,7 +172,7 @@ impl Client {
         let ttl = expire.map_or(Ok(Ttl::Never), ttl)?;
         let sent = self.key(key)?;
         let (data, flags) = self.setup()?.values.serialize(key, value, flags)?;
-        let stored = self.call(key.py(), move |servers| {
+        let stored = self.call(key.py(), |servers| {
             run(servers, how, &sent, &data, flags, ttl)
         })?;
         Ok(if waits { stored } else { Some(true) })
@@ -218,7 +237,7 @@ impl Client {
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let value = self.read_one(key, |item| self.value(key, item))?;
+        let value = self.read_one(key, |hit| self.value(key, hit))?;
         Ok(value.or(default))
     }
 
@@ -229,18 +248,18 @@ impl Client {
         default: Option<Bound<'py, PyAny>>,
         cas_default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        match self.read_one(key, |item| self.with_version(key, item))? {
+        match self.read_one(key, |hit| self.with_version(key, hit))? {
             Some(pair) => Ok(pair),
             None => (default, cas_default).into_pyobject(key.py()),
         }
     }
 
     fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-        self.read_into_dict(keys, |key, item| self.value(key, item))
+        self.read_into_dict(keys, |key, hit| self.value(key, hit))
     }
 
     fn gets_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
-        self.read_into_dict(keys, |key, item| self.with_version(key, item))
+        self.read_into_dict(keys, |key, hit| self.with_version(key, hit))
     }
 
     #[pyo3(signature = (key, value, expire = None, noreply = None, flags = None))]
@@ -340,7 +359,8 @@ impl Client {
             let (data, flags) = self.setup()?.values.serialize(&key, &value, flags)?;
             puts.push((self.key(&key)?, data, flags));
         }
-        self.call(values.py(), move |servers| {
+        // Not moved there: objects are dropped with the GIL.
+        self.call(values.py(), |servers| {
             let mut all = puts.iter();
             all.try_for_each(|(key, data, flags)| {
                 run(servers, Store::Set, key, data, *flags, ttl).map(drop)
@@ -366,7 +386,7 @@ impl Client {
         let keys = list(keys)?;
         let sent = keys.iter().map(|key| self.key(&key));
         let sent = sent.collect::<PyResult<Vec<_>>>()?;
-        self.call(keys.py(), move |servers| {
+        self.call(keys.py(), |servers| {
             let mut all = sent.iter();
             all.try_for_each(|key| ask!(servers, client => client.delete(key)).map(drop))
         })?;
@@ -477,12 +497,12 @@ impl Client {
     fn with_version<'py>(
         &self,
         key: &Bound<'py, PyAny>,
-        item: &Item,
+        hit: Hit<'_>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let py = key.py();
-        let value = self.value(key, item)?;
+        let value = self.value(key, hit)?;
         // pymemcache's is the server's text.
-        let version = PyBytes::new(py, item.version.to_string().as_bytes());
+        let version = PyBytes::new(py, hit.version.to_string().as_bytes());
         (value, version).into_pyobject(py)
     }
 }
@@ -495,10 +515,15 @@ fn server(servers: &mut Servers, index: usize) -> Result<&mut herdwick::Client, 
     found.ok_or_else(|| Usage::NoServer.into())
 }
 
-/// The elements of any iterable, in a list that nothing else changes.
-fn list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+fn iterate<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyIterator>> {
     if keys.is_none() {
         return Err(PyTypeError::new_err("keys are an iterable"));
     }
-    PyList::new(keys.py(), keys.try_iter()?.collect::<PyResult<Vec<_>>>()?)
+    keys.try_iter()
+}
+
+/// The elements of any iterable, in a list that nothing else changes.
+fn list<'py>(keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    let all = iterate(keys)?.collect::<PyResult<Vec<_>>>()?;
+    PyList::new(keys.py(), all)
 }

@@ -30,6 +30,24 @@ impl AsRef<[u8]> for SentKey {
     }
 }
 
+/// Many keys as they are sent, one after the other: it takes no object for each.
+#[derive(Debug, Default)]
+pub(crate) struct SentKeys {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl SentKeys {
+    /// The keys, in the order in which they were added.
+    pub(crate) fn slices(&self) -> Vec<&[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let ranges = starts.zip(&self.ends);
+        ranges
+            .map(|(start, end)| &self.bytes[start..*end])
+            .collect()
+    }
+}
+
 impl KeyRules {
     pub(crate) fn check(&self, key: &Bound<'_, PyAny>) -> PyResult<SentKey> {
         let own = self.encode(key)?;
@@ -38,23 +56,18 @@ impl KeyRules {
         } else {
             SentKey::Prefixed([&self.prefix, own.as_bytes()].concat())
         };
-        let bytes = sent.as_ref();
-        // What the client checks, too; the words are pymemcache's.
-        let wrong = if bytes.len() > 250 {
-            "Key is too long"
-        } else if bytes.is_empty() {
-            "Key is empty"
-        } else if bytes.iter().any(|byte| b" \t\n\r\x0b\x0c".contains(byte)) {
-            "Key contains whitespace"
-        } else if bytes.contains(&0) {
-            "Key contains null"
-        } else if bytes.iter().any(|&byte| byte < b' ' || byte == 0x7f) {
-            "Key contains a control character"
-        } else {
-            return Ok(sent);
-        };
-        let shown = PyBytes::new(key.py(), bytes).repr()?;
-        Err(illegal(key.py(), format!("{wrong}: {shown}")))
+        refuse_illegal(key.py(), sent.as_ref())?;
+        Ok(sent)
+    }
+
+    /// As `check`, of one of many keys.
+    pub(crate) fn check_into(&self, key: &Bound<'_, PyAny>, sent: &mut SentKeys) -> PyResult<()> {
+        let own = self.encode(key)?;
+        let start = sent.bytes.len();
+        sent.bytes.extend_from_slice(&self.prefix);
+        sent.bytes.extend_from_slice(own.as_bytes());
+        sent.ends.push(sent.bytes.len());
+        refuse_illegal(key.py(), &sent.bytes[start..])
     }
 
     fn encode<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
@@ -76,6 +89,27 @@ impl KeyRules {
             illegal(key.py(), format!("Non-ASCII key: {shown}"))
         })
     }
+}
+
+/// What the client checks, too; the words are pymemcache's.
+fn refuse_illegal(py: Python<'_>, bytes: &[u8]) -> PyResult<()> {
+    let is_legal = |byte: &u8| *byte > b' ' && *byte != 0x7f;
+    if (1..=250).contains(&bytes.len()) && bytes.iter().all(is_legal) {
+        return Ok(());
+    }
+    let wrong = if bytes.len() > 250 {
+        "Key is too long"
+    } else if bytes.is_empty() {
+        "Key is empty"
+    } else if bytes.iter().any(|byte| b" \t\n\r\x0b\x0c".contains(byte)) {
+        "Key contains whitespace"
+    } else if bytes.contains(&0) {
+        "Key contains null"
+    } else {
+        "Key contains a control character"
+    };
+    let shown = PyBytes::new(py, bytes).repr()?;
+    Err(illegal(py, format!("{wrong}: {shown}")))
 }
 
 /// Checks a key, and returns it as it is sent.

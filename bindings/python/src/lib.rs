@@ -5,6 +5,7 @@
 mod client;
 mod config;
 mod errors;
+mod found;
 mod held;
 mod keys;
 mod session;

@@ -184,6 +184,28 @@ def test_versions_are_those_of_the_server(server, transport):
     assert ours.stats("settings").keys() == theirs.stats("settings").keys()
 
 
+@pytest.mark.parametrize("prefix", [b"", b"pre:"], ids=["", "prefix"])
+def test_values_of_any_size_are_read_in_the_order_of_their_keys(server, transport, prefix):
+    ours = herdwick.Client(server.address, transport=transport, key_prefix=prefix)
+    theirs = pymemcache.client.base.Client(server.address, key_prefix=prefix)
+    sizes = [0, 1, 32, 1000, 4095, 4096, 4097, 100_000, None]
+    # More than are in flight at once.
+    keys = ["of-many:%d" % number for number in range(300)]
+    for number, key in enumerate(keys):
+        size = sizes[number % len(sizes)]
+        if size is not None:
+            theirs.set(key, bytes([number % 256]) * size, flags=number, noreply=False)
+    keys[::7] = [key.encode() for key in keys[::7]]
+    wanted, got = theirs.gets_many(keys), ours.gets_many(keys)
+    assert got == wanted and len(got) == 267
+    assert list(got) == [key for key in keys if key in wanted]
+    assert ours.get_many(iter(keys)) == theirs.get_many(keys)
+    for bad in ("a b", "x" * 251, b"\x00", "\x7f", *([] if prefix else [""])):
+        with pytest.raises(herdwick.MemcacheIllegalInputError):
+            ours.get_many(["of-many:1", bad])
+    theirs.delete_many(keys, noreply=False)
+
+
 def test_failed_call_raises_with_noreply_too(server, transport):
     client = herdwick.Client(server.address, transport=transport)
     client.set("word", b"x")

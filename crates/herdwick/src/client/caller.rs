@@ -8,8 +8,8 @@ use std::{fmt, time::Duration};
 
 use super::redial::Redial;
 use crate::{
-    Address, Answer, Cause, DialError, Error, Key, Lost, Op, Options, Session, Ticket,
-    client::calls::{Item, item},
+    Address, Answer, Cause, DialError, Error, Hit, Key, Lost, Op, Options, Session, Ticket,
+    client::calls::hit,
 };
 
 /// Most sessions that one call may use: one that was stale, one that breaks during the call, and
@@ -123,11 +123,15 @@ impl<S: Surroundings> Caller<S> {
         })
     }
 
-    /// Reads `keys`.
-    pub(super) fn get_many(&mut self, keys: &[Key<'_>]) -> Result<Vec<Option<Item>>, Error> {
+    /// Reads `keys`, and gives `each` the place of a key and what is found for it: again, if a session is lost.
+    pub(super) fn get_many(
+        &mut self,
+        keys: &[Key<'_>],
+        mut each: impl FnMut(usize, Option<Hit<'_>>),
+    ) -> Result<(), Error> {
         self.with_session(|session, call| {
             let mut reads = Reads::new(keys);
-            while !reads.step(session, call)? {
+            while !reads.step(session, call, &mut each)? {
                 session.wait(call.now());
             }
             Ok(reads.finish())
@@ -251,7 +255,6 @@ fn not_taken(session: &Session) -> Lost {
 #[derive(Debug)]
 pub(super) struct Reads<'k> {
     keys: &'k [Key<'k>],
-    items: Vec<Option<Item>>,
     submitted: usize,
     answered: usize,
     /// The number of the first ticket: the others follow it.
@@ -263,7 +266,6 @@ impl<'k> Reads<'k> {
     pub(super) fn new(keys: &'k [Key<'k>]) -> Self {
         Self {
             keys,
-            items: vec![None; keys.len()],
             submitted: 0,
             answered: 0,
             first: None,
@@ -271,10 +273,15 @@ impl<'k> Reads<'k> {
         }
     }
 
-    /// Submits what the session accepts and takes the answers that have arrived. Returns whether
+    /// Submits what the session accepts and gives `each` the answers that have arrived. Returns whether
     /// those were the last.
-    pub(super) fn step(&mut self, session: &mut Session, call: &Call<'_>) -> Result<bool, Lost> {
-        self.poll(session, call)?;
+    pub(super) fn step(
+        &mut self,
+        session: &mut Session,
+        call: &Call<'_>,
+        each: &mut impl FnMut(usize, Option<Hit<'_>>),
+    ) -> Result<bool, Lost> {
+        self.poll(session, call, each)?;
         if self.answered == self.keys.len() {
             return Ok(true);
         }
@@ -295,12 +302,17 @@ impl<'k> Reads<'k> {
         Ok(false)
     }
 
-    fn poll(&mut self, session: &mut Session, call: &Call<'_>) -> Result<(), Lost> {
+    fn poll(
+        &mut self,
+        session: &mut Session,
+        call: &Call<'_>,
+        each: &mut impl FnMut(usize, Option<Hit<'_>>),
+    ) -> Result<(), Lost> {
         if self.submitted == self.answered {
             return Ok(());
         }
         let Self {
-            items,
+            keys,
             answered,
             first,
             refused,
@@ -310,20 +322,20 @@ impl<'k> Reads<'k> {
         session.poll(call.now(), &mut |ticket, answer| {
             *answered += 1;
             let place = ticket.0.wrapping_sub(first.unwrap_or(0)) as usize;
-            match (answer, items.get_mut(place)) {
-                (Answer::Lost(end), _) => lost = Some(end),
-                (answer, place) => match (item(answer), place) {
-                    (Ok(item), Some(place)) => *place = item,
-                    (Ok(_), None) => {}
-                    (Err(error), _) => *refused = Some(error),
+            match answer {
+                Answer::Lost(end) => lost = Some(end),
+                answer => match hit(answer) {
+                    Ok(hit) if place < keys.len() => each(place, hit),
+                    Ok(_) => {}
+                    Err(error) => *refused = Some(error),
                 },
             }
         });
         lost.map_or(Ok(()), Err)
     }
 
-    /// Returns the items, or how one was refused.
-    pub(super) fn finish(self) -> Result<Vec<Option<Item>>, Error> {
-        self.refused.map_or(Ok(self.items), Err)
+    /// Returns how one was refused, if one was.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        self.refused.map_or(Ok(()), Err)
     }
 }

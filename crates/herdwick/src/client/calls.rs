@@ -49,8 +49,9 @@ impl Client {
     /// # Errors
     /// As every call.
     pub fn gets(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Item>, Error> {
-        self.caller
-            .call(request(key.as_ref(), Op::Get)?, |answer| Some(item(answer)))
+        self.caller.call(request(key.as_ref(), Op::Get)?, |answer| {
+            Some(hit(answer).map(|hit| hit.map(Item::from)))
+        })
     }
 
     /// Reads the items of `keys`, in their order. As many are requested at once as the session
@@ -60,11 +61,41 @@ impl Client {
     /// # Errors
     /// As every call; an error or the deadline applies to all keys together.
     pub fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Item>>, Error> {
+        let mut items = vec![None; keys.len()];
+        self.get_many_with(keys, |place, hit| items[place] = hit.map(Item::from))?;
+        Ok(items)
+    }
+
+    /// As [`Client::get_many`], for callers that keep no [`Item`]s: gives `each` the place of every key in
+    /// `keys`, and what was found for it, where it lies; in any order. After a session is lost all keys are
+    /// read again, so that `each` may see a place a second time: the last is right. After an error it has not
+    /// seen all.
+    ///
+    /// ```
+    /// # let server = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
+    /// # let mut client = herdwick::Client::connect(&server.address().to_string())?;
+    /// client.set("a", "12")?;
+    /// client.set("b", "345")?;
+    /// let mut lengths = [0; 3];
+    /// client.get_many_with(&["b", "none", "a"], |place, hit| {
+    ///     lengths[place] = hit.map_or(0, |hit| hit.value.len());
+    /// })?;
+    /// assert_eq!(lengths, [3, 0, 2]);
+    /// # Ok::<(), herdwick::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::get_many`].
+    pub fn get_many_with<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        each: impl FnMut(usize, Option<Hit<'_>>),
+    ) -> Result<(), Error> {
         let keys = keys
             .iter()
             .map(|key| Key::new(key.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
-        self.caller.get_many(&keys)
+        self.caller.get_many(&keys, each)
     }
 
     /// Stores a value, whether or not there is an item.
@@ -248,17 +279,24 @@ impl Client {
     }
 }
 
-pub(super) fn item(answer: Answer<'_>) -> Result<Option<Item>, Error> {
-    match answer {
-        Answer::Hit(Hit {
+impl From<Hit<'_>> for Item {
+    fn from(hit: Hit<'_>) -> Self {
+        let Hit {
             value,
             flags,
             version,
-        }) => Ok(Some(Item {
+        } = hit;
+        Self {
             value: value.to_vec(),
             flags,
             version,
-        })),
+        }
+    }
+}
+
+pub(super) fn hit(answer: Answer<'_>) -> Result<Option<Hit<'_>>, Error> {
+    match answer {
+        Answer::Hit(hit) => Ok(Some(hit)),
         Answer::Miss => Ok(None),
         other => Err(unexpected(other)),
     }

@@ -5,7 +5,7 @@ use super::{
     Client,
     caller::{Attempts, Caller, Reads, Surroundings},
 };
-use crate::{Error, Item, Key, sleep::Sleep};
+use crate::{Error, Hit, Item, Key, sleep::Sleep};
 
 /// What is read from one server, and its answer.
 pub(crate) struct Part<'a> {
@@ -20,6 +20,7 @@ pub(crate) fn read(parts: &mut [Part<'_>]) -> Vec<Result<Vec<Option<Item>>, Erro
         caller: &mut part.client.caller,
         keys: &part.keys,
         reads: Reads::new(&part.keys),
+        items: vec![None; part.keys.len()],
         outcome: None,
     });
     let mut shares: Vec<_> = callers.collect();
@@ -39,6 +40,7 @@ struct Share<'a, S> {
     attempts: Attempts,
     keys: &'a [Key<'a>],
     reads: Reads<'a>,
+    items: Vec<Option<Item>>,
     outcome: Option<Result<Vec<Option<Item>>, Error>>,
 }
 
@@ -92,10 +94,13 @@ impl<S: Surroundings> Share<'_, S> {
         let Some((session, call)) = self.caller.current(&self.attempts) else {
             return Step::Over;
         };
-        let lost = match self.reads.step(session, &call) {
+        let items = &mut self.items;
+        let mut keep = |place: usize, hit: Option<Hit<'_>>| items[place] = hit.map(Item::from);
+        let lost = match self.reads.step(session, &call, &mut keep) {
             Ok(false) => return Step::Waiting,
             Ok(true) => {
-                self.outcome = Some(std::mem::replace(&mut self.reads, Reads::new(&[])).finish());
+                let read = std::mem::replace(&mut self.reads, Reads::new(&[])).finish();
+                self.outcome = Some(read.map(|()| std::mem::take(&mut self.items)));
                 return Step::Over;
             }
             Err(lost) => lost,

@@ -210,11 +210,13 @@ impl Run {
             .iter()
             .map(|name| Key::new(name.as_bytes()).unwrap())
             .collect();
-        let items = self.caller.get_many(&keys)?;
-        assert_eq!(items.len(), names.len());
-        for (name, item) in names.iter().zip(items) {
+        let mut found = vec![None; names.len()];
+        (self.caller).get_many(&keys, |place, hit| {
+            found[place] = Some(hit.map(|hit| hit.value.to_vec()));
+        })?;
+        for (name, value) in names.iter().zip(found) {
             self.world
-                .was(name, item.as_ref().map(|item| &item.value[..]));
+                .was(name, value.expect("each is shown").as_deref());
         }
         Ok(())
     }
@@ -318,7 +320,9 @@ fn session_end_without_requests_in_flight_ends_the_call() {
         let (world, mut caller) = calm();
         world.begin(DEADLINE);
         world.revoke_after(checks);
-        assert_eq!(caller.get_many(&keys).unwrap().len(), keys.len());
+        let mut seen = [false; 8];
+        let done = caller.get_many(&keys, |place, _| seen[place] = true);
+        assert!(done.is_ok() && seen == [true; 8], "{done:?} {seen:?}");
     }
 }
 
@@ -351,6 +355,6 @@ fn multiget_has_one_deadline() {
     world.begin(DEADLINE);
     // One at a time, these reads take ten times the deadline; the world counts clock readings
     // beyond it.
-    let late = caller.get_many(&keys);
+    let late = caller.get_many(&keys, |_, _| {});
     assert!(matches!(late, Err(Error::Timeout(DEADLINE))), "{late:?}");
 }
