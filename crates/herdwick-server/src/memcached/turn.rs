@@ -102,6 +102,7 @@ pub(super) fn serve(
 fn write(service: &mut Service, connection: &mut Connection, pass: &mut Pass<'_>) -> Flow {
     let flow = connection.write(&mut service.pool, pass.counters);
     if let Some(times) = &mut service.times
+        && connection.timer.runs()
         && flow == Flow::Moved
         && connection.has_sent_replies()
     {

@@ -34,6 +34,14 @@ pub(crate) struct RequestTimes {
     slow: Option<Duration>,
 }
 
+impl RequestTimer {
+    /// Returns whether there are requests whose replies are not complete.
+    #[inline]
+    pub(crate) fn runs(&self) -> bool {
+        self.since.is_some()
+    }
+}
+
 impl RequestTimes {
     /// Returns what is measured of the requests over `transport`; `None`: nothing.
     pub(crate) fn new(transport: &'static str, latency: &Latency) -> Option<Self> {
@@ -80,25 +88,19 @@ impl RequestTimes {
         // Read anew: the time of the pass is that of its beginning. The clock is read for each
         // batch of replies only where requests are measured.
         let time = pass.timer.now().saturating_sub(since);
-        let requests = std::mem::take(&mut timer.requests);
-        if let Some(histograms) = &mut self.histograms {
-            histograms.record(&requests, time);
-        }
         if self.slow.is_some_and(|slow| time >= slow) {
-            self.log(timer, &requests, (time, caller), pass);
+            self.log(timer, (time, caller), pass);
+        }
+        match &mut self.histograms {
+            Some(histograms) => histograms.record(&mut timer.requests, nanos(time)),
+            None => timer.requests = CommandCounts::default(),
         }
     }
 
     /// Writes the requests to the slow log: one line for all of them.
     #[cold]
-    fn log(
-        &self,
-        timer: &RequestTimer,
-        requests: &CommandCounts,
-        (time, caller): (Duration, RawFd),
-        pass: &mut Pass<'_>,
-    ) {
-        let count = requests.sum();
+    fn log(&self, timer: &RequestTimer, (time, caller): (Duration, RawFd), pass: &mut Pass<'_>) {
+        let count = timer.requests.sum();
         pass.counters.slow_requests += count;
         let what = What::Slow {
             command: timer.first.map_or("", TimedCommand::name),
@@ -109,4 +111,12 @@ impl RequestTimes {
         };
         pass.own().event_queue.note(what, &timer.key);
     }
+}
+
+/// Returns the nanoseconds of a time, [`u64::MAX`] if they are more.
+#[inline]
+fn nanos(time: Duration) -> u64 {
+    // Not by `as_nanos`, whose 128 bits cost twice the instructions.
+    let seconds = time.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(time.subsec_nanos().into())
 }

@@ -54,22 +54,40 @@ impl TimedCommand {
 
 /// Requests of which the time is not recorded yet, by command.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CommandCounts([u32; TimedCommand::ALL.len()]);
+pub(crate) struct CommandCounts {
+    counts: [u32; TimedCommand::ALL.len()],
+    /// A bit for each command whose count is not 0: most turns have requests of one command, and the
+    /// others are not looked at.
+    present: u8,
+}
 
 impl CommandCounts {
     /// Adds requests.
     #[inline]
     pub(crate) fn add(&mut self, requests: &[Request<'_>]) {
         for request in requests {
-            self.0[TimedCommand::of(&request.op) as usize] += 1;
+            let command = TimedCommand::of(&request.op) as usize;
+            self.counts[command] += 1;
+            self.present |= 1 << command;
         }
     }
-}
 
-impl CommandCounts {
     /// Returns how many they are.
     pub(crate) fn sum(&self) -> u64 {
-        self.0.iter().map(|&count| u64::from(count)).sum()
+        self.counts.iter().map(|&count| u64::from(count)).sum()
+    }
+
+    /// Removes and returns the count of a command that has one.
+    #[inline]
+    fn pop(&mut self) -> Option<(usize, u32)> {
+        if self.present == 0 {
+            return None;
+        }
+        let command = self.present.trailing_zeros() as usize;
+        self.present &= self.present - 1;
+        // Always: a bit is set with its count.
+        let count = self.counts.get_mut(command)?;
+        Some((command, std::mem::take(count)))
     }
 }
 
@@ -78,13 +96,11 @@ impl CommandCounts {
 pub(crate) struct LatencyHistograms([Histogram; TimedCommand::ALL.len()]);
 
 impl LatencyHistograms {
-    /// Records requests that took `time` each.
-    pub(crate) fn record(&mut self, requests: &CommandCounts, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        for (histogram, &count) in self.0.iter_mut().zip(&requests.0) {
-            if count > 0 {
-                histogram.record(nanos, count.into());
-            }
+    /// Records requests that took `nanos` nanoseconds each, and clears their counts.
+    #[inline]
+    pub(crate) fn record(&mut self, requests: &mut CommandCounts, nanos: u64) {
+        while let Some((command, count)) = requests.pop() {
+            self.0[command].record(nanos, count.into());
         }
     }
 
