@@ -26,6 +26,12 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// Names an item by the bytes of another key.
+    #[cfg(feature = "aio")]
+    pub(crate) fn of_checked(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     /// The bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &'a [u8] {

@@ -125,7 +125,8 @@ fn server_address(client: &Client) -> String {
     client.address().to_string()
 }
 
-/// More tasks than the window has room for: each is served, in a bounded order, and counts once.
+/// More tasks than the window has room for, with values that are copied for the driver and ones too large for
+/// that: each is served, in a bounded order, and counts once.
 #[test]
 fn many_tasks_share_one_session() {
     let server = server();
@@ -137,9 +138,10 @@ fn many_tasks_share_one_session() {
                 let (client, sums) = (client.clone(), Arc::clone(&sums));
                 tokio::spawn(async move {
                     let key = format!("task-{number}");
-                    client.set(&key, key.as_str()).await.unwrap();
+                    let stored = key.repeat([1, 2, 600, 3000][number % 4]);
+                    client.set(&key, stored.as_str()).await.unwrap();
                     let value = client.get(&key).await.unwrap();
-                    assert_eq!(value.as_deref(), Some(key.as_bytes()));
+                    assert!(value.as_deref() == Some(stored.as_bytes()), "{key}");
                     let sum = client.incr("sum", 1).await.unwrap().unwrap();
                     sums.fetch_add(sum, Ordering::Relaxed);
                 })
@@ -178,6 +180,34 @@ fn cancelled_calls_leave_the_session_usable() {
             assert_eq!(client.get(&key).await.unwrap().unwrap(), b"1");
         }
     });
+}
+
+/// The driver runs on the same thread, so it has not submitted them when they end.
+#[test]
+fn calls_that_end_before_the_driver_runs_are_not_made() {
+    let server = server();
+    let address = server.address().to_string();
+    let [runtime, _] = runtimes();
+    for options in transports() {
+        runtime.block_on(async {
+            let client = Client::connect_with(&address, options).await.unwrap();
+            client.set("kept", "1").await.unwrap();
+            let mut cx = Context::from_waker(Waker::noop());
+            for _ in 0..1000 {
+                let mut set = Box::pin(client.set("dropped", "x"));
+                assert!(set.as_mut().poll(&mut cx).is_pending());
+                let mut delete = Box::pin(client.delete("kept"));
+                assert!(delete.as_mut().poll(&mut cx).is_pending());
+            }
+            let hurried = client.with_deadline(Duration::ZERO);
+            let late = hurried.set("late", "x").await.unwrap_err();
+            assert!(matches!(late, Error::Timeout(Duration::ZERO)), "{late}");
+            for (key, value) in [("dropped", None), ("late", None), ("kept", Some("1"))] {
+                let found = client.get(key).await.unwrap();
+                assert_eq!(found.as_deref(), value.map(str::as_bytes), "{key}");
+            }
+        });
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::{future::poll_fn, pin::Pin, task::Poll};
 
 use super::{
     AsyncClient,
-    flight::Outcome,
+    outcome::Outcome,
     request::{AskedFor, PendingRequest},
 };
 use crate::{Cas, Cause, Error, Item, Key, Mode, Op, Put, Ttl, Usage, text::Command};

@@ -66,8 +66,8 @@ impl Drop for Driven {
         // Its descriptors were watched by that runtime.
         let session = state.session.take();
         state.flight.lose(crate::Cause::Closed);
+        state.flight.return_line();
         state.queue.wake_all();
-        // What ends with a session makes system calls, and is not done under the lock.
         drop(state);
         drop(session);
     }
@@ -124,15 +124,19 @@ fn step(core: &Core, descriptor: &mut PollDescriptor) -> DriverStep {
     }
     let now = core.now();
     state.queue.expire(now);
+    state.flight.see(now);
+    if state.flight.count() == 0 && state.flight.has_line() {
+        state.check(now);
+    }
     let Some(session) = &mut state.session else {
-        if !state.queue.is_empty() {
+        state.flight.expire(now);
+        if state.flight.has_line() || !state.queue.is_empty() {
             return DriverStep::Dial;
         }
         state.is_asleep = true;
         return DriverStep::Sleep(Duration::MAX);
     };
     let before = state.flight.count();
-    session.flush(now);
     let flight = &mut state.flight;
     session.poll(now, &mut |ticket, answer| flight.answer(ticket, answer));
     if let Some(cause) = session.broken() {
@@ -142,14 +146,27 @@ fn step(core: &Core, descriptor: &mut PollDescriptor) -> DriverStep {
         return DriverStep::Again;
     }
     let answered = before - state.flight.count();
-    // Each answer has made room for one request.
-    state.queue.wake(answered);
+    let waits = state.queue.first_turn();
+    let submitted = state.flight.submit(now, session, waits);
+    if state
+        .flight
+        .first_turn()
+        .is_none_or(|turn| Some(turn) > waits)
+    {
+        // Whatever has kept the first from being accepted is over, if nothing is in flight.
+        let is_idle = state.flight.count() == 0;
+        let room = answered.saturating_sub(submitted);
+        state
+            .queue
+            .wake(room.max(usize::from(is_idle || submitted > 0)));
+    }
     state.flight.expire(now);
     let mut longest = state.queue.left(now).min(state.flight.left(now));
-    if state.flight.count() == 0 {
-        // Whatever has kept the first from being accepted is over.
-        state.queue.wake(1);
-    } else {
+    if state.flight.count() == 0 && state.flight.has_line() {
+        // It may have ended as it was to accept the first.
+        return DriverStep::Again;
+    }
+    if state.flight.count() > 0 {
         longest = longest.min(session.arm(now, descriptor));
         if longest.is_zero() {
             session.end_wait(descriptor);
@@ -206,11 +223,13 @@ async fn dial(core: &Arc<Core>, mut redial: Redial) -> Redial {
         // meanwhile.
         let left = {
             let mut state = core.lock();
-            state.queue.expire(core.now());
+            let now = core.now();
+            state.queue.expire(now);
+            state.flight.see(now);
+            state.flight.expire(now);
             state.is_asleep = true;
-            state.queue.left(core.now())
+            state.queue.left(now).min(state.flight.left(now))
         };
-        // Notifications between two waits are not lost: `Notify` keeps one.
         let mut notified = pin!(core.notify.notified());
         let either = poll_fn(|cx| match Pin::new(&mut dialled).poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
@@ -226,7 +245,6 @@ async fn dial(core: &Arc<Core>, mut redial: Redial) -> Redial {
         Err(error) => {
             let error = io::Error::other(error);
             fail(core, error.into(), core.now());
-            // The thread has taken the state of the dialler with it.
             return Redial::new(address, 1);
         }
     };
@@ -259,5 +277,6 @@ fn fail(core: &Core, reason: DialError, until: Duration) {
     let mut state = core.lock();
     state.dials.failed += 1;
     state.dials.failure = Some((reason, until));
+    state.flight.return_line();
     state.queue.wake_all();
 }

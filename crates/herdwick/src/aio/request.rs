@@ -9,7 +9,9 @@ use std::{
 
 use super::{
     AsyncClient, driver,
-    flight::{Outcome, State},
+    flight::{Limit, State},
+    outcome::Outcome,
+    owned::OwnedRequest,
 };
 use crate::{Cause, Error, Key, Lost, Op, Session, Ticket, text::Command};
 
@@ -50,8 +52,8 @@ pub(super) struct PendingRequest<'a> {
     asked: AskedFor<'a>,
     stage: Stage,
     due: Option<Duration>,
-    /// Failed dials before the first poll.
-    failed_dials: u64,
+    /// Failed dials before the first poll; `None`: not polled yet.
+    failed_dials: Option<u64>,
     sessions: u32,
 }
 
@@ -60,7 +62,8 @@ enum Stage {
     New,
     /// In the queue, or woken from this place in it.
     Waiting(u64),
-    InFlight(usize),
+    /// With the driver: in its line, or in flight.
+    Left(usize),
 }
 
 impl<'a> PendingRequest<'a> {
@@ -70,7 +73,7 @@ impl<'a> PendingRequest<'a> {
             asked,
             stage: Stage::New,
             due: None,
-            failed_dials: 0,
+            failed_dials: None,
             sessions: 0,
         }
     }
@@ -83,55 +86,63 @@ impl<'a> PendingRequest<'a> {
     ) -> Self {
         Self {
             due: Some(due),
-            failed_dials,
+            failed_dials: Some(failed_dials),
             ..Self::new(client, asked)
         }
     }
 
-    /// Submits the request, if that is possible now.
-    fn submit(
-        &mut self,
-        state: &mut State,
-        now: Duration,
-        due: Duration,
-        waker: &Waker,
-    ) -> Poll<Result<Outcome, Error>> {
-        if now >= due {
-            self.leave(state);
-            return Poll::Ready(Err(Error::Timeout(self.client.deadline)));
-        }
-        if let Some(error) = self.failed_dial(state, now) {
-            self.leave(state);
+    /// Leaves the request with the driver, or submits it, if that is possible now.
+    fn make(&mut self, state: &mut State, waker: &Waker) -> Poll<Result<Outcome, Error>> {
+        let failed_dials = *self.failed_dials.get_or_insert(state.dials.failed);
+        if let Some(error) = self.failed_dial(state, failed_dials) {
+            self.give_up(state);
             return Poll::Ready(Err(error));
+        }
+        match self.asked {
+            AskedFor::Op(key, op) if OwnedRequest::accepts(&op) => {
+                let limit = match self.due {
+                    Some(due) => Limit::At(due),
+                    None => Limit::Within(self.client.deadline),
+                };
+                let turn = state.queue.next_turn();
+                let place = state.flight.leave(turn, (key, &op), limit, waker);
+                self.stage = Stage::Left(place);
+                Poll::Pending
+            }
+            _ => self.submit(state, waker),
+        }
+    }
+
+    /// Submits the request, if that is possible now.
+    // Rare and large, it would take room and time of every poll.
+    #[inline(never)]
+    fn submit(&mut self, state: &mut State, waker: &Waker) -> Poll<Result<Outcome, Error>> {
+        let (now, deadline) = (self.client.core.now(), self.client.deadline);
+        let due = *(self.due).get_or_insert_with(|| now.saturating_add(deadline));
+        if now >= due {
+            self.give_up(state);
+            return Poll::Ready(Err(Error::Timeout(deadline)));
         }
         let number = match self.stage {
             Stage::Waiting(number) => Some(number),
             _ => None,
         };
-        // Nothing is sent to a server that has gone since the last answer.
-        if state.flight.count() == 0
-            && let Some(session) = &mut state.session
-        {
-            session.check(now);
-            if session.broken().is_some() {
-                state.session = None;
-            }
+        if state.flight.count() == 0 {
+            state.check(now);
         }
-        let is_behind = state.queue.is_behind(number);
-        if let Some(session) = state.session.as_mut().filter(|_| !is_behind) {
+        let is_behind = state.queue.is_behind(number, state.flight.first_turn());
+        if let Some(session) = &mut state.session {
             if matches!(self.asked, AskedFor::Session) {
-                self.leave(state);
+                self.give_up(state);
                 return Poll::Ready(Ok(Outcome::Done));
             }
-            // Counted from the call's begin, not from this submission.
             session.set_deadline(due.saturating_sub(now));
-            if let Some(ticket) = self.asked.submit(session, now) {
+            if !is_behind && let Some(ticket) = self.asked.submit(session, now) {
                 if let Some(number) = number {
                     state.queue.served(number);
                 }
                 let place = state.flight.add(ticket, due, self.asked.is_read(), waker);
-                self.stage = Stage::InFlight(place);
-                self.sessions += 1;
+                self.stage = Stage::Left(place);
                 return Poll::Pending;
             }
         }
@@ -140,31 +151,38 @@ impl<'a> PendingRequest<'a> {
     }
 
     /// Returns why there is no session, if dialling has failed since the first poll, or is not to be tried.
-    fn failed_dial(&self, state: &State, now: Duration) -> Option<Error> {
+    fn failed_dial(&self, state: &State, failed_dials: u64) -> Option<Error> {
         if state.session.is_some() {
             return None;
         }
+        let core = &self.client.core;
         let (reason, until) = state.dials.failure.as_ref()?;
-        let has_failed = state.dials.failed != self.failed_dials;
-        (has_failed || now < *until).then(|| self.client.core.unreachable(reason.clone()))
+        let has_failed = state.dials.failed != failed_dials;
+        (has_failed || core.now() < *until).then(|| core.unreachable(reason.clone()))
     }
 
-    /// Leaves the queue.
-    fn leave(&mut self, state: &mut State) {
-        if let Stage::Waiting(number) = self.stage {
-            state.queue.leave(number);
+    /// Takes the request out of the queue, or back from the driver.
+    fn give_up(&mut self, state: &mut State) {
+        match std::mem::replace(&mut self.stage, Stage::New) {
+            Stage::New => {}
+            Stage::Waiting(number) => state.queue.leave(number),
+            Stage::Left(place) => state.flight.abandon(place),
         }
-        self.stage = Stage::New;
     }
 
     /// Returns how a lost request ends; `None`: it is made again.
-    fn lost(&self, lost: Lost, now: Duration, due: Duration) -> Option<Error> {
+    #[cold]
+    fn lost(&mut self, lost: Lost, due: Option<Duration>) -> Option<Error> {
+        self.due = due.or(self.due);
+        self.sessions += 1;
+        let deadline = self.client.deadline;
+        let is_due = || self.due.is_some_and(|due| due <= self.client.core.now());
         match (lost.perhaps_done, lost.cause) {
             (true, cause) => Some(Error::UnknownOutcome(cause)),
-            (false, Cause::Timeout) if now >= due => Some(Error::Timeout(self.client.deadline)),
+            (false, Cause::Timeout) if is_due() => Some(Error::Timeout(deadline)),
             // Another call's deadline has ended the session.
             (false, Cause::Closed | Cause::Io(_) | Cause::Timeout)
-                if self.sessions < SESSIONS_MAX && now < due =>
+                if self.sessions < SESSIONS_MAX && !is_due() =>
             {
                 None
             }
@@ -180,30 +198,22 @@ impl Future for PendingRequest<'_> {
         let this = &mut *self;
         let core = &this.client.core;
         let mut state = core.lock();
-        let now = core.now();
-        let due = match this.due {
-            Some(due) => due,
-            None => {
-                this.failed_dials = state.dials.failed;
-                *this.due.insert(now.saturating_add(this.client.deadline))
-            }
-        };
-        if let Stage::InFlight(place) = this.stage {
-            match state.flight.take(place, cx.waker()) {
-                None => return Poll::Pending,
-                Some(Outcome::Lost(lost)) => {
-                    this.stage = Stage::New;
-                    if let Some(error) = this.lost(lost, now, due) {
+        if let Stage::Left(place) = this.stage {
+            let Some((outcome, due)) = state.flight.take(place, cx.waker()) else {
+                return Poll::Pending;
+            };
+            this.stage = Stage::New;
+            match outcome {
+                Outcome::Unsent => this.due = due.or(this.due),
+                Outcome::Lost(lost) => {
+                    if let Some(error) = this.lost(lost, due) {
                         return Poll::Ready(Err(error));
                     }
                 }
-                Some(outcome) => {
-                    this.stage = Stage::New;
-                    return Poll::Ready(Ok(outcome));
-                }
+                outcome => return Poll::Ready(Ok(outcome)),
             }
         }
-        let polled = this.submit(&mut state, now, due, cx.waker());
+        let polled = this.make(&mut state, cx.waker());
         if polled.is_pending()
             && let Some(driver) = driver::wake(core, &mut state)
         {
@@ -211,7 +221,7 @@ impl Future for PendingRequest<'_> {
             drop(state);
             if let Err(error) = driver.spawn() {
                 // Without a driver there was no session to submit to.
-                this.leave(&mut core.lock());
+                this.give_up(&mut core.lock());
                 return Poll::Ready(Err(core.unreachable(error.into())));
             }
         }
@@ -221,10 +231,8 @@ impl Future for PendingRequest<'_> {
 
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        match self.stage {
-            Stage::New => {}
-            Stage::Waiting(number) => self.client.core.lock().queue.leave(number),
-            Stage::InFlight(place) => self.client.core.lock().flight.abandon(place),
+        if !matches!(self.stage, Stage::New) {
+            self.give_up(&mut self.client.core.lock());
         }
     }
 }
