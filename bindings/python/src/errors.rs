@@ -52,7 +52,9 @@ pub(crate) fn unreachable(py: Python<'_>, reason: &DialError, text: String) -> P
             None => PyConnectionError::new_err(text),
         },
         DialError::LoginNeeded | DialError::LoginRefused => raise(py, "MemcacheClientError", text),
-        DialError::Tls(_) | DialError::Name(_) => PyConnectionError::new_err(text),
+        DialError::Tls(_) | DialError::Name(_) | DialError::AnotherMember => {
+            PyConnectionError::new_err(text)
+        }
     }
 }
 

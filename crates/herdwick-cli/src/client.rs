@@ -371,6 +371,8 @@ fn advice(error: &Error) -> &'static str {
                 "; the file of --login needs a line user:password that is in the one of `serve -Y`"
             }
             DialError::Tls(why) => tls_advice(why),
+            // It says itself what to do.
+            DialError::AnotherMember => "",
             DialError::Io(error) => match error.kind() {
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => {
                     "; start one with `herdwick serve`, or name another with --server"

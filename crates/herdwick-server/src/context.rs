@@ -23,6 +23,7 @@ use crate::{
         error::StartError,
         latency::Latency,
         listen_address::Listen,
+        member_fence::MemberFence,
         tuning::{MemoryLimit, Tunables},
     },
     telemetry::{leases::LeaseCounters, offload::OffloadCounters, watch},
@@ -54,9 +55,14 @@ pub(crate) struct Context {
     pub(crate) watch: Arc<watch::Shared>,
     /// The lease manager's counters, if there is one.
     pub(crate) leases: Option<Arc<LeaseCounters>>,
+    /// Which clients that know the server by its registration in etcd may use it.
+    pub(crate) fence: Arc<MemberFence>,
     /// What the thread counts that keeps the secondary store up to date, if there is one.
     pub(crate) offload: Option<Arc<OffloadCounters>>,
 }
+
+/// What the context has of hellos and leases: the lease manager's counters, if there is one, and the fence.
+pub(crate) type LeasesShared = (Option<Arc<LeaseCounters>>, Arc<MemberFence>);
 
 /// The settings that are fixed at the start: of the configuration those that do not change while the
 /// server runs, and what the server made of it. [`Tunables`] and [`Limits`] have the others.
@@ -148,7 +154,7 @@ impl Context {
         (workers, memory): (usize, MemoryLimit),
         opened: &Opened,
         credentials: Credentials,
-        (leases, offload): (Option<Arc<LeaseCounters>>, Option<Arc<OffloadCounters>>),
+        ((leases, fence), offload): (LeasesShared, Option<Arc<OffloadCounters>>),
         clock: Clock,
     ) -> Self {
         let Credentials { auth, certificates } = credentials;
@@ -166,6 +172,7 @@ impl Context {
             udp: udp::Refused::default(),
             watch: Arc::default(),
             leases,
+            fence,
             offload,
         }
     }

@@ -107,7 +107,7 @@ pub fn spawn(mut config: Config) -> Result<Server, StartError> {
     let hello = hello(&config, workers, stores.of_hellos(), service.as_mut());
     let clock = timer.clock(timer.now());
     let limits = (workers, stores.memory_limit(&config));
-    let counters = (hello.counters(), stores.offload.counters.take());
+    let counters = (hello.shared(), stores.offload.counters.take());
     let context = Context::new(&config, limits, &opened, admitted, counters, clock);
     let context = Arc::new(context);
     let (accept_poll, acceptor) = poll_with_waker()?;
@@ -294,7 +294,7 @@ impl Server {
         certificates.map_or(Ok(()), |certificates| certificates.reload(second))
     }
 
-    /// Returns what invalidates all items, for another thread.
+    /// Returns what decides, for another thread, which clients of a cluster are served, and invalidates all items.
     #[must_use]
     pub fn invalidator(&self) -> Invalidator {
         Invalidator::new(&self.context, &self.shutdown, self.workers)

@@ -109,6 +109,14 @@ pub enum DialError {
     /// TLS could not be agreed on, or the server's certificate is not one to be trusted.
     #[error("TLS: {0}")]
     Tls(String),
+    /// The server has registered anew in etcd, which this client has not heard of ([`Options::member`]).
+    ///
+    /// [`Options::member`]: crate::Options::member
+    #[error(
+        "the server has registered anew in etcd since this client has heard of it; once etcd answers this client, \
+         it is used again"
+    )]
+    AnotherMember,
     /// The host name does not resolve.
     #[error("the name does not resolve: {0}")]
     Name(String),

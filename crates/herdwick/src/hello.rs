@@ -32,6 +32,8 @@ pub(crate) enum Said {
     Version(u8),
     /// A peer that requires a password first.
     Locked,
+    /// A server that has registered anew in etcd.
+    AnotherMember,
     /// A peer that ended TLS: with TLS 1.3 it checks the client's certificate after the client's part
     /// of the handshake.
     Refused(DialError),
@@ -51,6 +53,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
         fabrics: fabrics.map(|fabric| fabric.name().to_owned()).collect(),
         path: options.request_path,
         engines: vec![engine(options).to_owned()],
+        member: options.member,
         boot: boot.and_then(|text| BootId::parse(&text)),
     };
     let line = hello.to_line();
@@ -66,6 +69,7 @@ pub(crate) fn exchange(stream: &mut Stream, options: &Options, due: Due) -> Said
     match Offer::parse(&reply, &Fabric::all_words()) {
         Ok(offer) => Said::Offer(offer),
         Err(LineError::Version(version)) => Said::Version(version),
+        Err(LineError::AnotherMember) => Said::AnotherMember,
         Err(_) if reply == b"ERROR" => Said::Memcached,
         Err(_) if reply == UNAUTHENTICATED => Said::Locked,
         Err(_) => Said::Spoiled,

@@ -70,6 +70,7 @@ impl MemcachedPort {
             DialError::Io(error) => Cause::Io(error),
             DialError::LoginNeeded
             | DialError::LoginRefused
+            | DialError::AnotherMember
             | DialError::Tls(_)
             | DialError::Name(_) => Cause::Closed,
         })?;

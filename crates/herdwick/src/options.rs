@@ -42,6 +42,9 @@ pub struct Options {
     pub store: Option<StoreId>,
     /// Where keys are read that the server has replicated to a secondary store.
     pub read_from: ReadFrom,
+    /// The registration of the server in etcd that was seen last, the lease of its key: a server that has registered
+    /// anew since, and invalidated its items, refuses the session (docs/cluster.md). A cluster in etcd sets it.
+    pub member: Option<u64>,
 }
 
 /// Where keys are read that a server has replicated to a secondary store (`docs/hkvs.md`). Reads of other keys,
@@ -119,6 +122,7 @@ impl Default for Options {
             secret: None,
             store: None,
             read_from: ReadFrom::default(),
+            member: None,
         }
     }
 }

@@ -56,7 +56,8 @@ impl OpenTransport {
         let due = Due::after(options.deadline);
         let memcached_port = MemcachedPort::new(address, options);
         let mut stream = memcached_port.open(due)?;
-        let reason = if options.fabric {
+        // A server in etcd learns by which registration it is known, whatever the transport.
+        let reason = if options.fabric || options.member.is_some() {
             match hello::exchange(&mut stream, options, due) {
                 Said::Offer(offer) => match lease(&stream, &offer, due, options) {
                     Ok((fabric, leased, missed)) => {
@@ -77,11 +78,13 @@ impl OpenTransport {
                         };
                         return Ok((transport, missed));
                     }
+                    Err(_) if !options.fabric => Fallback::Unasked,
                     Err(reason) => reason,
                 },
                 Said::Version(version) => Fallback::Version(version),
                 Said::Memcached => Fallback::Memcached,
                 Said::Locked => return Err(DialError::LoginNeeded),
+                Said::AnotherMember => return Err(DialError::AnotherMember),
                 Said::Refused(reason) => return Err(reason),
                 Said::Spoiled => {
                     // An answer to the hello that comes late would be taken for that to a request.

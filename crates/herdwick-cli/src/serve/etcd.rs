@@ -66,7 +66,7 @@ impl EtcdArgs {
 impl Membership {
     /// Completes it by what is known of a server that listens.
     pub(super) fn of(self, server: &Server) -> Result<Registering, ServeError> {
-        let invalidator = server.invalidator();
+        let (invalidator, gate) = (server.invalidator(), server.invalidator());
         let member = EtcdMember {
             address: match self.advertised {
                 Some(address) => address,
@@ -74,6 +74,7 @@ impl Membership {
             },
             lease: self.lease,
             has_items: server.restart().is_some_and(|restart| restart.items > 0),
+            admit: Box::new(move |members| gate.admit(members)),
             invalidate: Box::new(move || invalidator.invalidate_all()),
             report: Box::new(report),
         };

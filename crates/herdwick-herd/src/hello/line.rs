@@ -9,6 +9,7 @@ use std::{
 
 use herdwick_request::HashKey;
 
+use super::Token;
 use crate::{RequestPath, wire};
 
 /// The version of everything in `docs/wire.md`.
@@ -16,30 +17,6 @@ pub const VERSION: u8 = 0;
 /// Most bytes of a hello or an offer, line end included: below the 2 KiB at which memcached closes
 /// the connection on a line that it does not know.
 pub const HELLO_BYTES_MAX: usize = 1024;
-
-/// A secret that opens one lease, once: 128 bits that its server alone can make.
-#[derive(Clone, Copy)]
-pub struct Token(pub [u8; 16]);
-
-// By hand: a derived comparison would stop at the first difference.
-impl PartialEq for Token {
-    /// Compares in constant time: a peer may guess as often as it likes.
-    fn eq(&self, other: &Self) -> bool {
-        self.0
-            .iter()
-            .zip(other.0)
-            .fold(0, |diff, (a, b)| diff | (a ^ b))
-            == 0
-    }
-}
-
-impl Eq for Token {}
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
 
 /// The kernel boot that a process runs on (`/proc/sys/kernel/random/boot_id`): processes with equal
 /// ids may share memory.
@@ -56,7 +33,7 @@ impl BootId {
 }
 
 /// The client's line: `hello herdwick/0 [fabrics=<name>,<name>...] [engines=<name>,...] [path=<path>]
-/// boot=<32 hex>`.
+/// [member=<16 hex>] boot=<32 hex>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// The names of the fabrics that the client can use.
@@ -67,7 +44,12 @@ pub struct Hello {
     pub boot: Option<BootId>,
     /// The engines that it knows besides HERD.
     pub engines: Vec<String>,
+    /// The registration of the server in etcd that it has seen last: the lease of its key (docs/cluster.md).
+    pub member: Option<u64>,
 }
+
+/// The server's line to a client that knows another registration of it.
+pub const ANOTHER_MEMBER: &str = "HERDWICK 0 refused=member\r\n";
 
 /// The server's line: `HERDWICK 0 workers=2 hash=siphash13:<32 hex> item-max=1048576 …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,6 +190,9 @@ pub enum LineError {
     /// A field is missing or malformed.
     #[error("field `{0}` is missing or malformed")]
     Field(&'static str),
+    /// The server has registered anew in etcd since the client has heard of it.
+    #[error("the server has registered anew")]
+    AnotherMember,
 }
 
 impl Hello {
@@ -224,6 +209,9 @@ impl Hello {
         }
         if let Some(path) = self.path {
             let _ = write!(line, " path={path}");
+        }
+        if let Some(member) = self.member {
+            let _ = write!(line, " member={member:016x}");
         }
         if let Some(boot) = self.boot {
             let _ = write!(line, " boot={}", hex(&boot.0));
@@ -253,6 +241,9 @@ impl Hello {
                 }
                 // A path that this end does not know counts as no preference: the server decides anyway.
                 Some(("path", name)) => hello.path = name.parse().ok(),
+                Some(("member", digits)) => {
+                    hello.member = Some(hex64(digits).ok_or(LineError::Field("member"))?);
+                }
                 Some(("boot", id)) => {
                     hello.boot = Some(BootId(bytes16(id).ok_or(LineError::Field("boot"))?));
                 }
@@ -331,6 +322,9 @@ impl Offer {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| *value)
         };
+        if field("refused") == Some("member") {
+            return Err(LineError::AnotherMember);
+        }
         let number = |name: &'static str| {
             field(name)
                 .and_then(|text| text.parse::<usize>().ok())
@@ -435,9 +429,7 @@ impl SecondaryOffer {
 }
 
 fn store_name(id: Option<&str>, number: Option<&str>) -> Option<StoreName> {
-    // `from_str_radix` would accept a sign.
-    let digits = id.filter(|it| it.len() == 16 && it.bytes().all(|b| b.is_ascii_hexdigit()))?;
-    let id = StoreId(u64::from_str_radix(digits, 16).ok()?);
+    let id = StoreId(hex64(id?)?);
     let number = number?.parse::<u8>().ok();
     let number = number.filter(|number| *number < StoreName::NUMBERS)?;
     Some(StoreName { id, number })
@@ -488,6 +480,12 @@ fn hex(bytes: &[u8]) -> String {
             let _ = write!(out, "{byte:02x}");
             out
         })
+}
+
+fn hex64(digits: &str) -> Option<u64> {
+    // `from_str_radix` would accept a sign.
+    let is_whole = digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    u64::from_str_radix(digits, 16).ok().filter(|_| is_whole)
 }
 
 fn bytes16(digits: &str) -> Option<[u8; 16]> {
@@ -560,7 +558,9 @@ mod tests {
             path: Some(RequestPath::RcWrite),
             boot: BootId::parse("0d0e0f10-1112-1314-1516-171819202122\n"),
             engines: vec!["rows".to_owned()],
+            member: Some(0x12),
         };
+        assert!(hello.to_line().contains(" member=0000000000000012 "));
         assert!(hello.knows(None) && hello.knows(Some("rows")) && !hello.knows(Some("row")));
         assert!(hello.boot.is_some());
         assert_eq!(
@@ -647,6 +647,12 @@ mod tests {
             Hello::parse(b"hello herdwick/0 news=1 boot=zz"),
             Err(LineError::Field("boot"))
         );
+        for digits in ["12", "+000000000000012", "00000000000000012"] {
+            let line = format!("hello herdwick/0 member={digits}");
+            let malformed = Err(LineError::Field("member"));
+            assert_eq!(Hello::parse(line.as_bytes()), malformed, "{digits}");
+        }
+        assert_eq!(parse(ANOTHER_MEMBER), Err(LineError::AnotherMember));
     }
 
     #[test]

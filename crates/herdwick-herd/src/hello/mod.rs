@@ -16,19 +16,21 @@ mod frame;
 mod line;
 mod part;
 mod refusal;
+mod token;
 
 pub use frame::{
     Accept, Claim, FRAME_BYTES_MAX, FrameError, Go, Grant, HEADER_BYTES, Header, Kind, MAGIC,
     STORE_FDS_MAX, StoreGrant, TICKET_BYTES_MAX, TICKET_FDS_MAX, WorkerAccept, WorkerGrant,
 };
 pub use line::{
-    BootId, FabricOffer, FabricWords, HELLO_BYTES_MAX, Hello, LineError, Offer, OneSidedOffer,
-    SecondaryOffer, StoreId, StoreName, Token, VERSION, path_word,
+    ANOTHER_MEMBER, BootId, FabricOffer, FabricWords, HELLO_BYTES_MAX, Hello, LineError, Offer,
+    OneSidedOffer, SecondaryOffer, StoreId, StoreName, VERSION, path_word,
 };
 
 pub(crate) use part::PARTS_BODY_MAX;
 pub use part::{PART_BYTES_MAX, PART_FDS_MAX, PARTS_MAX, Part, Parts};
 pub use refusal::Refusal;
+pub use token::Token;
 
 use std::time::Duration;
 

@@ -74,6 +74,8 @@ pub(crate) struct Connection {
     pub(crate) claims: bool,
     /// It has authenticated, or need not.
     pub(crate) admitted: bool,
+    /// Of a client that knows the server by its registration, the orders of the fence at which it was admitted.
+    pub(crate) member: Option<u64>,
     /// What its SASL exchange waits for.
     pub(crate) exchange: Option<SaslExchange>,
     /// The peer has closed both directions or reset the connection, and receives nothing more.
@@ -160,6 +162,7 @@ impl Connection {
             opening: true,
             claims: false,
             admitted: true,
+            member: None,
             exchange: None,
             gone: false,
             share: Share::default(),

@@ -4,6 +4,7 @@
 mod budget;
 mod buffer;
 mod connection;
+mod fenced;
 mod gate;
 mod gather;
 mod locked_partitions;
@@ -91,6 +92,8 @@ pub(crate) struct MemcachedFront {
     /// Sends watching connections to the event writer.
     writer: Sender<Asking>,
     draining: bool,
+    /// The last order of the fence that is carried out.
+    fenced: u64,
 }
 
 impl MemcachedFront {
@@ -117,6 +120,7 @@ impl MemcachedFront {
             next_ask: Duration::ZERO,
             writer,
             draining: false,
+            fenced: 0,
         }
     }
 
@@ -415,6 +419,7 @@ impl Front for MemcachedFront {
 
     fn pass(&mut self, pass: &mut Pass<'_>) -> Activity {
         let mut busy = false;
+        self.end_fenced(pass);
         while let Some(stream) = self.intake.pop() {
             busy = true;
             self.admit(stream, pass);

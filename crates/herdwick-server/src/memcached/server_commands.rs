@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     context::{Context, VERSION},
+    herd::lease::Greeting,
     runtime::{
         dump::{Dump, DumpFormat},
         forward::{ReplyTo, WorkerCommand},
@@ -34,6 +35,13 @@ use crate::{
 pub(super) enum Begun {
     /// The command is answered; the connection continues behind it.
     Said { used: usize, discard: u64 },
+    /// A hello is answered, of a client that knows the server by its registration and may use it until the fence
+    /// has more orders than these.
+    Member {
+        used: usize,
+        discard: u64,
+        orders: u64,
+    },
     /// The connection becomes a watcher of these topics.
     Watch { used: usize, topics: u32 },
     /// A dump begins, which is produced step by step.
@@ -104,6 +112,10 @@ pub(super) fn begin(
             };
             administer(service, output, admin, used, pass)
         }
+        Command::Unknown(line) if let Some(greeting) = service.hello.answer_hello(line) => {
+            let out = output.buffer(&mut service.pool);
+            greet(&greeting, out, (used, discard))
+        }
         Command::Stats(words)
             if let Some(admin) =
                 Admin::read_stats(Keys::new(words), &service.context.settings.offers) =>
@@ -118,6 +130,19 @@ pub(super) fn begin(
             answer(service, command, out, pass);
             Begun::Said { used, discard }
         }
+    }
+}
+
+/// Answers a hello.
+fn greet(greeting: &Greeting, out: &mut Vec<u8>, (used, discard): (usize, u64)) -> Begun {
+    out.extend_from_slice(greeting.line.as_bytes());
+    match greeting.member {
+        Some(orders) => Begun::Member {
+            used,
+            discard,
+            orders,
+        },
+        None => Begun::Said { used, discard },
     }
 }
 
@@ -320,10 +345,6 @@ fn answer(service: &Service, command: Command<'_>, out: &mut Vec<u8>, pass: &mut
             &[]
         }
         Command::Unknown(line) => {
-            if let Some(reply) = service.hello.answer_hello(line) {
-                out.extend_from_slice(reply.as_bytes());
-                return;
-            }
             pass.counters.refused_lines += 1;
             if is_noreply(line) { &[] } else { text::ERROR }
         }
@@ -412,6 +433,20 @@ pub(super) fn end(
                 ..Progress::past(used)
             });
             Round::Done
+        }
+        Begun::Member {
+            used,
+            discard,
+            orders,
+        } => {
+            connection.member = Some(orders);
+            end(
+                connection,
+                Begun::Said { used, discard },
+                after,
+                ticket,
+                pass,
+            )
         }
         Begun::Command { used, command } => {
             connection.advance(Progress::past(used));

@@ -216,7 +216,7 @@ fn context() -> Arc<Context> {
         limits,
         &opened,
         credentials,
-        (None, None),
+        ((None, Arc::default()), None),
         START.clock,
     );
     Arc::new(context)

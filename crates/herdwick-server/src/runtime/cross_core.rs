@@ -19,7 +19,7 @@ use crate::{
 
 /// Forwarded batches in flight from one worker to another: one is filled while the other is executed. With the size of a batch
 /// ([`ForwardBatch`]) this bounds the memory between two workers.
-const BATCHES_PER_PAIR: usize = 2;
+pub(crate) const BATCHES_PER_PAIR: usize = 2;
 /// A batch with less room than this takes no further part of an upload; the upload continues in the
 /// next batch.
 pub(crate) const PIECE_BYTES_MIN: usize = 4 << 10;

@@ -9,7 +9,7 @@ use crate::{
     context::Context,
     runtime::{
         crawl::WorkerCrawl,
-        cross_core::CrossCore,
+        cross_core::{BATCHES_PER_PAIR, CrossCore},
         forward::{ForwardBatch, WorkerCommand},
         front::{Activity, Front, Pass, Tokens},
         parking::WakeupFd,
@@ -235,21 +235,22 @@ impl Worker {
             self.permits
                 .resize(self.index, partition.store.staged_max());
         }
-        // Before the batches: a request that is executed from here on comes after the flush.
-        // Several orders since the last pass are carried out by one flush.
+        // Several orders since the last pass are carried out by one flush, which comes after the batches: what was on
+        // its way to this worker when the order was given is invalidated, too.
         let orders = self.context.tunables.invalidation.orders();
-        if orders != self.state.invalidated {
-            self.state.invalidated = orders;
-            let second = start.clock.second;
-            partition.flush(second, second);
-            self.context.tunables.invalidation.done(orders);
-        }
+        let is_ordered = orders != self.state.invalidated;
         let crawls = self.crawl(walk, &mut partition, now);
         if lowers_memory || crawls {
             found = WorkFound::ByEvents;
         }
-        // Bounded: peers that send without a pause do not keep this worker's own clients waiting.
-        for _ in 0..BATCHES {
+        // Bounded: peers that send without a pause do not keep this worker's own clients waiting. Before a flush, by
+        // what can be on its way.
+        let most = if is_ordered {
+            BATCHES.max(BATCHES_PER_PAIR * self.context.settings.workers)
+        } else {
+            BATCHES
+        };
+        for _ in 0..most {
             let Some((peer, mut batch)) = self.cross_core.arrived() else {
                 break;
             };
@@ -258,6 +259,12 @@ impl Worker {
             // The command may have changed it.
             start.clock = self.timer.clock(now);
             self.cross_core.give_back(peer, batch);
+        }
+        if is_ordered {
+            self.state.invalidated = orders;
+            let second = start.clock.second;
+            partition.flush(second, second);
+            self.context.tunables.invalidation.done(orders);
         }
         found
     }

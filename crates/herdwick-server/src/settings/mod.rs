@@ -10,6 +10,7 @@ pub(crate) mod file_error;
 pub(crate) mod invalidation;
 pub(crate) mod latency;
 pub(crate) mod listen_address;
+pub(crate) mod member_fence;
 pub(crate) mod offload;
 pub(crate) mod pin;
 pub(crate) mod tls;

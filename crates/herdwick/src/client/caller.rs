@@ -83,6 +83,13 @@ impl<S: Surroundings> Caller<S> {
         self.options.deadline = deadline;
     }
 
+    pub(super) fn set_member(&mut self, member: Option<u64>) {
+        if std::mem::replace(&mut self.options.member, member) != member {
+            // A server that has refused the one before does not wait for the pause to end.
+            self.redial.end_pause();
+        }
+    }
+
     pub(super) fn session(&self) -> Option<&Session> {
         self.session.as_ref()
     }

@@ -92,6 +92,11 @@ impl Client {
         self.caller.set_deadline(deadline);
     }
 
+    /// Sets the registration of the server that was seen last ([`Options::member`]): the next dial shows it.
+    pub(crate) fn set_member(&mut self, member: Option<u64>) {
+        self.caller.set_member(member);
+    }
+
     /// The session that the last call used, or the first dial opened; `None` if that call lost it,
     /// or reached its deadline.
     #[must_use]

@@ -116,6 +116,11 @@ impl Redial {
         until.unwrap_or_default().saturating_sub(now)
     }
 
+    /// Ends the pause before the next dial, if there is one.
+    pub(super) fn end_pause(&mut self) {
+        self.failure = None;
+    }
+
     /// Returns how many dials have failed.
     pub(super) fn failed_dials(&self) -> u64 {
         self.failed_dials

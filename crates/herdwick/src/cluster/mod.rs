@@ -84,11 +84,20 @@ struct Member {
 
 impl Member {
     fn new(node: Node, options: &Options) -> Self {
-        let own = node.options().unwrap_or(options).clone();
+        let mut own = node.options().unwrap_or(options).clone();
+        own.member = node.member().or(own.member);
         Self {
             client: Client::unconnected(node.address().clone(), own),
             node,
             health: Health::default(),
+        }
+    }
+
+    /// Takes over what etcd says of `node`, the same server: its registration may be another now.
+    fn know_as(&mut self, node: &Node) {
+        if node.member().is_some() {
+            self.node.know_as(node);
+            self.client.set_member(node.member());
         }
     }
 }
@@ -201,7 +210,8 @@ impl Cluster {
         Ok(self.replace_servers(nodes)?)
     }
 
-    /// Replaces the servers. Those that stay, with their address, weight and name, keep their sessions.
+    /// Replaces the servers. Those that stay, with their address, weight and name, keep their sessions, of whatever
+    /// registration in etcd they are: a server ends those that it must.
     /// Returns whether there was anything to change.
     ///
     /// # Errors
@@ -215,6 +225,8 @@ impl Cluster {
                 .zip(&nodes)
                 .all(|(old, new)| old.node.is_like(new));
         if is_same {
+            let known = old.iter_mut().zip(&nodes);
+            known.for_each(|(member, node)| member.know_as(node));
             self.members = old;
             return Ok(false);
         }
@@ -222,7 +234,11 @@ impl Cluster {
         for node in nodes {
             let kept = old.iter().position(|member| member.node.is_like(&node));
             self.members.push(match kept {
-                Some(place) => old.swap_remove(place),
+                Some(place) => {
+                    let mut member = old.swap_remove(place);
+                    member.know_as(&node);
+                    member
+                }
                 None => Member::new(node, &self.options.client),
             });
         }

@@ -14,6 +14,8 @@ pub struct Node {
     weight: u32,
     name: Option<String>,
     options: Option<Options>,
+    /// The lease of its key in etcd.
+    member: Option<u64>,
 }
 
 impl Node {
@@ -25,6 +27,7 @@ impl Node {
             weight: 1,
             name: None,
             options: None,
+            member: None,
         }
     }
 
@@ -49,6 +52,22 @@ impl Node {
     pub fn with_options(self, options: Options) -> Self {
         let options = Some(options);
         Self { options, ..self }
+    }
+
+    /// Sets its registration in etcd: the lease of its key.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn with_member(self, member: Option<u64>) -> Self {
+        Self { member, ..self }
+    }
+
+    /// Takes over the registration of `other`, the same server.
+    pub(super) fn know_as(&mut self, other: &Self) {
+        self.member = other.member;
+    }
+
+    /// Its registration in etcd.
+    pub(super) fn member(&self) -> Option<u64> {
+        self.member
     }
 
     /// The address.

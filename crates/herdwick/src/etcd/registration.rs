@@ -2,7 +2,8 @@
 //!
 //! The fence: a server whose key was gone had its keys' items stored elsewhere. Before it registers again
 //! it invalidates all items, unless etcd shows that its key was there all the time, or was wiped so lately that
-//! no client has given the server up.
+//! no client has given the server up. And from then on it refuses clients that know it by a registration of before:
+//! what they store is of an older ring.
 
 use std::{
     fmt, io,
@@ -31,8 +32,13 @@ const MARGIN: Duration = Duration::from_secs(2);
 /// How long a server that is about to join waits for its clients to see that: until a client whose watch works does
 /// without doubt.
 const SEEN: Duration = Duration::from_secs(1);
+/// Most registrations by which clients may know a server that has kept its place: those of before are refused.
+const ADMITTED_MAX: usize = 8;
 /// How long the end of a registration waits for etcd: the lease runs out anyway.
 const END: Duration = Duration::from_secs(3);
+
+/// What decides which clients may use a server, by the registrations of it that they know.
+type Admit = Box<dyn Fn(&[u64]) -> Option<bool> + Send>;
 
 /// A server as it registers.
 pub struct EtcdMember {
@@ -42,6 +48,9 @@ pub struct EtcdMember {
     pub lease: u64,
     /// Whether it may hold items from before: those of a memory file.
     pub has_items: bool,
+    /// From now on refuses clients that know the server by another registration than these, each the lease of its key,
+    /// and ends their sessions. Returns whether there may have been any; `None`: the server ends.
+    pub admit: Admit,
     /// Invalidates all items that are stored before this is called. Returns false if it has not: the server ends.
     pub invalidate: Box<dyn Fn() -> bool + Send>,
     /// Receives each event.
@@ -141,6 +150,8 @@ struct Registrar {
     is_taken: bool,
     /// All items are to be invalidated before it registers.
     is_stale: bool,
+    /// The registrations by which clients may know the server: its own since it has last invalidated its items.
+    admitted: Vec<u64>,
 }
 
 impl Registrar {
@@ -161,6 +172,7 @@ impl Registrar {
             has_waited: false,
             is_taken: false,
             is_stale: false,
+            admitted: Vec::new(),
         }
     }
 
@@ -289,18 +301,49 @@ impl Registrar {
             // Clients that still use this server stop before its items are invalid. And for an etcd that takes no
             // keys nothing is invalidated.
             self.etcd().put(&self.key, JOINS, lease)?;
-            if has_ended_within(&self.ended, SEEN) || !(self.member.invalidate)() {
+            if has_ended_within(&self.ended, SEEN) || !self.begin_anew(lease) {
                 return Ok(());
             }
             self.is_stale = false;
             (self.member.report)(Event::Invalidated);
-            // What is stored from now on is of clients that know no better ring.
             return self.put_address(lease);
+        }
+        if !self.admit_from(lease) {
+            return Ok(());
         }
         self.put_address(lease)?;
         // It may have taken too long.
         self.is_stale = self.may_be_stale(found.revision);
         Ok(())
+    }
+
+    /// Invalidates all items, once those clients alone are served that know the server by this lease: no client does yet.
+    /// Returns false: the server ends.
+    fn begin_anew(&mut self, lease: i64) -> bool {
+        self.admitted = vec![lease.unsigned_abs()];
+        (self.member.admit)(&self.admitted).is_some() && (self.member.invalidate)()
+    }
+
+    /// Registers a server whose items are not stale by this lease, too. What clients have stored that knew one of
+    /// before is, if the server was not registered yet. Returns false: the server ends.
+    fn admit_from(&mut self, lease: i64) -> bool {
+        let is_first = self.admitted.is_empty();
+        match self.admit_also(&[lease]) {
+            None => false,
+            Some(are_others) => !(is_first && are_others) || (self.member.invalidate)(),
+        }
+    }
+
+    /// Has clients be served that know the server by these leases, too.
+    fn admit_also(&mut self, leases: &[i64]) -> Option<bool> {
+        for lease in leases.iter().map(|lease| lease.unsigned_abs()) {
+            if !self.admitted.contains(&lease) {
+                self.admitted.push(lease);
+            }
+        }
+        let excess = self.admitted.len().saturating_sub(ADMITTED_MAX);
+        self.admitted.drain(..excess);
+        (self.member.admit)(&self.admitted)
     }
 
     fn put_address(&self, lease: i64) -> Result<(), EtcdError> {
@@ -310,17 +353,29 @@ impl Registrar {
 
     /// Puts the key under the lease, if it is there and has been since this server, or the one before it, has
     /// registered.
-    fn has_kept_place(&self, lease: i64, found: &Range) -> Result<bool, EtcdError> {
+    fn has_kept_place(&mut self, lease: i64, found: &Range) -> Result<bool, EtcdError> {
         let address = self.member.address.as_str();
         // Its own key is of an attempt that got no further. And one that leaves, or is about to join, is not used.
         let is_used = |it: &&KeyValue| it.lease != lease && it.value == address;
         let used = found.entries.iter().find(is_used);
         let before = self.since.or_else(|| used.map(|it| it.created));
-        let put = (self.key.as_str(), address, lease);
-        match before {
-            Some(created) if !self.is_stale => self.etcd().put_if_kept(put, created),
-            _ => Ok(false),
+        let Some(created) = before.filter(|_| !self.is_stale) else {
+            return Ok(false);
+        };
+        let is_first = self.admitted.is_empty();
+        let leases: Vec<_> = used.map(|it| it.lease).into_iter().chain([lease]).collect();
+        // Those that have stored something meanwhile, and knew yet another one, are of an older ring.
+        if self.admit_also(&leases) == Some(true) && is_first {
+            self.is_stale = true;
+            return Ok(false);
         }
+        let put = (self.key.as_str(), self.member.address.as_str(), lease);
+        let is_kept = self.etcd().put_if_kept(put, created)?;
+        if !is_kept && self.since.is_none() {
+            // The one before has left.
+            self.admitted.clear();
+        }
+        Ok(is_kept)
     }
 
     /// Whether items of this server may have been replaced at another, now that its key is gone.

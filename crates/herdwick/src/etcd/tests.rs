@@ -9,7 +9,7 @@ use std::sync::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::{scripted::Scripted, *};
-use crate::{Cluster, ClusterOptions, Discovery, DiscoveryError};
+use crate::{Client, Cluster, ClusterOptions, DialError, Discovery, DiscoveryError, Error};
 
 const RANGE: &str = "/v3/kv/range";
 const WATCH: &str = "/v3/watch";
@@ -156,18 +156,31 @@ struct Registered {
     etcd: Scripted,
     registration: Registration,
     invalidated: Arc<AtomicU32>,
+    /// By which leases clients may know it, and how often items were invalidated before.
+    admitted: mpsc::Receiver<(Vec<u64>, u32)>,
     events: mpsc::Receiver<String>,
 }
 
 fn register(has_items: bool) -> Registered {
+    register_beside(has_items, false)
+}
+
+/// Registers a server; `are_others`: clients use it already that know a registration of before.
+fn register_beside(has_items: bool, are_others: bool) -> Registered {
     let etcd = Scripted::start();
     let invalidated = Arc::new(AtomicU32::new(0));
     let (sender, events) = mpsc::channel();
+    let (admits, admitted) = mpsc::channel();
     let counter = Arc::clone(&invalidated);
+    let before = Arc::clone(&invalidated);
     let member = EtcdMember {
         address: "a:1".into(),
         lease: 3600,
         has_items,
+        admit: Box::new(move |members| {
+            let _ = admits.send((members.to_vec(), before.load(SeqCst)));
+            Some(are_others)
+        }),
         invalidate: Box::new(move || {
             counter.fetch_add(1, SeqCst);
             true
@@ -181,6 +194,7 @@ fn register(has_items: bool) -> Registered {
         etcd,
         registration,
         invalidated,
+        admitted,
         events,
     }
 }
@@ -209,6 +223,12 @@ impl Registered {
         assert_eq!(body["lease"], lease.to_string());
         assert_eq!(body["value"], STANDARD.encode(value));
         put.answer(PUT);
+    }
+
+    /// Checks by which leases clients may know the server next, and how often items were invalidated before.
+    fn admits(&self, leases: &[i64], invalidated: u32) {
+        let leases = leases.iter().map(|lease| lease.unsigned_abs()).collect();
+        assert_eq!(self.admitted.recv().unwrap(), (leases, invalidated));
     }
 
     fn expect(&self, event: &str) {
@@ -424,6 +444,82 @@ fn loses(one: &Registered, revision: u64) -> i64 {
     lease
 }
 
+/// Clients of the registration before are of an older ring: they are refused from before the items are invalidated.
+#[test]
+fn a_server_that_joins_again_is_used_by_clients_that_know_its_new_registration() {
+    let (one, first) = registered();
+    one.admits(&[first], 0);
+    let second = loses(&one, 106);
+    one.admits(&[first, second], 0);
+    one.puts(second, "");
+    one.puts(second, "a:1");
+    one.admits(&[second], 0);
+    assert_eq!(one.invalidated.load(SeqCst), 1);
+    one.etcd
+        .next(RANGE)
+        .answer(&list(108, &[kv("a:1", 108, second)]));
+    one.expect("Invalidated");
+    one.expect("Registered");
+}
+
+/// They are clients of the same ring.
+#[test]
+fn a_server_that_keeps_its_place_is_used_by_clients_of_its_last_registrations() {
+    let one = register(true);
+    let lease = one.grants();
+    one.etcd.next(RANGE).answer(&list(4, &[kv("a:1", 2, 9)]));
+    one.admits(&[9, lease], 0);
+    one.etcd
+        .next("/v3/kv/txn")
+        .answer(r#"{"header":{"revision":"5"}}"#);
+    one.puts(lease, "");
+    one.puts(lease, "a:1");
+    one.admits(&[lease], 0);
+    let (one, first) = registered();
+    one.admits(&[first], 0);
+    let mut leases = vec![first];
+    for revision in 0..8 {
+        leases.push(loses_all(&one, &leases));
+        let lease = leases[leases.len() - 1];
+        one.puts(lease, "a:1");
+        let own = kv("a:1", 2, lease);
+        // Wiped, and each time anew.
+        one.etcd.next(RANGE).answer(&list(100 - revision, &[own]));
+        one.expect("Registered");
+    }
+    assert_eq!(one.invalidated.load(SeqCst), 0);
+}
+
+/// Loses the lease and the key in an etcd that was wiped. Returns the new lease, by which the server is known besides
+/// the last ones.
+fn loses_all(one: &Registered, before: &[i64]) -> i64 {
+    let lease = loses(one, 1);
+    let leases: Vec<_> = before.iter().copied().chain([lease]).collect();
+    let last = leases.len().saturating_sub(8);
+    one.admits(&leases[last..], 0);
+    one.admits(&leases[last..], 0);
+    lease
+}
+
+/// Between its start and its registration.
+#[test]
+fn what_clients_of_an_older_registration_have_stored_at_the_start_is_invalidated() {
+    let one = register_beside(false, true);
+    let lease = one.grants();
+    one.etcd.next(RANGE).answer(&list(4, &[]));
+    one.puts(lease, "a:1");
+    one.admits(&[lease], 0);
+    assert_eq!(one.invalidated.load(SeqCst), 1);
+    let one = register_beside(true, true);
+    let lease = one.grants();
+    one.etcd.next(RANGE).answer(&list(4, &[kv("a:1", 2, 9)]));
+    one.admits(&[9, lease], 0);
+    one.puts(lease, "");
+    one.puts(lease, "a:1");
+    one.admits(&[lease], 0);
+    assert_eq!(one.invalidated.load(SeqCst), 1);
+}
+
 /// Only while it is wiped: afterwards a key that is gone is gone.
 #[test]
 fn a_server_of_an_etcd_that_was_wiped_keeps_its_items_once() {
@@ -461,4 +557,58 @@ fn a_lease_that_holds_no_key_yet_is_revoked_at_the_end() {
         asked.raw("");
     }
     ending.join().unwrap();
+}
+
+/// A cluster of `server`, by the only list that etcd gives.
+fn client_of(etcd: &Scripted, server: &str, lease: i64, fabric: bool) -> Cluster {
+    let place = cluster(etcd);
+    let mut options = ClusterOptions::default();
+    options.client.deadline = std::time::Duration::from_secs(60);
+    options.client.fabric = fabric;
+    let discover = move || Cluster::discover(Discovery::Etcd(place), options).unwrap();
+    let starting = std::thread::spawn(discover);
+    etcd.next(RANGE)
+        .answer(&list(7, &[kv(server, lease.unsigned_abs(), lease)]));
+    starting.join().unwrap()
+}
+
+fn is_refused<T>(result: Result<T, Error>) -> bool {
+    let refused = DialError::AnotherMember;
+    matches!(result, Err(Error::Unreachable { reason, .. }) if reason == refused)
+}
+
+/// What it stored would be read by clients of the new ring, which had another server for the key meanwhile.
+#[test]
+fn a_client_that_has_not_heard_of_a_servers_return_stores_nothing_there() {
+    for fabric in [true, false] {
+        let server = herdwick_server::spawn(herdwick_server::Config::local()).unwrap();
+        let invalidator = server.invalidator();
+        assert_eq!(invalidator.admit(&[1]), Some(false));
+        let address = server.address().to_string();
+        let old = Scripted::start();
+        let mut late = client_of(&old, &address, 1, fabric);
+        late.set("key", "old").unwrap();
+        let mut watch = old.next(WATCH).stream();
+        let mut plain = Client::connect(&address).unwrap();
+        plain.set("other", "value").unwrap();
+        assert_eq!(invalidator.admit(&[2]), Some(true));
+        assert!(invalidator.invalidate_all());
+        // The first may be sent before the session is known to have ended.
+        assert!(late.set("key", "old").is_err(), "fabric: {fabric}");
+        for _ in 0..3 {
+            assert!(is_refused(late.set("key", "old")), "fabric: {fabric}");
+            assert!(is_refused(late.get("key")), "fabric: {fabric}");
+        }
+        let new = Scripted::start();
+        let mut current = client_of(&new, &address, 2, fabric);
+        assert_eq!(current.get("key").unwrap(), None);
+        current.set("key", "new").unwrap();
+        assert_eq!(plain.get("other").unwrap(), None, "its session goes on");
+        let heard = event(8, &format!(r#"{{"kv":{}}}"#, kv(&address, 8, 2)));
+        watch.send(&heard);
+        while is_refused(late.get("key")) {
+            std::thread::yield_now();
+        }
+        assert_eq!(late.get("key").unwrap().as_deref(), Some(&b"new"[..]));
+    }
 }

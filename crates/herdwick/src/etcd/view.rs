@@ -71,7 +71,9 @@ impl View {
         } else if let Ok(address @ Address::Tcp(_)) = entry.value.parse()
             && self.listed.len() < SERVERS_MAX
         {
-            self.listed.insert(entry.key.clone(), Node::new(address));
+            let member = u64::try_from(entry.lease).ok().filter(|lease| *lease > 0);
+            let node = Node::new(address).with_member(member);
+            self.listed.insert(entry.key.clone(), node);
         }
     }
 

@@ -53,6 +53,7 @@ impl SecondaryWay {
             window: WINDOW,
             secret: None,
             store: Some(id),
+            member: None,
             ..self.options.clone()
         };
         let (transport, _) = OpenTransport::dial(&self.address, &options).ok()?;

@@ -83,23 +83,27 @@ impl Etcd {
 
     /// A client, once it sees so many servers.
     fn client(&self, servers: usize) -> Cluster {
-        loop {
-            let options = ClusterOptions {
-                client: Options {
-                    deadline: LONG,
-                    ..Options::default()
-                },
-                ..ClusterOptions::default()
-            };
-            if let Ok(mut cluster) =
-                Cluster::discover(Discovery::Etcd(cluster(self.ports[0])), options)
-                && cluster.servers().count() == servers
-            {
-                return cluster;
-            }
-            // Not all of a CPU is for this.
-            thread::park_timeout(Duration::from_millis(10));
+        client(self.ports[0], servers)
+    }
+}
+
+/// A client of the etcd at this port, once it sees so many servers.
+fn client(etcd: u16, servers: usize) -> Cluster {
+    loop {
+        let options = ClusterOptions {
+            client: Options {
+                deadline: LONG,
+                ..Options::default()
+            },
+            ..ClusterOptions::default()
+        };
+        if let Ok(mut cluster) = Cluster::discover(Discovery::Etcd(cluster(etcd)), options)
+            && cluster.servers().count() == servers
+        {
+            return cluster;
         }
+        // Not all of a CPU is for this.
+        thread::park_timeout(Duration::from_millis(10));
     }
 }
 
@@ -183,13 +187,14 @@ impl Member {
         config.memory_bytes = 64 << 20;
         let server = herdwick_server::spawn(config).unwrap();
         let way = Way::to(etcd.ports[0]);
-        let invalidator = server.invalidator();
+        let (invalidator, gate) = (server.invalidator(), server.invalidator());
         let has_failed = Arc::<AtomicBool>::default();
         let failed = Arc::clone(&has_failed);
         let member = EtcdMember {
             address: server.address().to_string(),
             lease,
             has_items: false,
+            admit: Box::new(move |members| gate.admit(members)),
             invalidate: Box::new(move || invalidator.invalidate_all()),
             report: Box::new(move |event| {
                 failed.fetch_or(matches!(event, Event::Failed(_)), SeqCst);
@@ -225,6 +230,8 @@ fn cluster(etcd: u16) -> EtcdCluster {
 #[derive(Default)]
 struct Load {
     rounds: AtomicU64,
+    /// How many servers its ring has.
+    servers: AtomicU64,
     /// Servers leave and join: keys may miss, and calls may fail.
     servers_move: AtomicBool,
     /// Keys that missed otherwise.
@@ -251,7 +258,24 @@ impl Load {
                 Ok(value) => self.judge(get, value.as_deref(), written[get]),
                 Err(error) => self.may_fail(&error),
             }
+            let servers = cluster.servers().count() as u64;
+            self.servers.store(servers, SeqCst);
             self.rounds.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// Sets the keys of the server at `address` to what the load never writes, as a client that does not hear that it has
+    /// left, and is back.
+    fn disturb(&self, mut late: Cluster, address: &str) {
+        let keys = (0..KEYS).map(|key| format!("key:{key}"));
+        let is_there = |key: &String| late.server_of(key).unwrap().address().to_string() == address;
+        let keys: Vec<_> = keys.filter(is_there).collect();
+        while !self.is_over.load(SeqCst) {
+            for key in &keys {
+                // Refused, once the server is back.
+                let _ = late.set(key, "0");
+            }
+            thread::yield_now();
         }
     }
 
@@ -268,6 +292,14 @@ impl Load {
                 (written..=tried).contains(&found),
                 "key {key} is stale: {found} of {written}"
             ),
+        }
+    }
+
+    /// Waits until its ring has so many servers.
+    fn uses(&self, servers: u64, client: &thread::ScopedJoinHandle<'_, ()>) {
+        while self.servers.load(SeqCst) != servers {
+            assert!(!client.is_finished(), "the load has ended");
+            thread::yield_now();
         }
     }
 
@@ -335,13 +367,18 @@ fn a_server_that_was_cut_off_serves_nothing_of_before() {
     let etcd = Etcd::start("cut");
     let mut members: Vec<_> = [300, 300, 10].map(|it| Member::start(&etcd, it)).into();
     let cluster = etcd.client(3);
+    let way = Way::to(etcd.ports[0]);
+    let late = client(way.port, 3);
+    way.cut(true);
+    let address = members[2].server.address().to_string();
     let load = Load::default();
     load.servers_move.store(true, SeqCst);
     thread::scope(|scope| {
         let client = scope.spawn(|| load.run(cluster));
         load.goes_on(&client);
         members[2].way.cut(true);
-        etcd.client(2);
+        load.uses(2, &client);
+        scope.spawn(|| load.disturb(late, &address));
         load.goes_on(&client);
         members[2].way.cut(false);
         etcd.client(3);

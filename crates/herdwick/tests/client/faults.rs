@@ -24,6 +24,7 @@ const PATIENT: Options = Options {
     secret: None,
     store: None,
     read_from: herdwick::ReadFrom::Primary,
+    member: None,
 };
 
 /// A deadline that is there to expire.

@@ -23,11 +23,14 @@ use mio::Waker;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseId(pub(crate) u64);
 
-/// The fabric and request path of a lease. A token encodes it.
+/// The fabric and request path of a lease, and whether it is one of a client that knows the server by its
+/// registration. A token encodes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseKind {
     pub(crate) fabric: Fabric,
     pub(crate) path: RequestPath,
+    /// Of such a client, the orders of the fence at which it was admitted.
+    pub(crate) member: Option<u64>,
 }
 
 /// The terms of a lease, the same at each worker.

@@ -21,7 +21,7 @@ pub(crate) use commands::command_channel;
 pub(crate) use commands::{LeaseAnswer, LeaseCommand, LeaseId, LeaseKind, Terms, WorkerEnd};
 pub(crate) use manager::{LeaseChannels, LeaseConfig, LeaseManager, WAKER, WorkerLink};
 pub(crate) use port_claim::{CountedConnection, LeaseArrival};
-pub(crate) use service::{Closing, HelloResponder, LeaseService, Offered};
+pub(crate) use service::{Closing, Greeting, HelloResponder, LeaseService, Offered};
 pub(crate) use socket::LeaseListener;
 pub use socket::check_lease_directory;
 pub(crate) use tokens::LeaseTokens;

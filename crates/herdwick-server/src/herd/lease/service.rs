@@ -14,7 +14,7 @@ use std::{
 use herdwick_fabric::Capabilities;
 use herdwick_herd::{
     RequestPath,
-    hello::{BootId, FabricOffer, Hello, LineError, Offer},
+    hello::{ANOTHER_MEMBER, BootId, FabricOffer, Hello, LineError, Offer},
 };
 use herdwick_providers::Fabric;
 use herdwick_request::HashKey;
@@ -25,7 +25,9 @@ use super::{
     WAKER, WorkerEnd, WorkerLink, commands::command_channel,
 };
 use crate::{
+    context::LeasesShared,
     runtime::{offload::OffloadLink, parking::WakeupFd, time::ServerClock},
+    settings::member_fence::MemberFence,
     telemetry::leases::LeaseCounters,
 };
 
@@ -84,7 +86,9 @@ impl LeaseService {
                 .iter()
                 .fold(0, |word, byte| word << 8 | u64::from(*byte))
         };
-        let tokens = Arc::new(LeaseTokens::new(HashKey([word(low), word(high)])));
+        let fence = Arc::new(MemberFence::with_manager(Arc::clone(&waker)));
+        let tokens = LeaseTokens::new(HashKey([word(low), word(high)]), fence);
+        let tokens = Arc::new(tokens);
         let (arrivals, arrived) = mpsc::channel();
         let (to_manager, answers) = mpsc::channel();
         let mut links: Vec<Vec<WorkerLink>> = Fabric::ALL.map(|_| Vec::new()).into();
@@ -164,6 +168,15 @@ pub(crate) struct HelloResponder {
     timer: ServerClock,
     /// What is known of the secondary store, if there is to be one.
     secondary: Option<Arc<OffloadLink>>,
+    fence: Arc<MemberFence>,
+}
+
+/// The answer to a hello.
+pub(crate) struct Greeting {
+    /// The line, with its end.
+    pub(crate) line: String,
+    /// Of a client that knows the server by its registration, the orders of the fence at which it was admitted.
+    pub(crate) member: Option<u64>,
 }
 
 impl HelloResponder {
@@ -177,10 +190,13 @@ impl HelloResponder {
         // Clients of this host read the same file: equal ids mean one kernel, so shared memory
         // reaches.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        let offers = service.and_then(|service| service.offers.take());
+        let fence = offers.as_ref().map(|offers| &offers.tokens.fence);
         Self {
             offer,
             path,
-            offers: service.and_then(|service| service.offers.take()),
+            fence: fence.map_or_else(Arc::default, Arc::clone),
+            offers,
             boot: boot.and_then(|text| BootId::parse(&text)),
             timer,
             secondary: None,
@@ -192,8 +208,8 @@ impl HelloResponder {
         Self { secondary, ..self }
     }
 
-    /// Returns the answer line, with its end; `None`: `line` is no hello.
-    pub(crate) fn answer_hello(&self, line: &[u8]) -> Option<String> {
+    /// Returns the answer; `None`: `line` is no hello.
+    pub(crate) fn answer_hello(&self, line: &[u8]) -> Option<Greeting> {
         let hello = match Hello::parse(line) {
             Ok(hello) => hello,
             // An unknown version is answered with this server's version and no fabric; the client
@@ -201,6 +217,19 @@ impl HelloResponder {
             Err(LineError::Version(_)) => Hello::default(),
             Err(_) => return None,
         };
+        let member = hello.member.map(|member| self.fence.admits(member));
+        if member == Some(None) {
+            let line = ANOTHER_MEMBER.to_owned();
+            return Some(Greeting { line, member: None });
+        }
+        let member = member.flatten();
+        let line = self.offer_to(&hello, member).to_line();
+        Some(Greeting { line, member })
+    }
+
+    /// Returns the offer to the client of this hello, which is the fence's `member` if it knows the server by its
+    /// registration.
+    fn offer_to(&self, hello: &Hello, member: Option<u64>) -> Offer {
         let asked = self.path.or(hello.path);
         let path = asked.unwrap_or_default();
         let mut offer = Offer {
@@ -219,10 +248,10 @@ impl HelloResponder {
                 knows && hello.has(fabric.name()) && (same_host || !fabric.is_local())
             };
             let usable = offers.fabrics.iter().filter(usable);
-            let offers = usable.filter_map(|offered| offers.offer(offered, asked, now));
+            let offers = usable.filter_map(|offered| offers.offer(offered, (asked, member), now));
             offer.fabrics = offers.collect();
         }
-        Some(offer.to_line())
+        offer
     }
 
     /// Returns whether there is a lease manager to send claims to.
@@ -239,10 +268,11 @@ impl HelloResponder {
         }
     }
 
-    /// Returns the lease manager's counters, if there is one.
-    pub(crate) fn counters(&self) -> Option<Arc<LeaseCounters>> {
+    /// Returns what the context has of it.
+    pub(crate) fn shared(&self) -> LeasesShared {
         let offers = self.offers.as_ref();
-        offers.map(|offers| Arc::clone(&offers.counters))
+        let counters = offers.map(|offers| Arc::clone(&offers.counters));
+        (counters, Arc::clone(&self.fence))
     }
 }
 
@@ -256,7 +286,7 @@ impl LeaseOffers {
             has,
             attribute,
         }: &Offered,
-        asked: Option<RequestPath>,
+        (asked, member): (Option<RequestPath>, Option<u64>),
         now: Duration,
     ) -> Option<FabricOffer> {
         let words = fabric.words();
@@ -272,6 +302,7 @@ impl LeaseOffers {
         let kind = LeaseKind {
             fabric: *fabric,
             path,
+            member,
         };
         path.is_possible(has).then(|| FabricOffer {
             name: words.name,

@@ -2,12 +2,13 @@
 //!
 //! A token contains its purpose and issue time, authenticated by a keyed hash that only this server
 //! can compute. So outstanding tokens take no memory, and no flood of hellos can displace another
-//! client's token. Only used tokens are remembered.
+//! client's token. Only used tokens are remembered. That of a client which knows the server by its registration in etcd
+//! is valid until the fence of registrations ends the sessions of such clients.
 
 use std::{
     collections::{HashSet, VecDeque},
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -21,6 +22,7 @@ use herdwick_providers::Fabric;
 use herdwick_request::HashKey;
 
 use super::LeaseKind;
+use crate::settings::member_fence::MemberFence;
 
 /// Largest number of used tokens remembered while they would be valid. Beyond 13,000 claims a
 /// second the oldest could be used again by an eavesdropper.
@@ -33,12 +35,14 @@ const PATHS: [RequestPath; 4] = [
     RequestPath::UdSend,
     RequestPath::UcWrite,
 ];
-/// Bits of the purpose: the path, then the fabric.
-const KIND_BITS: u32 = 4;
+/// Bits of the purpose: the path, then the fabric, then whether the client knows the server by its registration.
+const KIND_BITS: u32 = 5;
+/// The last of them.
+const MEMBER: u64 = 1 << 4;
 /// Two bits name the fabric.
 const _: () = assert!(Fabric::ALL.len() <= 4);
 /// Bits of the number that distinguishes tokens of one millisecond.
-const NUMBER_BITS: u32 = 24;
+const NUMBER_BITS: u32 = 23;
 /// Bits of the millisecond of issue.
 const MILLIS_BITS: u32 = u64::BITS - KIND_BITS - NUMBER_BITS;
 
@@ -46,6 +50,7 @@ const MILLIS_BITS: u32 = u64::BITS - KIND_BITS - NUMBER_BITS;
 #[derive(Debug)]
 pub(crate) struct LeaseTokens {
     key: HashKey,
+    pub(super) fence: Arc<MemberFence>,
     told: AtomicU64,
     used: Mutex<Used>,
 }
@@ -59,9 +64,10 @@ struct Used {
 
 impl LeaseTokens {
     /// `key` must be random and secret.
-    pub(crate) fn new(key: HashKey) -> Self {
+    pub(crate) fn new(key: HashKey, fence: Arc<MemberFence>) -> Self {
         Self {
             key,
+            fence,
             told: AtomicU64::new(0),
             used: Mutex::default(),
         }
@@ -72,10 +78,11 @@ impl LeaseTokens {
         // Only distinct numbers are needed.
         let number = self.told.fetch_add(1, Ordering::Relaxed) % (1 << NUMBER_BITS);
         let path = PATHS.iter().position(|path| *path == kind.path);
-        let kind = path.unwrap_or(0) as u64 | (kind.fabric.rank() as u64) << 2;
+        let member = kind.member.map_or(0, |_| MEMBER);
+        let bits = path.unwrap_or(0) as u64 | (kind.fabric.rank() as u64) << 2 | member;
         // 36 bits of milliseconds wrap after two years.
         let told = millis(now) << (KIND_BITS + NUMBER_BITS);
-        self.token(told | number << KIND_BITS | kind)
+        self.token(told | number << KIND_BITS | bits, kind.member)
     }
 
     /// Returns the purpose of `token` and marks it used, if it was issued here, has not expired,
@@ -89,8 +96,9 @@ impl LeaseTokens {
         // The redeeming thread may have read the clock before the issuing one did, so a token from
         // the near future is valid too.
         let passed = (millis(now) + good).wrapping_sub(told) % (1 << MILLIS_BITS);
+        let member = (word & MEMBER != 0).then(|| self.fence.orders());
         // The keyed hash is compared first: nothing of a forged word is believed.
-        if self.token(word) != token || passed >= 2 * good {
+        if self.token(word, member) != token || passed >= 2 * good {
             return None;
         }
         let expires = Duration::from_millis(millis(now) + 2 * good - passed);
@@ -111,14 +119,17 @@ impl LeaseTokens {
         Some(LeaseKind {
             fabric: *Fabric::ALL.get((word >> 2) as usize % 4)?,
             path: PATHS[word as usize % 4],
+            member,
         })
     }
 
-    fn token(&self, word: u64) -> Token {
-        let word = word.to_le_bytes();
+    fn token(&self, word: u64, member: Option<u64>) -> Token {
+        let mut hashed = [0; 16];
+        hashed[..8].copy_from_slice(&word.to_le_bytes());
+        hashed[8..].copy_from_slice(&member.unwrap_or(0).to_le_bytes());
         let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&word);
-        bytes[8..].copy_from_slice(&self.key.hash(&word).0.to_le_bytes());
+        bytes[..8].copy_from_slice(&hashed[..8]);
+        bytes[8..].copy_from_slice(&self.key.hash(&hashed).0.to_le_bytes());
         Token(bytes)
     }
 }
@@ -150,17 +161,39 @@ mod tests {
     const T0: Duration = Duration::from_secs(1);
 
     fn tokens() -> LeaseTokens {
-        LeaseTokens::new(HashKey([1, 2]))
+        LeaseTokens::new(HashKey([1, 2]), Arc::default())
     }
 
     fn kinds() -> impl Iterator<Item = LeaseKind> {
         let fabrics = Fabric::ALL.into_iter();
         fabrics.flat_map(|fabric| {
-            PATHS[..3].iter().map(move |path| LeaseKind {
-                fabric,
-                path: *path,
+            let paths = PATHS[..3].iter();
+            paths.flat_map(move |path| {
+                [None, Some(0)].map(|member| LeaseKind {
+                    fabric,
+                    path: *path,
+                    member,
+                })
             })
         })
+    }
+
+    #[test]
+    fn token_of_a_client_that_knows_another_registration_is_refused() {
+        let tokens = tokens();
+        let kind = kinds().next().unwrap();
+        let member = |order| LeaseKind {
+            member: Some(order),
+            ..kind
+        };
+        let [plain, before] = [kind, member(0)].map(|kind| tokens.issue(kind, T0));
+        tokens.fence.order();
+        assert_eq!(tokens.redeem(before, T0), None);
+        assert_eq!(tokens.redeem(plain, T0), Some(kind), "it knows none");
+        let token = tokens.issue(member(1), T0);
+        assert_eq!(tokens.redeem(token, T0), Some(member(1)));
+        let late = tokens.issue(member(0), T0);
+        assert_eq!(tokens.redeem(late, T0), None, "admitted before the order");
     }
 
     #[test]
@@ -210,7 +243,7 @@ mod tests {
             forged.0[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(tokens.redeem(forged, T0), None, "bit {bit}");
         }
-        let other = LeaseTokens::new(HashKey([1, 3]));
+        let other = LeaseTokens::new(HashKey([1, 3]), Arc::default());
         assert_eq!(other.redeem(token, T0), None, "another server's");
         assert!(tokens.redeem(token, T0).is_some());
     }

@@ -63,7 +63,7 @@ impl LeaseManager {
         let Some(client) = self.clients.get_mut(&id) else {
             return;
         };
-        client.claim(kind.fabric, terms, bytes, self.workers);
+        client.claim(kind, terms, bytes, self.workers);
         // Taken before the workers allocate, and given back when all have revoked.
         self.quotas.take(holder, bytes);
         self.show_bytes();

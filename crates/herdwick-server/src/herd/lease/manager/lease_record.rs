@@ -10,7 +10,7 @@ use herdwick_herd::{
 };
 use herdwick_providers::Fabric;
 
-use super::super::{CountedConnection, Terms, quota::Holder};
+use super::super::{CountedConnection, LeaseKind, Terms, quota::Holder};
 use crate::net::stream::Stream;
 
 pub(super) struct LeaseRecord {
@@ -27,6 +27,8 @@ pub(super) struct LeaseRecord {
     pub(super) fabric: Fabric,
     /// Bytes that it counts against the limit on all leases.
     pub(super) bytes: usize,
+    /// Of a client that knows the server by its registration, the orders of the fence at which it was admitted.
+    pub(super) member: Option<u64>,
     /// Whether it was granted by parts, and is to be accepted so.
     pub(super) by_parts: bool,
     /// A grant was sent, and is not known to have been read.
@@ -62,6 +64,7 @@ impl LeaseRecord {
             shake: ServerHandshake::new(now),
             terms: None,
             bytes: 0,
+            member: None,
             by_parts: false,
             may_be_unread: false,
             live: false,
@@ -82,8 +85,9 @@ impl LeaseRecord {
         self.stream.take()
     }
 
-    pub(super) fn claim(&mut self, fabric: Fabric, terms: Terms, bytes: usize, workers: usize) {
-        self.fabric = fabric;
+    pub(super) fn claim(&mut self, kind: LeaseKind, terms: Terms, bytes: usize, workers: usize) {
+        self.fabric = kind.fabric;
+        self.member = kind.member;
         self.terms = Some(terms);
         self.bytes = bytes;
         self.grants = (0..workers).map(|_| None).collect();

@@ -109,6 +109,8 @@ pub(crate) struct LeaseManager {
     random: fn(&mut [u8]) -> io::Result<()>,
     quotas: Quotas,
     unread: Unread,
+    /// The last order of the fence that is carried out.
+    fenced: u64,
 }
 
 impl LeaseManager {
@@ -140,6 +142,7 @@ impl LeaseManager {
             epoch: 0,
             random: channels.random,
             unread: Unread::default(),
+            fenced: 0,
         })
     }
 
@@ -172,6 +175,7 @@ impl LeaseManager {
             self.handle_arrivals(now);
             self.handle_answers(now);
             self.handle_timeouts(now);
+            self.end_fenced();
             self.unread.sweep();
         }
     }
@@ -394,6 +398,25 @@ impl LeaseManager {
                 &counters.handshake_timeouts
             });
             self.end(id);
+        }
+    }
+
+    /// Ends the leases of clients that know the server by a registration of before. The order is carried out when
+    /// every worker has revoked them.
+    fn end_fenced(&mut self) {
+        let order = self.tokens.fence.orders();
+        if order == self.fenced {
+            return;
+        }
+        let clients = self.clients.iter();
+        let ended = clients.filter(|(_, it)| it.member.is_some_and(|member| member < order));
+        let ended: Vec<LeaseId> = ended.map(|(id, _)| *id).collect();
+        for id in &ended {
+            self.end(*id);
+        }
+        if ended.is_empty() {
+            self.fenced = order;
+            self.tokens.fence.done(order);
         }
     }
 

@@ -59,7 +59,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let tokens = Arc::new(LeaseTokens::new(HashKey([3, 4])));
+        let tokens = Arc::new(LeaseTokens::new(HashKey([3, 4]), Arc::default()));
         let (to_manager, answers) = mpsc::channel();
         let (links, commands) = (0..WORKERS)
             .map(|_| {

@@ -38,6 +38,7 @@ const WORKERS: usize = 2;
 pub(super) const LOCAL: LeaseKind = LeaseKind {
     fabric: Fabric::ALL[0],
     path: RequestPath::UcWrite,
+    member: None,
 };
 
 struct Fixture {
@@ -70,7 +71,10 @@ impl Fixture {
         let mut socket = LeaseListener::bind(&std::env::temp_dir(), None).unwrap();
         let poll = Poll::new().unwrap();
         let waker = Arc::new(Waker::new(poll.registry(), WAKER).unwrap());
-        let (tokens, held) = (Arc::new(LeaseTokens::new(HashKey([1, 2]))), Arc::default());
+        let (tokens, held) = (
+            Arc::new(LeaseTokens::new(HashKey([1, 2]), Arc::default())),
+            Arc::default(),
+        );
         let (to_manager, answers) = mpsc::channel();
         let (mut links, mut workers) = (Vec::new(), Vec::new());
         for worker in 0..WORKERS {
@@ -124,14 +128,25 @@ impl Fixture {
         self.tokens.issue(LOCAL, Duration::ZERO)
     }
 
+    /// The token of a client that knows the server by its registration, admitted at this order of the fence.
+    fn member_token(&self, order: u64) -> Token {
+        let member = Some(order);
+        let kind = LeaseKind { member, ..LOCAL };
+        self.tokens.issue(kind, Duration::ZERO)
+    }
+
     fn dial(&self) -> UnixStream {
         UnixStream::connect(&self.path).unwrap()
     }
 
     /// Returns a client that has read its grant: socket and grant.
     fn granted(&self) -> (UnixStream, Grant) {
+        self.granted_by(self.token())
+    }
+
+    fn granted_by(&self, token: Token) -> (UnixStream, Grant) {
         let mut stream = self.dial();
-        stream.write_all(&claim(self.token()).to_frame()).unwrap();
+        stream.write_all(&claim(token).to_frame()).unwrap();
         let (kind, body) = frame(&mut stream);
         assert_eq!(kind, hello::Kind::Grant);
         (stream, Grant::parse(&body).unwrap())
@@ -265,6 +280,29 @@ fn lease_lasts_until_its_socket_closes() {
     }
 }
 
+/// The order is not carried out before the workers have revoked the leases.
+#[test]
+fn fence_ends_the_leases_of_its_members_alone() {
+    let fixture = Fixture::new(8);
+    let plain = fixture.live();
+    let (mut member, _) = fixture.granted_by(fixture.member_token(0));
+    let unused = fixture.member_token(0);
+    fixture.until_held(2);
+    fixture.tokens.fence.order();
+    fixture.waker.wake().unwrap();
+    assert!(ended(&mut member));
+    while !fixture.tokens.fence.wait(1, Duration::from_secs(1)) {}
+    assert_eq!(fixture.held.lock().unwrap().len(), WORKERS);
+    assert_eq!(fixture.counters.live.load(Ordering::Relaxed), 1);
+    let mut late = fixture.dial();
+    late.write_all(&claim(unused).to_frame()).unwrap();
+    assert_eq!(frame(&mut late).0, hello::Kind::Refusal);
+    let (_after, _) = fixture.granted_by(fixture.member_token(1));
+    fixture.until_held(2);
+    drop(plain);
+    fixture.until_held(1);
+}
+
 #[test]
 fn lease_does_not_time_out_while_the_manager_is_blocked() {
     let config = LeaseConfig {
@@ -278,7 +316,7 @@ fn lease_does_not_time_out_while_the_manager_is_blocked() {
     let channels = LeaseChannels {
         listener: None,
         arrivals: mpsc::channel().1,
-        tokens: Arc::new(LeaseTokens::new(HashKey([1, 2]))),
+        tokens: Arc::new(LeaseTokens::new(HashKey([1, 2]), Arc::default())),
         links: Vec::new(),
         answers: mpsc::channel().1,
         random: |_| Ok(()),
