@@ -1,7 +1,10 @@
 //! Evictions counted, and a bounded record of recent ones, for memcached's `watch evictions`. The
 //! record is off unless requested.
 
-use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_layout::{
+    bucket::Offset,
+    item::{Header, bit},
+};
 use herdwick_request::Deadline;
 
 use crate::{
@@ -45,10 +48,7 @@ impl Store {
 
     /// Counts an item that leaves the index for want of room: one that is gone is reclaimed, another
     /// one evicted.
-    pub(crate) fn count_dropped(&mut self, at: Offset) {
-        // Before anything is changed: it reads the table of segments.
-        let gone = self.gone(at);
-        let header = self.items.header(at);
+    pub(crate) fn count_dropped(&mut self, (at, header): (Offset, &Header), gone: bool) {
         let unfetched = u64::from(!header.has(bit::FETCHED));
         let counters = &mut self.counters;
         counters.items -= 1;

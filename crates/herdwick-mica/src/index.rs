@@ -307,16 +307,17 @@ impl Index {
         self.entries += entries;
     }
 
-    /// Prefetches the first bucket of `hash`.
+    /// Prefetches the first bucket of `hash`, and returns its number.
     #[inline]
-    pub(crate) fn prefetch_first(&self, hash: KeyHash) {
-        prefetch_read(&self.buckets, self.first(hash));
+    pub(crate) fn prefetch_first(&self, hash: KeyHash) -> usize {
+        let first = self.first(hash);
+        prefetch_read(&self.buckets, first);
+        first
     }
 
-    /// Prefetches the other bucket of `hash` if the first has overflowed; returns whether it has.
+    /// Prefetches the other bucket of `hash` if the first, which is given, has overflowed; returns whether it has.
     #[inline]
-    pub(crate) fn prefetch_other(&self, hash: KeyHash) -> bool {
-        let first = self.first(hash);
+    pub(crate) fn prefetch_other(&self, hash: KeyHash, first: usize) -> bool {
         let overflowed = self.buckets[first].overflowed();
         if overflowed {
             prefetch_read(&self.buckets, self.other(first, tag(hash)));
@@ -324,22 +325,23 @@ impl Index {
         overflowed
     }
 
-    /// Returns the probable place of the item of `hash`, by the tags of its first bucket alone.
+    /// Returns the probable place of the item of `hash`, by the tags of its first bucket alone, which is given.
     #[inline]
-    pub(crate) fn guess_first(&self, hash: KeyHash) -> Option<(Place, Offset)> {
-        find_in(&self.buckets, self.first(hash), tag(hash), &mut |_| true)
+    pub(crate) fn guess_first(&self, hash: KeyHash, first: usize) -> Option<(Place, Offset)> {
+        find_in(&self.buckets, first, tag(hash), &mut |_| true)
     }
 
     /// As [`Self::guess_first`], in the other bucket.
     #[inline]
-    pub(crate) fn guess_other(&self, hash: KeyHash) -> Option<(Place, Offset)> {
+    pub(crate) fn guess_other(&self, hash: KeyHash, first: usize) -> Option<(Place, Offset)> {
         let tag = tag(hash);
-        let other = self.other(self.first(hash), tag);
+        let other = self.other(first, tag);
         find_in(&self.buckets, other, tag, &mut |_| true)
     }
 
+    /// Returns the number of the first bucket of `hash`.
     #[inline]
-    fn first(&self, hash: KeyHash) -> usize {
+    pub(crate) fn first(&self, hash: KeyHash) -> usize {
         let whole = self.base << self.level;
         let bits = usize::from(growth(hash));
         // Linear hashing: the number of a block among those of this level; if it was divided already, one

@@ -76,7 +76,12 @@ impl Items {
 
     #[inline]
     pub(crate) fn key(&self, at: Offset) -> &[u8] {
-        let header = self.header(at);
+        self.key_of(at, &self.header(at))
+    }
+
+    /// As [`Self::key`], of an item with this header.
+    #[inline]
+    pub(crate) fn key_of(&self, at: Offset, header: &Header) -> &[u8] {
         &self.bytes[at.0 + header.form.bytes()..at.0 + header.front()]
     }
 

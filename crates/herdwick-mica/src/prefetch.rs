@@ -12,11 +12,12 @@ impl Prefetch for Store {
 
     #[inline]
     fn prefetch_item(&self, hash: KeyHash) {
-        let guess = self.index.guess_first(hash);
+        let first = self.index.first(hash);
+        let guess = self.index.guess_first(hash, first);
         // Few items are in their other bucket, which is not waited for beforehand.
         let guess = guess.or_else(|| {
-            let overflowed = self.index.prefetch_other(hash);
-            overflowed.then(|| self.index.guess_other(hash))?
+            let overflowed = self.index.prefetch_other(hash, first);
+            overflowed.then(|| self.index.guess_other(hash, first))?
         });
         if let Some((_, at)) = guess {
             self.items.prefetch(at);

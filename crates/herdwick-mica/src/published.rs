@@ -69,7 +69,7 @@ impl Store {
             self.index.prefetch_first(hash);
         }
         for hash in report.hashes() {
-            if let Some((_, at)) = self.index.guess_first(hash) {
+            if let Some((_, at)) = self.index.guess_first(hash, self.index.first(hash)) {
                 self.items.prefetch(at);
             }
         }

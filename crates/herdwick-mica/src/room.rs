@@ -26,7 +26,7 @@ pub(crate) struct Fresh {
 
 impl Store {
     /// Stores a value: in place if `old` has the same footprint, in its own form or a longer one, else
-    /// as a new item.
+    /// as a new item. Returns where it is, and its header.
     #[inline(always)]
     pub(crate) fn store(
         &mut self,
@@ -34,7 +34,7 @@ impl Store {
         old: Option<Hit>,
         value: &[u8],
         fresh: &Fresh,
-    ) -> Offset {
+    ) -> (Offset, Header) {
         let mut header = self.header(request.key, value.len(), fresh);
         if let Some(hit) = old
             && !self.writes_beside()
@@ -42,7 +42,8 @@ impl Store {
             let old = self.items.header(hit.at);
             // A longer form than it needs is kept where the place fits: then nothing moves.
             let form = header.form.max(old.form);
-            if footprint(form, request.key.len(), value.len()) == old.footprint() {
+            let is_alike = (form, value.len()) == (old.form, old.value_len());
+            if is_alike || footprint(form, request.key.len(), value.len()) == old.footprint() {
                 header.form = form;
                 // A value that is written again is in use: it inherits the uses, and this is one of
                 // them.
@@ -54,8 +55,11 @@ impl Store {
                 } else {
                     self.items.write(hit.at, &header, request.key, value);
                 }
-                self.segments.defer(hit.at, fresh.deadline);
-                return hit.at;
+                // Its segment is to last as long; for the deadline before it does.
+                if fresh.deadline != old.deadline {
+                    self.segments.defer(hit.at, fresh.deadline);
+                }
+                return (hit.at, header);
             }
         }
         self.store_anew(request, old, value, header)
@@ -68,7 +72,7 @@ impl Store {
         old: Option<Hit>,
         value: &[u8],
         mut header: Header,
-    ) -> Offset {
+    ) -> (Offset, Header) {
         let len = header.footprint();
         // First: the old item may be gone when room was made.
         let past = self.inherit(old, &mut header);
@@ -78,7 +82,7 @@ impl Store {
             self.make_way(header.deadline, len, past);
             let at = self.take(&header, past);
             self.items.write(at, &header, request.key, value);
-            return self.replace(request.hash, old, at);
+            return (self.replace(request.hash, old, at), header);
         }
         // Before room is made, so that the room of the old item may be part of it.
         let place = old.map(|hit| self.unlink(hit));
@@ -87,7 +91,7 @@ impl Store {
         self.items.write(at, &header, request.key, value);
         self.link(request.hash, place, at, len);
         self.segments.commit(at);
-        at
+        (at, header)
     }
 
     /// Gives the header of an item the uses of the one that it replaces, the store included, and returns
@@ -263,10 +267,11 @@ impl Store {
         // process finds one of them: the new one is complete, then it is found, then the old one is
         // marked dead.
         self.segments.commit(at);
+        let before = self.items.header(old.at);
         self.counters.bytes += self.items.header(at).footprint() as u64;
-        self.counters.bytes -= self.items.header(old.at).footprint() as u64;
+        self.counters.bytes -= before.footprint() as u64;
         self.index.point(old.place, hash, at);
-        self.bury(old.at, self.items.header(old.at).footprint());
+        self.bury(old.at, &before);
         at
     }
 
@@ -274,20 +279,19 @@ impl Store {
     /// place, now free.
     pub(crate) fn unlink(&mut self, hit: Hit) -> Place {
         self.index.remove(hit.place);
-        let len = self.items.header(hit.at).footprint();
-        self.bury(hit.at, len);
+        let header = self.items.header(hit.at);
+        self.bury(hit.at, &header);
         self.counters.items -= 1;
-        self.counters.bytes -= len as u64;
+        self.counters.bytes -= header.footprint() as u64;
         hit.place
     }
 
-    /// Marks an item of `len` bytes dead where it lies.
-    pub(crate) fn bury(&mut self, at: Offset, len: usize) {
-        let bits = self.items.header(at).bits;
+    /// Marks an item with this header dead where it lies.
+    pub(crate) fn bury(&mut self, at: Offset, header: &Header) {
         if self.items.sums {
             self.items.bury(at);
         }
-        self.segments.bury(at, len, bits);
+        self.segments.bury(at, header.footprint(), header.bits);
     }
 
     /// Counts a use of an item. Returns its new bits.
@@ -363,11 +367,12 @@ impl Store {
     }
 
     pub(crate) fn drop_loser(&mut self, loser: Offset) {
+        let header = self.items.header(loser);
+        let gone = self.is_gone(loser, &header);
         // One that had expired is no loss.
-        self.counters.index_evictions += u64::from(!self.gone(loser));
-        let len = self.items.header(loser).footprint();
-        self.count_dropped(loser);
-        self.bury(loser, len);
+        self.counters.index_evictions += u64::from(!gone);
+        self.count_dropped((loser, &header), gone);
+        self.bury(loser, &header);
     }
 
     /// Returns the bytes of live items and reservations.

@@ -277,8 +277,9 @@ impl Store {
     /// set of the requests with a wrong one.
     fn survey(&mut self, requests: &[Request<'_>], hashes: Hashes) -> u32 {
         // Three loops: each works on cache lines that the one before has asked for.
-        for request in requests {
-            self.index.prefetch_first(request.hash);
+        let mut firsts = [0; CHUNK];
+        for (request, first) in requests.iter().zip(&mut firsts) {
+            *first = self.index.prefetch_first(request.hash);
         }
         let mut forged = 0u32;
         for (i, request) in requests.iter().enumerate() {
@@ -287,16 +288,17 @@ impl Store {
         let mut elsewhere = 0u32;
         for (i, request) in requests.iter().enumerate() {
             // By the tag alone: the key is compared when the item has come.
-            let guess = self.index.guess_first(request.hash);
+            let guess = self.index.guess_first(request.hash, firsts[i]);
             if guess.is_none() {
-                elsewhere |= u32::from(self.index.prefetch_other(request.hash)) << i;
+                let overflowed = self.index.prefetch_other(request.hash, firsts[i]);
+                elsewhere |= u32::from(overflowed) << i;
             }
             self.expect(i, guess);
         }
         // Last, so that their buckets have had the longest time to come.
         while elsewhere != 0 {
             let i = elsewhere.trailing_zeros() as usize;
-            self.expect(i, self.index.guess_other(requests[i].hash));
+            self.expect(i, self.index.guess_other(requests[i].hash, firsts[i]));
             elsewhere &= elsewhere - 1;
         }
         forged
@@ -424,7 +426,13 @@ impl Store {
     /// Returns whether the item has expired or was flushed.
     #[inline]
     pub(crate) fn gone(&self, at: Offset) -> bool {
-        self.items.header(at).deadline.passed(self.now) || self.segments.is_flushed(at)
+        self.is_gone(at, &self.items.header(at))
+    }
+
+    /// As [`Self::gone`], of an item with this header.
+    #[inline]
+    pub(crate) fn is_gone(&self, at: Offset, header: &Header) -> bool {
+        header.deadline.passed(self.now) || self.segments.is_flushed(at)
     }
 
     #[inline(always)]

@@ -86,7 +86,7 @@ impl Store {
                 bits: 0,
                 version: arith.version,
             };
-            return Some(self.store(request, Some(hit), digits, &fresh));
+            return Some(self.store(request, Some(hit), digits, &fresh).0);
         }
         let mut header = old;
         header.version = arith.version.unwrap_or_else(|| self.next_version());
@@ -130,7 +130,7 @@ impl Store {
             version: arith.version,
             ..Fresh::default()
         };
-        let at = self.store(request, None, digits.as_bytes(), &fresh);
+        let (at, _) = self.store(request, None, digits.as_bytes(), &fresh);
         Reply {
             number: arith.initial,
             made: true,

@@ -90,6 +90,6 @@ impl Store {
             version: Some(version),
             bits: if delete.invalidate { bit::STALE } else { 0 },
         };
-        self.store(request, Some(hit), &[], &fresh)
+        self.store(request, Some(hit), &[], &fresh).0
     }
 }

@@ -1,7 +1,10 @@
 //! Reads: `get`, `gat`, `touch` (the meta command `mg`), with recache wins and items created on a
 //! miss.
 
-use herdwick_layout::item::{Header, bit};
+use herdwick_layout::{
+    bucket::Offset,
+    item::{Header, bit},
+};
 use herdwick_request::{Clock, Deadline, Get, LARGE_BYTES, Reply, Request, Status};
 
 use crate::{
@@ -22,21 +25,27 @@ impl Store {
     ) -> Option<Reply<'_>> {
         match self.lookup(request, guess) {
             Ok(hit) => {
-                let value_len = self.items.header(hit.at).value_len();
+                let header = self.items.header(hit.at);
+                let value_len = header.value_len();
                 // For a smaller value the sink was asked before (`Sink::has_room`).
                 if value_len >= LARGE_BYTES && !has_room_for(value_len) {
                     return None;
                 }
-                Some(self.read(clock, request, get, hit))
+                Some(self.read(clock, request, get, (hit.at, header)))
             }
             Err(absent) => Some(self.miss(clock, request, get, absent)),
         }
     }
 
     #[inline(always)]
-    fn read(&mut self, clock: &Clock, request: &Request<'_>, get: &Get, hit: Hit) -> Reply<'_> {
-        let (mut at, now) = (hit.at, self.now);
-        let before = self.items.header(at);
+    fn read(
+        &mut self,
+        clock: &Clock,
+        request: &Request<'_>,
+        get: &Get,
+        (mut at, before): (Offset, Header),
+    ) -> Reply<'_> {
+        let now = self.now;
         let won = wins(clock, get, &before);
         if let Some(exptime) = get.touch {
             match self.set_deadline(request, at, clock.deadline(exptime)) {
@@ -98,7 +107,7 @@ impl Store {
             version: get.version,
             ..Fresh::default()
         };
-        let at = self.store(request, None, &[], &fresh);
+        let (at, _) = self.store(request, None, &[], &fresh);
         let mut item = self.item(at);
         // The reply shows the item as it was before this read.
         item.fetched = false;

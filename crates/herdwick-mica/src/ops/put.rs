@@ -58,8 +58,8 @@ impl Store {
     ) -> Reply<'_> {
         match self.judge_over(clock, put, hit) {
             Ok(fresh) => {
-                let at = self.store(request, Some(hit), put.value, &fresh);
-                Reply::with(Status::Done, self.item(at))
+                let (at, header) = self.store(request, Some(hit), put.value, &fresh);
+                Reply::with(Status::Done, self.item_of(at, &header))
             }
             Err(refusal) => refusal,
         }
@@ -104,8 +104,8 @@ impl Store {
     ) -> Reply<'_> {
         match Self::judge_new(clock, put, absent) {
             Ok(fresh) => {
-                let at = self.store(request, None, put.value, &fresh);
-                Reply::with(Status::Done, self.item(at))
+                let (at, header) = self.store(request, None, put.value, &fresh);
+                Reply::with(Status::Done, self.item_of(at, &header))
             }
             Err(refusal) => refusal,
         }

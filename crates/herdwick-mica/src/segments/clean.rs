@@ -1,7 +1,10 @@
 //! Cleaning: a segment is walked, the items in it that are worth it are copied, and it is free. The
 //! work that one request pays for is bounded.
 
-use herdwick_layout::{bucket::Offset, item::bit};
+use herdwick_layout::{
+    bucket::Offset,
+    item::{Header, bit},
+};
 use herdwick_request::KeyHash;
 
 use super::{
@@ -169,27 +172,29 @@ impl Store {
         let from = walk.at;
         // Nothing is left to be copied: the rest is not walked over.
         if self.segments.heads[walk.number].live > 0 {
-            let mut items = [(Offset::default(), KeyHash::default()); TOGETHER];
+            let mut items = [(Offset::default(), Header::default(), KeyHash::default()); TOGETHER];
             let (mut count, mut next) = (0, walk.at);
             while count < TOGETHER && next < walk.end {
                 let at = Offset(next);
-                next += self.items.step(at);
                 if self.items.is_gap(at) {
+                    next += self.items.step(at);
                     continue;
                 }
+                let header = self.items.header(at);
+                next += header.footprint();
                 // Items hold no hash, so it is computed anew.
-                let hash = self.hash_key.hash(self.items.key(at));
+                let hash = self.hash_key.hash(self.items.key_of(at, &header));
                 self.index.prefetch_first(hash);
-                items[count] = (at, hash);
+                items[count] = (at, header, hash);
                 count += 1;
             }
-            for &(at, hash) in &items[..count] {
+            for &(at, ref header, hash) in &items[..count] {
                 if !walk.whole {
                     // The segments behind the walk are free at once: copies may go there.
                     walk.number = self.segments.free_before(walk.number, at);
                 }
-                let len = self.items.header(at).footprint();
-                if !self.clean_item(at, hash, keep, walk.age) {
+                let len = header.footprint();
+                if !self.clean_item((at, header), hash, keep, walk.age) {
                     // The walk stays at this item.
                     self.cleaner = Some(walk);
                     return Some(Cleaned::Blocked(len));
@@ -221,16 +226,22 @@ impl Store {
     }
 
     /// Copies or drops an item. Returns false if it must be kept, and has no room.
-    fn clean_item(&mut self, at: Offset, hash: KeyHash, keep: Survivors, age: u64) -> bool {
-        if self.items.header(at).has(bit::STAGED) {
+    fn clean_item(
+        &mut self,
+        (at, header): (Offset, &Header),
+        hash: KeyHash,
+        keep: Survivors,
+        age: u64,
+    ) -> bool {
+        if header.has(bit::STAGED) {
             return self.carry_staged(at, keep);
         }
         // No entry points at it: it is dead.
         let Some((place, _)) = self.index.find(hash, |it| it == at) else {
             return true;
         };
-        let header = self.items.header(at);
-        if !self.gone(at) {
+        let gone = self.is_gone(at, header);
+        if !gone {
             let usable = self.segments.usable();
             let uses = self.segments.uses(at, header.bits);
             let worth = self.copies.weigh(uses, header.footprint(), age, usable);
@@ -241,7 +252,7 @@ impl Store {
                 Survivors::Used => worth,
                 Survivors::All => true,
             };
-            if kept && self.move_item(hash, place, at, age) {
+            if kept && self.move_item(hash, place, (at, header), age) {
                 return true;
             }
             if kept && (self.lossless || self.waits(header.footprint(), keep)) {
@@ -249,8 +260,8 @@ impl Store {
             }
         }
         self.index.remove(place);
-        self.count_dropped(at);
-        self.bury(at, header.footprint());
+        self.count_dropped((at, header), gone);
+        self.bury(at, header);
         true
     }
 
@@ -263,8 +274,13 @@ impl Store {
             && (keep == Survivors::All || self.scattered(span).is_some())
     }
 
-    fn move_item(&mut self, hash: KeyHash, place: Place, at: Offset, age: u64) -> bool {
-        let header = self.items.header(at);
+    fn move_item(
+        &mut self,
+        hash: KeyHash,
+        place: Place,
+        (at, header): (Offset, &Header),
+        age: u64,
+    ) -> bool {
         let (len, deadline) = (header.footprint(), header.deadline);
         let kind = self.segments.kind(deadline, self.now, len, Kind::OLD);
         // Half of the uses, of half the time; an unread copy has none, and stays as old as it is.
@@ -288,7 +304,7 @@ impl Store {
         self.segments.note(to, deadline, bits, age);
         self.segments.copied(at, to, header.bits, bits);
         // After the copy, so that a kill leaves two of the item rather than none.
-        self.bury(at, len);
+        self.bury(at, header);
         self.copies.allowed -= len as isize;
         self.counters.kept += u64::from(sparse);
         self.counters.refreshed += u64::from(!sparse);

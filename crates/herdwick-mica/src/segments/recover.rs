@@ -141,10 +141,10 @@ impl Store {
 
     /// Marks an item dead of which a later one, or a copy, was found.
     fn drop_double(&mut self, at: Offset) {
-        let len = self.items.header(at).footprint();
+        let header = self.items.header(at);
         self.counters.items -= 1;
-        self.counters.bytes -= len as u64;
-        self.bury(at, len);
+        self.counters.bytes -= header.footprint() as u64;
+        self.bury(at, &header);
     }
 }
 

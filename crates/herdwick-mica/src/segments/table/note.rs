@@ -1,6 +1,9 @@
 //! What the table notes of items: the last deadline of a segment, and how often its items were used.
 
-use herdwick_layout::{bucket::Offset, item::Header};
+use herdwick_layout::{
+    bucket::Offset,
+    item::{Header, bit},
+};
 use herdwick_request::Deadline;
 
 use super::{Kind, Segments, until};
@@ -135,17 +138,19 @@ impl Segments {
         let head = self.head(at);
         // A use never lowers the weight.
         head.uses += weight(after) - weight(before);
+        if bit::level(before) > 0 {
+            return;
+        }
+        // The first use of a stored item, copied meanwhile or not.
+        let counted = match is_unused(before) {
+            true => &mut head.unused,
+            false => &mut head.unread,
+        };
         // Saturating here and below: uses fade, so that a count may be less than what is
         // subtracted.
-        head.unread = head
-            .unread
-            .saturating_sub(u32::from(is_unread_copy(before)));
-        head.unused = head.unused.saturating_sub(u32::from(is_unused(before)));
-        // The first use of a stored item, copied meanwhile or not.
-        if is_unused(before) || is_unread_copy(before) {
-            let kind = head.kind;
-            self.reuse.read(kind);
-        }
+        *counted = counted.saturating_sub(1);
+        let kind = head.kind;
+        self.reuse.read(kind);
     }
 
     /// Subtracts an item that is dead or was moved, with its uses, as far as they have not faded.
