@@ -40,6 +40,8 @@ pub(crate) struct Index {
     entries: usize,
     /// Buckets whose memory was not returned to the system: those that there are, and a few merged ones.
     held: usize,
+    /// As `held`, but without those whose return has failed.
+    tried: usize,
     /// It is crowded with more entries than these, and sparse with fewer.
     crowded: usize,
     sparse: usize,
@@ -80,6 +82,7 @@ impl Index {
             split: 0,
             entries: 0,
             held: buckets.len(),
+            tried: buckets.len(),
             crowded: usize::MAX,
             sparse: 0,
             buckets,
@@ -98,6 +101,7 @@ impl Index {
             base: buckets / bucket::block(buckets),
             level_max: doublings,
             held: 0,
+            tried: 0,
             ..index
         };
         index.resized(0, 0);
@@ -122,6 +126,7 @@ impl Index {
         (self.level, self.split) = (level, split);
         // Merged blocks keep their memory until it is returned: the next division uses it again.
         self.held = self.held.max(self.buckets());
+        self.tried = self.tried.max(self.buckets());
         let tenths = DIVIDING * (self.base << level) + DIVIDED * split;
         self.crowded = match level < self.level_max {
             true => tenths * self.block * WAYS / 10,
@@ -366,6 +371,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
+    use crate::test_file::nameless_file;
 
     fn hashes() -> impl Iterator<Item = KeyHash> {
         let mut rng = Rng::new(0);
@@ -469,6 +475,40 @@ mod tests {
                     .all(|bucket| bucket.as_bytes().iter().all(|byte| *byte == 0))
             );
         }
+    }
+
+    /// Memory that the system does not take back counts as the index's. It is offered again when as much was merged
+    /// again, and with the last block. Seen to fail with memory that counts as returned when the call has failed.
+    #[test]
+    fn memory_whose_return_fails_is_still_held() {
+        let mut index = Index::growing(BLOCK, GROWTH_BITS).unwrap();
+        let bytes = (index.buckets.len() * BUCKET) as u64;
+        // Pages of a file do not return.
+        let file = Arena::in_file(&nameless_file(bytes), 0, index.buckets.len());
+        index.buckets = file.unwrap();
+        let mut kept = Vec::new();
+        for (n, hash) in hashes().enumerate() {
+            if index.blocks() == 32 {
+                break;
+            }
+            index.insert(hash, offset(n), |_| 0);
+            kept.push((n, hash));
+            if index.is_crowded() {
+                index.grow();
+            }
+        }
+        let (most, mut failed) = (index.bytes(), 0);
+        for (n, hash) in kept {
+            let (place, _) = index.find(hash, |at| at == offset(n)).unwrap();
+            index.remove(place);
+            if index.is_sparse() {
+                failed += usize::from(index.merge().is_some_and(|returned| returned.is_err()));
+                assert_eq!(index.bytes_held(), most);
+            }
+        }
+        assert_eq!(index.blocks(), 1);
+        // 31 blocks of 8 KiB, 64 KiB at a time.
+        assert_eq!(failed, 4);
     }
 
     /// Entries with one tag have two buckets in all: so many of them are not merged into one block.

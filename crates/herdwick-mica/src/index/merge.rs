@@ -56,13 +56,14 @@ impl Index {
     fn return_merged(&mut self) -> io::Result<()> {
         let buckets = self.buckets();
         let is_least = self.level == self.level_min && self.split == 0;
-        if self.held - buckets < RETURNED && !is_least {
+        if self.tried - buckets < RETURNED && !is_least {
             return Ok(());
         }
-        let merged = buckets..self.held;
-        // Even if the call fails: it is not repeated for the same bytes.
+        // Even if the call fails: it is not repeated before as many more are merged.
+        self.tried = buckets;
+        self.buckets.give_back(buckets..self.held)?;
         self.held = buckets;
-        self.buckets.give_back(merged)
+        Ok(())
     }
 }
 
