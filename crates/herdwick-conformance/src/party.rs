@@ -4,8 +4,8 @@ use std::{os::fd::AsFd, time::Duration};
 
 use herdwick_fabric::{
     AddressHandle, Armed, Capabilities, Completion, ConnectError, ControlError, CqId, CqSpec,
-    Device, Endpoint, PdId, Port, PortLimits, PostError, QpId, QpSpec, QpState, RecvWr, RegionId,
-    RegionSpec, Remote, SendWr, Source,
+    Device, Endpoint, Local, PdId, Port, PortLimits, PostError, QpId, QpSpec, QpState, RecvWr,
+    RegionId, RegionSpec, Remote, SendWr, Source, WriteReport,
 };
 use herdwick_mem::{WORD, Words};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,6 +42,9 @@ pub trait Party: Send {
     fn post_recv(&mut self, qp: QpId, batch: &[RecvWr]) -> Result<(), PostError>;
     /// Takes all completions that `cq` holds now.
     fn poll(&mut self, cq: CqId) -> Vec<Completion>;
+    fn watch_writes(&mut self, qp: QpId, range: Local, token: u64) -> bool;
+    /// Takes all reports of WRITEs.
+    fn written(&mut self) -> Vec<WriteReport>;
     /// Returns whether anything moved.
     fn progress(&mut self, now: Duration) -> bool;
     fn arm(&mut self, cq: CqId) -> Armed;
@@ -202,6 +205,20 @@ impl<D: Device + Send> Party for LocalParty<D> {
             let count = self.port.poll(cq, &mut out);
             all.extend_from_slice(&out[..count]);
             // A full array may have left completions behind.
+            if count < out.len() {
+                return all;
+            }
+        }
+    }
+    fn watch_writes(&mut self, qp: QpId, range: Local, token: u64) -> bool {
+        self.port.watch_writes(qp, range, token)
+    }
+    fn written(&mut self) -> Vec<WriteReport> {
+        let mut out = [WriteReport::BLANK; 4];
+        let mut all = Vec::new();
+        loop {
+            let count = self.port.written(&mut out);
+            all.extend_from_slice(&out[..count]);
             if count < out.len() {
                 return all;
             }

@@ -141,6 +141,12 @@ behaviours! { $
         disarming_cancels_the_wakeup
         no_wakeup_by_a_completion_is_lost
         no_wakeup_by_a_write_is_lost;
+    reports:
+        writes_into_a_watched_range_are_reported
+        a_long_write_is_reported_when_it_is_whole
+        a_port_with_a_report_does_not_sleep
+        a_destroyed_queue_pair_reports_nothing
+        watching_again_drops_what_was_to_be_reported;
     publication:
         write_publishes_its_last_word_last_step_by_step
         write_publishes_its_last_word_last_across_threads;

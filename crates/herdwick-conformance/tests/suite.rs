@@ -45,6 +45,7 @@ fn pair(has: &Capabilities, claims: &Capabilities, faults: &Faults) -> [Box<dyn 
 fn lossless() -> Capabilities {
     Capabilities {
         lossless: true,
+        reports_writes: true,
         ..SeededNetwork::capabilities()
     }
 }
@@ -89,7 +90,10 @@ mod torn_and_late {
 mod storm {
     use super::*;
     herdwick_conformance::conformance!(Seeded {
-        capabilities: SeededNetwork::capabilities(),
+        capabilities: Capabilities {
+            reports_writes: true,
+            ..SeededNetwork::capabilities()
+        },
         faults: Faults {
             drop_per_mille: 100,
             duplicate_per_mille: 100,
@@ -198,6 +202,19 @@ fn suite_detects_missing_wakeups() {
         ..lossless()
     };
     alarmed("a_write_wakes_an_armed_port", has, Faults::default());
+}
+
+#[test]
+fn suite_detects_missing_reports() {
+    let has = Capabilities {
+        reports_writes: false,
+        ..lossless()
+    };
+    alarmed(
+        "writes_into_a_watched_range_are_reported",
+        has,
+        Faults::default(),
+    );
 }
 
 #[test]

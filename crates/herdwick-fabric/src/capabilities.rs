@@ -19,6 +19,9 @@ pub struct Capabilities {
     pub ordered_write: bool,
     /// An inbound WRITE wakes an armed port, as a completion does.
     pub wakes_on_write: bool,
+    /// The port reports which queue pairs were written ([`crate::Port::watch_writes`]). A provider whose
+    /// peers, or whose hardware, store WRITEs does not see them.
+    pub reports_writes: bool,
     /// UC and UD lose nothing on the way to a receiver that keeps up: every drop means that the
     /// receiver was full.
     pub lossless: bool,

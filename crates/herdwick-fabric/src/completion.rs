@@ -46,6 +46,24 @@ impl Completion {
     };
 }
 
+/// The WRITEs into the watched range of a queue pair that have arrived since its last report
+/// ([`crate::Port::watch_writes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteReport {
+    /// What the queue pair is watched under.
+    pub token: u64,
+    /// Number of WRITEs, at least 1.
+    pub writes: u32,
+}
+
+impl WriteReport {
+    /// Placeholder to fill an array with before the first call.
+    pub const BLANK: Self = Self {
+        token: 0,
+        writes: 0,
+    };
+}
+
 /// The result of one RECV, which a provider in software makes a [`Completion`] of.
 #[derive(Debug)]
 pub struct Received {

@@ -98,6 +98,7 @@ mod error;
 #[cfg(feature = "std")]
 mod handover;
 mod id;
+mod progress;
 #[cfg(feature = "std")]
 mod setup;
 #[cfg(feature = "std")]
@@ -108,13 +109,16 @@ mod spec;
 mod work;
 
 pub use capabilities::{Atomics, Capabilities};
-pub use completion::{Completion, INLINE_RECEIVE, InlineData, Opcode, Received, Source, Status};
+pub use completion::{
+    Completion, INLINE_RECEIVE, InlineData, Opcode, Received, Source, Status, WriteReport,
+};
 pub use counters::Counter;
 pub use endpoint::{ENDPOINT_BYTES_MAX, Endpoint, EndpointTooLong};
 pub use error::{ConnectError, ControlError, OpenError, PostError};
 #[cfg(feature = "std")]
 pub use handover::{ImportError, PdRoom, PdTicket, PortHealth, Released};
 pub use id::{AddressHandle, CqId, PdId, Psn, QpId, Qpn, RegionId, Rkey};
+pub use progress::{Armed, Progress};
 #[cfg(feature = "std")]
 pub use setup::SetupError;
 #[cfg(feature = "std")]
@@ -441,6 +445,22 @@ pub trait Port {
     /// Moves completions from `cq` to the front of `out`; returns how many.
     fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize;
 
+    /// Watches a queue pair: from now on [`Port::written`] reports the WRITEs on it that change a byte of
+    /// `range`, under `token`. Watched anew, it drops what it had to report. Returns `false` if the id names
+    /// no queue pair, or the provider lacks [`Capabilities::reports_writes`].
+    fn watch_writes(&mut self, qp: QpId, range: Local, token: u64) -> bool {
+        let _ = (qp, range, token);
+        false
+    }
+
+    /// Moves reports to the front of `out`; returns how many. A queue pair has one report at a time. The
+    /// whole of a reported WRITE is in memory; one that is in memory is reported when [`Port::progress`] or
+    /// [`Port::arm`] has returned. What a destroyed queue pair had to report is dropped.
+    fn written(&mut self, out: &mut [WriteReport]) -> usize {
+        let _ = out;
+        0
+    }
+
     /// Drives a provider that has no hardware: moves packets, runs timers.
     fn progress(&mut self, now: Duration) -> Progress;
 
@@ -453,7 +473,7 @@ pub trait Port {
     /// Arms a wakeup: [`Port::wait_fd`] becomes readable at the next completion on `cq` and, with
     /// [`Capabilities::wakes_on_write`], at the next inbound WRITE to any region of this port.
     /// After arming, the caller polls once more, then sleeps: work that arrived before the arming
-    /// causes no wakeup. One arming yields one wakeup.
+    /// causes no wakeup. One arming yields one wakeup. Reports of WRITEs count as completions.
     fn arm(&mut self, cq: CqId) -> Armed;
 
     /// Cancels an arming and drains the wakeup descriptor, after sleeping or instead of it.
@@ -477,24 +497,4 @@ pub trait Port {
     fn connection_counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
-}
-
-/// The result of [`Port::progress`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// Whether the call moved anything. A poll loop that gets `false` from every port may sleep.
-    pub moved: bool,
-    /// The latest time for the next call, even if nothing arrives.
-    pub deadline: Option<Duration>,
-}
-
-/// The result of [`Port::arm`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Armed {
-    /// Armed: poll once more, then sleep on [`Port::wait_fd`].
-    Yes,
-    /// Completions are queued already; poll instead of sleeping.
-    Pending,
-    /// The provider has no wakeup; keep polling.
-    Never,
 }

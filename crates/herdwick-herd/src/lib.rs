@@ -93,7 +93,7 @@ pub use counters::{ClientCounters, ServerCounters};
 pub use echo::Echo;
 pub use path::{Announce, RequestPath, UnknownPath};
 pub use server::{
-    AttachError, BATCH, Chunk, ClientId, RECV_BYTES_MIN, REPLY_BYTES_MIN, REPLY_QPS_MAX,
+    AttachError, BATCH, Chunk, ClientId, LineWatch, RECV_BYTES_MIN, REPLY_BYTES_MIN, REPLY_QPS_MAX,
     ServerOptions, ServerOptionsError, ServerSide, UdQueue, WriteNotify,
 };
 pub use setup::{

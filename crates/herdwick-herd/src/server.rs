@@ -14,7 +14,7 @@ mod ud_queue;
 
 pub use chunk::Chunk;
 pub use options::{REPLY_QPS_MAX, ServerOptions};
-pub use recv_queue::{UdQueue, WriteNotify};
+pub use recv_queue::{LineWatch, UdQueue, WriteNotify};
 
 use std::{fmt, time::Duration};
 
@@ -206,9 +206,12 @@ impl ServerSide {
             .max(RECV_BYTES_MIN)
             .min(self.options.reply_bytes_max);
         let (ud_queue, notify) = (client.ud_queue.clone(), client.notify.clone());
+        let client = Attached::new(client);
+        // Lines that are checked at their announcement need no report.
+        let watch = client.chunk.watch.filter(|_| client.is_polled());
         // Inserted before its RECVs are posted, since they carry its index; removed again if they
         // are refused.
-        let id = self.clients.insert(Attached::new(client));
+        let id = self.clients.insert(client);
         let id = id.ok_or(AttachError::Full(self.options.clients_max))?;
         let opened = match (ud_queue, notify) {
             (Some(ud_queue), _) => self.open_ud_queue(port, id, ud_queue),
@@ -219,6 +222,11 @@ impl ServerSide {
             self.clients.remove(id);
         }
         opened?;
+        if let Some(watch) = watch
+            && port.watch_writes(watch.qp, watch.range, id.token())
+        {
+            self.clients.watch(id);
+        }
         Ok(id)
     }
 

@@ -4,7 +4,8 @@
 use std::{os::fd::BorrowedFd, time::Duration};
 
 use herdwick_fabric::{
-    Armed, Completion, CqId, Device, Port, PostError, Progress, QpId, RecvWr, RegionId, SendWr,
+    Armed, Completion, CqId, Device, Local, Port, PostError, Progress, QpId, RecvWr, RegionId,
+    SendWr, WriteReport,
 };
 use herdwick_mem::Span;
 
@@ -79,6 +80,20 @@ macro_rules! any_port {
             fn poll(&mut self, cq: CqId, out: &mut [Completion]) -> usize {
                 match self {
                     $($(#[$cfg])* Self::$name(port) => port.poll(cq, out),)*
+                }
+            }
+
+            #[inline]
+            fn watch_writes(&mut self, qp: QpId, range: Local, token: u64) -> bool {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.watch_writes(qp, range, token),)*
+                }
+            }
+
+            #[inline]
+            fn written(&mut self, out: &mut [WriteReport]) -> usize {
+                match self {
+                    $($(#[$cfg])* Self::$name(port) => port.written(out),)*
                 }
             }
 

@@ -17,6 +17,7 @@ pub(crate) fn capabilities(mtu: Mtu) -> Capabilities {
         atomics: Atomics::Coherent,
         ordered_write: true,
         wakes_on_write: true,
+        reports_writes: true,
         lossless: false,
         acknowledged_sends: true,
         inline_bytes_max: Config::default().inline_bytes_max,

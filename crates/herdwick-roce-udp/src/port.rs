@@ -9,7 +9,8 @@ use std::{
 };
 
 use herdwick_fabric::{
-    Armed, Completion, CqId, Port, PostError, Progress, QpId, RecvWr, RegionId, SendWr,
+    Armed, Completion, CqId, Local, Port, PostError, Progress, QpId, RecvWr, RegionId, SendWr,
+    WriteReport,
 };
 use herdwick_mem::Span;
 use herdwick_roce::{
@@ -216,6 +217,14 @@ impl Port for RocePort {
         self.engine.poll(cq, out)
     }
 
+    fn watch_writes(&mut self, qp: QpId, range: Local, token: u64) -> bool {
+        self.engine.watch_writes(qp, range, token)
+    }
+
+    fn written(&mut self, out: &mut [WriteReport]) -> usize {
+        self.engine.written(out)
+    }
+
     /// Sends what was posted first, because a peer waits for it; then receives.
     fn progress(&mut self, now: Duration) -> Progress {
         self.outbox.now = now;
@@ -242,7 +251,7 @@ impl Port for RocePort {
         for _ in 0..CHECKS {
             if self.receive() != SocketRead::AsMuchAsFits {
                 self.transmit();
-                return if self.engine.has_completions(cq) {
+                return if self.engine.has_completions(cq) || self.engine.has_written() {
                     Armed::Pending
                 } else {
                     Armed::Yes

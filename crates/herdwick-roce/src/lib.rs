@@ -33,6 +33,7 @@ mod shared;
 mod slab;
 mod table;
 mod timers;
+mod watch;
 
 pub use config::{
     Config, Destination, LocalEndpoint, Mtu, Peer, Peering, RD_ATOMIC_MAX, RNR_FOR_EVER, Retry,

@@ -15,6 +15,7 @@ use crate::{
     regions::Regions,
     slab::Slab,
     timers::Timers,
+    watch::WrittenQps,
 };
 
 /// The state that all queue pairs of an engine share.
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) flows: Flows,
     pub(crate) counters: Counters,
     pub(crate) timers: Timers,
+    pub(crate) written: WrittenQps,
     /// Keyed peerings of connections and of address handles.
     pub(crate) keyed: Slab<Keyed>,
     /// The keyed peerings of datagrams, by receiving queue pair, source address and sender's

@@ -167,8 +167,7 @@ impl ShmDevice {
             what: "drawing a random number",
             source: io::Error::other(error),
         })?;
-        // 64 lines make up the page that `area_bytes` adds. Relaxed: any number will do, it orders
-        // nothing.
+        // 64 lines make up the page that `area_bytes` adds. Relaxed: any number will do, it orders nothing.
         let colour = self.made.fetch_add(1, Ordering::Relaxed) % 64;
         Ok(PdLayout {
             token: random & !63 | colour,
@@ -189,6 +188,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     atomics: Atomics::Coherent,
     ordered_write: true,
     wakes_on_write: true,
+    reports_writes: false,
     lossless: true,
     acknowledged_sends: false,
     inline_bytes_max: INLINE_BYTES_MAX,

@@ -53,9 +53,7 @@ impl SeededDevice {
             host,
         }
     }
-}
 
-impl SeededDevice {
     fn register(
         &self,
         port: &mut SeededPort,
@@ -365,6 +363,7 @@ impl World {
         self.cancel_timer(qpn);
         let party = &mut self.parties[party.0];
         party.qps.remove(&qp);
+        party.written.retain(|other| *other != qp);
         for cq in party.cqs.values_mut() {
             cq.entries.retain(|entry| entry.qpn != qpn);
         }
@@ -459,6 +458,7 @@ impl Qp {
             last_delivery: Duration::ZERO,
             last_completion: Duration::ZERO,
             unit: 0,
+            watch: None,
         }
     }
 }

@@ -121,6 +121,7 @@ pub(super) enum Reply {
 pub(super) struct Landing {
     pub(super) packet: Packet,
     pub(super) region: u32,
+    pub(super) offset: usize,
     pub(super) span: Span,
     /// The words to come, the next one at the end: where each is stored, and its range of the body.
     pub(super) words: Vec<(usize, usize, usize)>,

@@ -89,6 +89,7 @@ impl SeededNetwork {
             atomics: Atomics::Coherent,
             ordered_write: true,
             wakes_on_write: true,
+            reports_writes: false,
             lossless: false,
             acknowledged_sends: true,
             inline_bytes_max: 256,

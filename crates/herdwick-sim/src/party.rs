@@ -8,8 +8,8 @@ use std::{
 };
 
 use herdwick_fabric::{
-    Access, ControlError, CqId, PdId, PortLimits, QpId, QpState, Qpn, RecvWr, Rkey, Scope,
-    Transport, Windows,
+    Access, ControlError, CqId, Local, PdId, PortLimits, QpId, QpState, Qpn, RecvWr, Rkey, Scope,
+    Transport, Windows, WriteReport,
 };
 use herdwick_mem::Span;
 
@@ -45,6 +45,8 @@ pub(super) struct PartyState {
     pub(super) qps: BTreeMap<QpId, Qpn>,
     pub(super) addresses: IdMap<u32, Address>,
     pub(super) drops: Vec<(&'static str, u64)>,
+    /// Watched queue pairs with WRITEs to report.
+    pub(super) written: VecDeque<QpId>,
     pub(super) wake: Option<Arc<OwnedFd>>,
     next_id: u32,
 }
@@ -67,6 +69,7 @@ impl PartyState {
             qps: BTreeMap::new(),
             addresses: IdMap::default(),
             drops: Vec::new(),
+            written: VecDeque::new(),
             wake: None,
             next_id: 0,
         }
@@ -177,6 +180,14 @@ pub(super) struct Qp {
     pub(super) last_completion: Duration,
     /// Which of the RNIC's processing units serves it.
     pub(super) unit: usize,
+    pub(super) watch: Option<Watch>,
+}
+
+/// What a watched queue pair has to report.
+pub(super) struct Watch {
+    pub(super) range: Local,
+    /// Its token, and the WRITEs since the last report.
+    pub(super) report: WriteReport,
 }
 
 pub(super) struct SendSide {

@@ -9,7 +9,7 @@ use std::{
 
 use herdwick_fabric::{
     AddressHandle, Armed, Atomics, Capabilities, Completion, CqId, Local, Payload, Port, PostError,
-    Progress, QpId, QpState, Qpn, RecvWr, RegionId, SendOp, SendWr, Transport,
+    Progress, QpId, QpState, Qpn, RecvWr, RegionId, SendOp, SendWr, Transport, WriteReport,
 };
 use herdwick_mem::{Span, WORD};
 use rustix::event::{EventfdFlags, eventfd};
@@ -19,7 +19,7 @@ use super::{
     event::{Event, Verb},
     host::{Picos, duration, of_ns},
     maps::IdMap,
-    party::{PartyState, Qp},
+    party::{PartyState, Qp, Watch},
     profile::Cpu,
     send_entry::{Body, SendEntry},
     world::World,
@@ -157,6 +157,38 @@ impl Port for SeededPort {
         count
     }
 
+    fn watch_writes(&mut self, qp: QpId, range: Local, token: u64) -> bool {
+        let world = &mut *self.network.world();
+        let party = &mut world.parties[self.party.0];
+        let known = party.qps.get(&qp);
+        let known = known.and_then(|qpn| world.qps.get_mut(qpn));
+        let Some(known) = known.filter(|_| world.capabilities.reports_writes) else {
+            return false;
+        };
+        let report = WriteReport { token, writes: 0 };
+        known.watch = Some(Watch { range, report });
+        party.written.retain(|other| *other != qp);
+        true
+    }
+
+    fn written(&mut self, out: &mut [WriteReport]) -> usize {
+        let world = &mut *self.network.world();
+        let mut count = 0;
+        while count < out.len() {
+            let party = &mut world.parties[self.party.0];
+            let Some(qp) = party.written.pop_front() else {
+                break;
+            };
+            let qp = party.qps.get(&qp).and_then(|qpn| world.qps.get_mut(qpn));
+            if let Some(Watch { report, .. }) = qp.and_then(|qp| qp.watch.as_mut()) {
+                out[count] = *report;
+                report.writes = 0;
+                count += 1;
+            }
+        }
+        count
+    }
+
     fn progress(&mut self, now: Duration) -> Progress {
         let mut world = self.network.world();
         let moved = world.run(now);
@@ -178,7 +210,7 @@ impl Port for SeededPort {
         let Some(cq) = party.cqs.get_mut(&cq) else {
             return Armed::Never;
         };
-        if !cq.entries.is_empty() {
+        if !cq.entries.is_empty() || !party.written.is_empty() {
             return Armed::Pending;
         }
         cq.armed = true;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use herdwick_fabric::{
-    Access, InlineData, Opcode, QpState, Qpn, Received, Remote, Scope, Source, Status, Transport,
+    Access, InlineData, Local, Opcode, QpState, Qpn, Received, Remote, Scope, Source, Status,
+    Transport,
 };
 use herdwick_mem::{Span, WORD};
 
@@ -270,6 +271,7 @@ impl World {
         let landing = Landing {
             packet,
             region: place.region,
+            offset: place.offset,
             span: place.span,
             words,
             recv,
@@ -367,6 +369,7 @@ impl World {
             };
             self.complete_receive(to, recv, received);
         }
+        self.note_written(to, landing);
         if self.capabilities.wakes_on_write {
             self.parties[party].wake_any();
         }
@@ -375,6 +378,25 @@ impl World {
             self.settle_request(to, from, psn, Reply::Ack(Vec::new()));
         }
         self.resume_waiting(to);
+    }
+
+    /// Counts a WRITE on a watched queue pair.
+    fn note_written(&mut self, qpn: Qpn, landing: &Landing) {
+        let Some(qp) = self.qps.get_mut(&qpn) else {
+            return;
+        };
+        let (start, len) = (landing.offset, landing.packet.body().len());
+        let into = |range: &Local| {
+            range.region.0 == landing.region
+                && start < range.offset + range.len
+                && range.offset < start + len
+        };
+        if let Some(watch) = qp.watch.as_mut().filter(|watch| into(&watch.range)) {
+            watch.report.writes += 1;
+            if watch.report.writes == 1 {
+                self.parties[qp.party].written.push_back(qp.id);
+            }
+        }
     }
 
     /// Has requests wait while one is executed word by word.

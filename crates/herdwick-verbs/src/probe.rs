@@ -60,6 +60,7 @@ pub(crate) fn probe(context: &Arc<Context>, place: &Place, inline: usize) -> io:
         ordered_write: trial.writes_in_order([(rc, Transport::Rc), (uc, Transport::Uc)]),
         // An RNIC raises no event for a WRITE without an immediate.
         wakes_on_write: false,
+        reports_writes: false,
         lossless: place.port.link == LinkLayer::InfiniBand,
         acknowledged_sends: true,
         inline_bytes_max: trial.inline_bytes(

@@ -6,6 +6,7 @@ pub(crate) mod protection;
 pub(crate) mod publication;
 pub(crate) mod queues;
 pub(crate) mod reads;
+pub(crate) mod reports;
 pub(crate) mod states;
 pub(crate) mod verbs;
 pub(crate) mod waking;

@@ -15,8 +15,8 @@ use std::{
 
 use herdwick_fabric::{
     AddressHandle, Armed, Capabilities, Completion, ConnectError, ControlError, CqId, CqSpec,
-    Endpoint, PdId, PostError, QpId, QpSpec, QpState, RecvWr, RegionId, RegionSpec, Remote, SendWr,
-    Source,
+    Endpoint, Local, PdId, PostError, QpId, QpSpec, QpState, RecvWr, RegionId, RegionSpec, Remote,
+    SendWr, Source, WriteReport,
 };
 
 use crate::Party;
@@ -174,5 +174,7 @@ calls! {
     28 count_up(region: RegionId, index: usize, times: u64;) -> ();
     29 follow(region: RegionId, words: usize, rounds: u64, timeout: u64;) -> Option<u64>;
     30 source(; peer: Endpoint as Endpoint) -> Result<Source, ConnectError>;
+    32 watch_writes(qp: QpId, range: Local, token: u64;) -> bool;
+    33 written(;) -> Vec<WriteReport>;
     31 accept_from(qp: QpId; peer: Endpoint as Endpoint) -> Result<(), ConnectError>;
 }

@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use herdwick_fabric::{
     Access, AddressHandle, Armed, Completion, ConnectError, ControlError, CqId, CqSpec, Endpoint,
     INLINE_RECEIVE, InlineData, Local, Opcode, PdId, PostError, QpId, QpSpec, QpState, Qpn, RecvWr,
-    RegionId, RegionSpec, Remote, Rkey, Scope, Source, Status, Transport,
+    RegionId, RegionSpec, Remote, Rkey, Scope, Source, Status, Transport, WriteReport,
 };
 
 use super::owned::Owned;
@@ -110,6 +110,7 @@ records! {
     Source { qpn }
     Remote { rkey addr }
     Local { region offset len }
+    WriteReport { token writes }
     RecvWr { wr_id into }
     Access { remote_read remote_write remote_atomic }
     RegionSpec { len access scope }

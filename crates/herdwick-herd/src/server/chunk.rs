@@ -4,7 +4,7 @@
 use herdwick_fabric::AddressHandle;
 use herdwick_mem::{Span, Words};
 
-use super::recv_queue::{OpenUdQueue, UdQueue, WriteNotify};
+use super::recv_queue::{LineWatch, OpenUdQueue, UdQueue, WriteNotify};
 use crate::wire::{
     CONTROL_WORD, Control, Epoch, LINE_WORDS, Line, OVERFLOW_BYTES, Sequence, Stamp, Window,
 };
@@ -21,6 +21,8 @@ pub struct Chunk {
     pub ud_queue: Option<UdQueue>,
     /// The receive queue for announcements of its WRITEs, if they are announced.
     pub notify: Option<WriteNotify>,
+    /// Where its WRITEs can be watched; not looked at where the port has no reports of them.
+    pub watch: Option<LineWatch>,
     /// Number of slots.
     pub window: Window,
     /// The lease's epoch; lines with any other are dropped.
@@ -48,6 +50,33 @@ pub(super) struct Attached {
     sweep: usize,
     /// Polls since the last request was found.
     pub(super) idle: u32,
+    /// Its reported WRITEs, where the port reports them: it is polled after a report, and not otherwise.
+    pub(super) writes: Option<ReportedWrites>,
+}
+
+/// The reported WRITEs to one client's lines, and how many of them no request was found for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReportedWrites {
+    /// WRITEs whose request is still to be found. Those of lines that are dropped have none.
+    owed: u32,
+    /// Slots that the sweep has to check before it is known that the WRITEs owed have no request.
+    unchecked: usize,
+    /// Whether the slot at the cursor was quiet when it was last checked.
+    quiet: bool,
+    /// Whether it is listed for polling.
+    is_listed: bool,
+}
+
+impl ReportedWrites {
+    /// Those of a new client with `slots`, which may have written before it was watched.
+    pub(super) fn new(slots: usize) -> Self {
+        Self {
+            owed: 1,
+            unchecked: slots,
+            quiet: false,
+            is_listed: true,
+        }
+    }
 }
 
 /// What the server remembers of one slot. It lies outside the client's memory.
@@ -122,6 +151,7 @@ impl Attached {
             cursor: 0,
             sweep: 1,
             idle: 0,
+            writes: None,
         }
     }
 
@@ -218,8 +248,64 @@ impl Attached {
         self.control(slot) != self.slots[slot].seen
     }
 
-    /// Whether any slot holds a control word not judged yet, if the client is polled.
+    /// Accounts for so many requests that were taken, and notes whether the slot at the cursor is quiet.
+    /// Returns whether the sweep has to look for more: of a client whose WRITEs are reported.
+    #[inline]
+    pub(super) fn account(&mut self, requests: usize, quiet: bool) -> bool {
+        let slots = self.slots.len();
+        let Some(writes) = &mut self.writes else {
+            return false;
+        };
+        if requests > 0 {
+            // The sweep begins anew behind the cursor.
+            writes.unchecked = slots;
+            writes.owed = writes.owed.saturating_sub(requests as u32);
+        }
+        writes.quiet = quiet;
+        quiet && writes.owed > 0
+    }
+
+    /// Notes that the sweep found nothing in one more slot. Returns whether it has to go on.
+    pub(super) fn passed_over(&mut self) -> bool {
+        let Some(writes) = &mut self.writes else {
+            return false;
+        };
+        writes.unchecked = writes.unchecked.saturating_sub(1);
+        if writes.unchecked == 0 {
+            writes.owed = 0;
+        }
+        writes.owed > 0
+    }
+
+    /// Adds reported WRITEs. Returns whether it has to be listed for polling.
+    #[inline]
+    pub(super) fn note_writes(&mut self, count: u32) -> bool {
+        let slots = self.slots.len();
+        let Some(writes) = &mut self.writes else {
+            return false;
+        };
+        writes.owed = writes.owed.saturating_add(count);
+        writes.unchecked = slots;
+        !std::mem::replace(&mut writes.is_listed, true)
+    }
+
+    /// Whether nothing is to be found before the next report, so that it is not listed any more.
+    #[inline]
+    pub(super) fn rests(&mut self) -> bool {
+        let Some(writes) = &mut self.writes else {
+            return true;
+        };
+        writes.is_listed = writes.owed > 0 || !writes.quiet;
+        !writes.is_listed
+    }
+
+    /// Whether any slot holds a control word not judged yet, if the client is polled. The port holds the
+    /// news of one that is polled after a report.
     pub(super) fn has_news(&self) -> bool {
-        self.is_polled() && (0..self.slots.len()).any(|slot| self.is_news(slot))
+        let polled = match &self.writes {
+            Some(writes) => writes.is_listed,
+            None => self.is_polled(),
+        };
+        polled && (0..self.slots.len()).any(|slot| self.is_news(slot))
     }
 }

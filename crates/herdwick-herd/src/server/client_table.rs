@@ -1,8 +1,12 @@
 //! The clients of a worker: hot ones are polled every pass, cold ones in turns, so that a pass
 //! costs the same however many clients are idle.
 
+use std::collections::VecDeque;
+
+use herdwick_fabric::WriteReport;
+
 use super::{
-    chunk::{Attached, SlotRecord},
+    chunk::{Attached, ReportedWrites, SlotRecord},
     job::Job,
 };
 
@@ -19,16 +23,35 @@ pub struct ClientId {
     generation: u32,
 }
 
+impl ClientId {
+    /// The token of the reports of its WRITEs.
+    pub(super) fn token(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    fn of_token(token: u64) -> Self {
+        Self {
+            index: token as u32,
+            generation: (token >> 32) as u32,
+        }
+    }
+}
+
 /// The clients of one worker, and which of them to poll.
 ///
 /// Hot clients are polled every pass and cold ones in turns. Clients with a UD receive queue, or
-/// whose every WRITE is announced, are not polled.
+/// whose every WRITE is announced, are not polled. Those whose WRITEs the port reports are neither hot nor
+/// cold: they are polled from a report on until its requests are found.
 pub(super) struct ClientTable {
     places: Vec<Place>,
-    unpolled: usize,
+    len: usize,
     announced: usize,
     hot: RoundRobin,
     cold: RoundRobin,
+    /// Clients whose WRITEs the port reports.
+    watched: usize,
+    /// Those of them that are to be polled, each once.
+    reported: VecDeque<u32>,
 }
 
 /// Indices of clients that are polled in turns.
@@ -53,10 +76,12 @@ impl ClientTable {
                     client: None,
                 })
                 .collect(),
-            unpolled: 0,
+            len: 0,
             announced: 0,
             hot: RoundRobin::with_capacity(clients_max),
             cold: RoundRobin::with_capacity(clients_max),
+            watched: 0,
+            reported: VecDeque::with_capacity(clients_max),
         }
     }
 
@@ -70,15 +95,68 @@ impl ClientTable {
         if client.is_polled() {
             // Cold until its first request.
             self.cold.places.push(index);
-        } else {
-            self.unpolled += 1;
         }
+        self.len += 1;
         self.announced += usize::from(client.is_announced());
         place.client = Some(client);
         Some(ClientId {
             index,
             generation: place.generation,
         })
+    }
+
+    /// Polls a new client after reports of its WRITEs alone, and once before the first.
+    pub(super) fn watch(&mut self, id: ClientId) {
+        if let Some(client) = self.client(id.index) {
+            client.writes = Some(ReportedWrites::new(client.slots.len()));
+            self.watched += 1;
+            self.cold.retain(|other| other != id.index);
+            self.reported.push_back(id.index);
+        }
+    }
+
+    /// Number of clients whose WRITEs the port reports.
+    #[inline]
+    pub(super) fn watched(&self) -> usize {
+        self.watched
+    }
+
+    /// Has the client polled that a report is of, unless it has left.
+    #[inline]
+    pub(super) fn note_report(&mut self, report: &WriteReport) {
+        let id = ClientId::of_token(report.token);
+        let place = self.places.get_mut(id.index as usize);
+        let place = place.filter(|place| place.generation == id.generation);
+        let client = place.and_then(|place| place.client.as_mut());
+        if client.is_some_and(|client| client.note_writes(report.writes)) {
+            self.reported.push_back(id.index);
+        }
+    }
+
+    /// Number of clients to be polled since a report.
+    #[inline]
+    pub(super) fn reported_len(&self) -> usize {
+        self.reported.len()
+    }
+
+    #[inline]
+    pub(super) fn next_reported(&mut self) -> Option<u32> {
+        self.reported.pop_front()
+    }
+
+    /// Has a client that `next_reported` returned polled once more, if requests of its reported WRITEs may
+    /// be left; before the others, if it is to go on.
+    #[inline]
+    pub(super) fn put_back(&mut self, index: u32, goes_on: bool) {
+        let client = self.client(index);
+        if client.is_none_or(Attached::rests) {
+            return;
+        }
+        if goes_on {
+            self.reported.push_front(index);
+        } else {
+            self.reported.push_back(index);
+        }
     }
 
     pub(super) fn remove(&mut self, id: ClientId) -> Option<Attached> {
@@ -88,8 +166,10 @@ impl ClientTable {
         }
         let client = place.client.take()?;
         place.generation = place.generation.wrapping_add(1);
-        self.unpolled -= usize::from(!client.is_polled());
+        self.len -= 1;
         self.announced -= usize::from(client.is_announced());
+        self.watched -= usize::from(client.writes.is_some());
+        self.reported.retain(|index| *index != id.index);
         self.hot.retain(|index| index != id.index);
         self.cold.retain(|index| index != id.index);
         Some(client)
@@ -113,7 +193,7 @@ impl ClientTable {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.hot_len() + self.cold.places.len() + self.unpolled
+        self.len
     }
 
     /// Number of clients with announced requests.

@@ -1,7 +1,7 @@
 //! Intake: fills a batch from the clients' slots, fairly between hot, cold and announced clients.
 //! Bounded by the batch, whatever the clients write.
 
-use herdwick_fabric::Port;
+use herdwick_fabric::{Port, WriteReport};
 
 use super::{
     ServerSide,
@@ -21,6 +21,8 @@ const REPORT_COST: usize = 16;
 /// Polls without a request after which the sweep checks a client's other slots. An earlier sweep
 /// would fetch lines that the client is still writing.
 const SWEEP_AFTER: u32 = 8;
+/// Slots that the sweep checks in one pass, of a client whose WRITEs are reported.
+const SWEEPS: usize = 16;
 /// Distance from the cursor of the line to prefetch.
 const AHEAD: usize = 8;
 
@@ -45,19 +47,18 @@ pub(super) enum Found {
 }
 
 impl ServerSide {
-    /// Fills the batch: first from announced requests, if there are any, then from a few cold
-    /// clients, so that a flood does not starve them, then from the hot ones in turns.
+    /// Fills the batch: first from announced requests and from clients whose WRITEs were reported, if
+    /// there are any, then from a few cold clients, so that a flood does not starve them, then from
+    /// the hot ones in turns.
     #[inline]
     pub(super) fn gather<P: Port>(&mut self, port: &mut P) {
         if self.clients.announced() > 0 {
             self.take_announced(port);
         }
-        let quantum = if self.options.gso {
-            // A GSO batch of few replies costs as much as one of many.
-            BATCH
-        } else {
-            (BATCH / self.clients.hot_len().max(1)).max(QUANTUM_MIN)
-        };
+        if self.clients.watched() > 0 {
+            self.take_reported(port);
+        }
+        let quantum = self.quantum(self.clients.hot_len());
         for _ in 0..self.clients.cold_due() {
             if self.batch.is_full() {
                 // Those not looked at keep their turn.
@@ -90,6 +91,49 @@ impl ServerSide {
         }
     }
 
+    /// Requests that each of so many clients may have in one batch.
+    #[inline]
+    fn quantum(&self, clients: usize) -> usize {
+        if self.options.gso {
+            // A GSO batch of few replies costs as much as one of many.
+            BATCH
+        } else {
+            (BATCH / clients.max(1)).max(QUANTUM_MIN)
+        }
+    }
+
+    /// Takes the port's reports of WRITEs, and polls their clients in turns. Leaves at least half of the
+    /// batch to other polled clients, if there are any.
+    #[inline(never)]
+    fn take_reported<P: Port>(&mut self, port: &mut P) {
+        let mut reports = [WriteReport::BLANK; BATCH];
+        loop {
+            let found = port.written(&mut reports);
+            for report in reports.iter().take(found) {
+                self.clients.note_report(report);
+            }
+            if found < reports.len() {
+                break;
+            }
+        }
+        let others = self.clients.hot_len() + self.clients.cold_due() > 0;
+        let room = if others { BATCH / 2 } else { BATCH };
+        let quantum = self.quantum(self.clients.reported_len());
+        for polled in 0..self.clients.reported_len() {
+            let before = self.batch.len();
+            if before >= room || self.batch.is_full() {
+                break;
+            }
+            let Some(index) = self.clients.next_reported() else {
+                break;
+            };
+            self.poll_reported_client(index, quantum.min(room - before));
+            // As with the hot ones: one that the full batch interrupted goes on, unless it was the only one.
+            let cut = self.batch.len() >= room && self.batch.len() - before < quantum;
+            self.clients.put_back(index, cut && polled > 0);
+        }
+    }
+
     /// Takes up to `quantum` requests of one client. Returns whether there was any.
     #[inline]
     fn poll_client(&mut self, index: u32, quantum: usize) -> bool {
@@ -103,27 +147,71 @@ impl ServerSide {
             counters: &mut self.counters,
             left: quantum,
         };
-        let mut found = false;
-        while intake.left > 0 && !intake.batch.is_full() {
-            // Requests are in slot order: behind a slot without news only the sweep finds one.
-            if intake.check_next(client, index) == Found::Nothing {
-                break;
-            }
-            client.prefetch(AHEAD);
-            client.step();
-            intake.left = intake.left.saturating_sub(1);
-            found = true;
-        }
-        if found {
+        if intake.take_at_cursor(client, index) {
             client.idle = 0;
             return true;
         }
         client.idle = client.idle.saturating_add(1);
         client.idle >= SWEEP_AFTER && !intake.batch.is_full() && intake.sweep(client, index)
     }
+
+    /// Takes up to `quantum` requests of a client whose WRITEs were reported, and accounts for these.
+    #[inline(never)]
+    fn poll_reported_client(&mut self, index: u32, quantum: usize) {
+        let Some(client) = self.clients.client(index) else {
+            return;
+        };
+        let before = self.batch.len();
+        let mut intake = Intake {
+            worker: self.worker,
+            workers: self.options.workers,
+            batch: &mut self.batch,
+            counters: &mut self.counters,
+            left: quantum,
+        };
+        intake.take_at_cursor(client, index);
+        intake.settle(client, index, before);
+    }
 }
 
 impl Intake<'_> {
+    /// Takes the requests at the cursor and behind it. Returns whether there was any.
+    #[inline(always)]
+    fn take_at_cursor(&mut self, client: &mut Attached, index: u32) -> bool {
+        let mut found = false;
+        while self.left > 0 && !self.batch.is_full() {
+            if self.check_next(client, index) == Found::Nothing {
+                break;
+            }
+            client.prefetch(AHEAD);
+            client.step();
+            self.left = self.left.saturating_sub(1);
+            found = true;
+        }
+        found
+    }
+
+    /// Accounts for the reported WRITEs of a client from whose cursor the requests from `before` on were
+    /// taken. Where some are left when the cursor has come to a quiet slot, sweeps: they are retries, or
+    /// requests that overtook a missing one. Their lines are whole, so no sweep is too early.
+    #[inline]
+    fn settle(&mut self, client: &mut Attached, index: u32, before: usize) {
+        let has_room = self.left > 0 && !self.batch.is_full();
+        if !client.account(self.batch.len() - before, has_room) {
+            return;
+        }
+        for _ in 0..SWEEPS {
+            let before = self.batch.len();
+            if self.sweep(client, index) {
+                client.account(self.batch.len() - before, false);
+                return;
+            }
+            if !client.passed_over() {
+                return;
+            }
+        }
+    }
+
     /// Checks `slot` and takes its request.
     #[inline(never)]
     pub(super) fn check(&mut self, client: &mut Attached, index: u32, slot: usize) -> Found {

@@ -37,6 +37,16 @@ pub struct WriteNotify {
     pub always: bool,
 }
 
+/// Where one client's WRITEs to its request lines arrive, for a port that reports them
+/// ([`Port::watch_writes`]).
+#[derive(Clone, Copy, Debug)]
+pub struct LineWatch {
+    /// The connected queue pair.
+    pub qp: QpId,
+    /// The request lines.
+    pub range: Local,
+}
+
 /// A UD receive queue in service.
 pub(super) struct OpenUdQueue {
     pub(super) ud_queue: UdQueue,

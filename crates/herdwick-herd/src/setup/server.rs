@@ -4,7 +4,7 @@
 use std::{fmt, os::fd::OwnedFd, time::Duration};
 
 use herdwick_fabric::{
-    Access, AddressHandle, ControlError, CqId, CqSpec, Device, PdId, PdRoom, PdTicket, Port,
+    Access, AddressHandle, ControlError, CqId, CqSpec, Device, Local, PdId, PdRoom, PdTicket, Port,
     PortLimits, QpId, QpSpec, QpState, RegionId, RegionSpec, Remote, Rkey, Scope, SharedMemory,
     Source, Transport,
 };
@@ -12,8 +12,8 @@ use herdwick_mem::Span;
 
 use super::{MachineError, SetupError};
 use crate::{
-    Announce, BATCH, Chunk, ClientId, RECV_SLACK, REPLY_QPS_MAX, RequestPath, SEND_DEPTH_MIN,
-    ServerOptions, ServerSide, UdQueue, WriteNotify,
+    Announce, BATCH, Chunk, ClientId, LineWatch, RECV_SLACK, REPLY_QPS_MAX, RequestPath,
+    SEND_DEPTH_MIN, ServerOptions, ServerSide, UdQueue, WriteNotify,
     hello::{StoreGrant, WorkerAccept, WorkerGrant},
     wire::{Epoch, Window},
 };
@@ -374,6 +374,7 @@ impl<P: Port> ServerEnd<P> {
             overflow,
             ud_queue,
             notify: resources.notify(),
+            watch: resources.watch(),
             window: resources.window,
             epoch,
             reply_qp: resources.reply_qp as u8,
@@ -428,6 +429,18 @@ impl LeaseResources {
             memory: self.memory,
             offset: self.window.line_bytes() + self.window.overflow_bytes(),
         }
+    }
+
+    /// Where its WRITEs can be watched, if it writes.
+    fn watch(&self) -> Option<LineWatch> {
+        (self.path != RequestPath::UdSend).then(|| LineWatch {
+            qp: self.requests,
+            range: Local {
+                region: self.memory,
+                offset: 0,
+                len: self.window.line_bytes(),
+            },
+        })
     }
 
     /// The receive queue for announcements, if WRITEs are announced.

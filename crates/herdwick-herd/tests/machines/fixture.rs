@@ -8,8 +8,8 @@ use herdwick_fabric::{
     PortLimits, QpId, QpSpec, RecvWr, RegionId, RegionSpec, Scope, Transport,
 };
 use herdwick_herd::{
-    Announce, Chunk, ClientId, ClientOptions, ClientSide, Destination, Outcome, RequestPath,
-    SEND_DEPTH_MIN, ServerOptions, ServerSide, UdQueue, WorkerChannel, WriteNotify,
+    Announce, Chunk, ClientId, ClientOptions, ClientSide, Destination, LineWatch, Outcome,
+    RequestPath, SEND_DEPTH_MIN, ServerOptions, ServerSide, UdQueue, WorkerChannel, WriteNotify,
     wire::{Epoch, REQUEST_BYTES_MAX, Window},
 };
 use herdwick_mem::Span;
@@ -23,6 +23,7 @@ pub(crate) const CLOCK: Clock = Clock {
 pub(crate) const REPLY_BYTES_MAX: usize = 1040;
 const SLACK: usize = 16;
 const DEADLINE: Duration = Duration::from_millis(5);
+const RETRY_AFTER: Duration = Duration::from_micros(50);
 
 /// One worker and its port.
 pub(crate) struct Worker<E> {
@@ -78,6 +79,8 @@ pub(crate) struct Fixture<E> {
     pub(crate) request_bytes_max: usize,
     /// For clients that join from now on.
     pub(crate) deadline: Duration,
+    /// For clients that join from now on.
+    pub(crate) retry_after: Duration,
     pub(crate) now: Duration,
 }
 
@@ -113,6 +116,7 @@ impl<E: Execute> Fixture<E> {
             window: Window::new(window).unwrap(),
             request_bytes_max: REQUEST_BYTES_MAX,
             deadline: DEADLINE,
+            retry_after: RETRY_AFTER,
             now: Duration::ZERO,
         }
     }
@@ -140,6 +144,7 @@ impl<E: Execute> Fixture<E> {
 
     fn newcomer(&mut self, epoch: u16) -> Client {
         let (request_bytes_max, deadline) = (self.request_bytes_max, self.deadline);
+        let retry_after = self.retry_after;
         Client::new(
             &self.network,
             &mut self.workers,
@@ -148,6 +153,7 @@ impl<E: Execute> Fixture<E> {
             |window, cqs| ClientOptions {
                 request_bytes_max,
                 deadline,
+                retry_after,
                 ..options(window, cqs)
             },
         )
@@ -232,7 +238,7 @@ pub(crate) fn options(window: Window, cq: [CqId; 2]) -> ClientOptions {
         request_cq: cq[0],
         reply_cq: cq[1],
         postlist_max: 32,
-        retry_after: Duration::from_micros(50),
+        retry_after: RETRY_AFTER,
         retry_after_max: Duration::from_millis(1),
         deadline: DEADLINE,
     }
@@ -351,6 +357,14 @@ impl<E: Execute> Worker<E> {
             memory: recv_memory,
             always: announce == Announce::Always,
         });
+        let watch = (path != RequestPath::UdSend).then_some(LineWatch {
+            qp: our_end,
+            range: Local {
+                region: lines,
+                offset: 0,
+                len: window.line_bytes(),
+            },
+        });
         let [lines, overflow] =
             [lines, overflow].map(|region| port.region(region).unwrap().clone());
         let channel = WorkerChannel {
@@ -372,6 +386,7 @@ impl<E: Execute> Worker<E> {
             overflow: overflow.clone(),
             ud_queue,
             notify,
+            watch,
             window,
             epoch,
             reply_qp: reply_qp as u8,

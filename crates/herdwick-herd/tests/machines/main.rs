@@ -14,6 +14,7 @@ mod odd_replies;
 mod order;
 mod paper;
 mod probe;
+mod reported;
 mod round_trip;
 mod schedules;
 mod setup;

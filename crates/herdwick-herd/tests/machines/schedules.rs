@@ -162,6 +162,8 @@ impl Schedule {
         let path = RequestPath::ALL[seed as usize % 3];
         let has = Capabilities {
             gso: chance.below(2) == 0,
+            // On each path, without a draw: other seeds would find what the doc above says.
+            reports_writes: seed / 3 % 2 == 1,
             ..capabilities()
         };
         let execs = vec![Model::default(); workers];

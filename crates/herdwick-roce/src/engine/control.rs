@@ -172,6 +172,7 @@ impl Engine {
         // inherit its timer and its place in the list.
         self.by_qpn.remove(qp.qpn);
         self.ready.forget(id);
+        self.shared.written.forget(id);
         self.shared.timers.clear(slab::index(id.0));
         if let Some(link) = qp.link {
             self.shared.leave(&link.target);

@@ -7,12 +7,24 @@ mod ready;
 use alloc::collections::BTreeMap;
 use core::time::Duration;
 
-use herdwick_fabric::{Completion, CqId, PostError, QpId, QpState, RecvWr, SendWr};
+use herdwick_fabric::{
+    Completion, CqId, Local, PostError, QpId, QpState, RecvWr, SendWr, WriteReport,
+};
 use ready::Ready;
 
 use crate::{
-    Config, Memory, Wire, counters::Counters, draw::Draw, flows::Flows, icrc::Run, qp::Qp,
-    regions::Regions, shared::Shared, slab::Slab, table::Table, timers::Timers,
+    Config, Memory, Wire,
+    counters::Counters,
+    draw::Draw,
+    flows::Flows,
+    icrc::Run,
+    qp::Qp,
+    regions::Regions,
+    shared::Shared,
+    slab::Slab,
+    table::Table,
+    timers::Timers,
+    watch::{Watch, WrittenQps},
 };
 
 /// A port of a software RNIC: everything between the verbs and the packets, for one thread.
@@ -65,6 +77,7 @@ impl Engine {
                 flows: Flows::new(limits.qps + limits.addresses),
                 counters: Counters::default(),
                 timers: Timers::new(limits.qps),
+                written: WrittenQps::new(limits.qps),
                 keyed: Slab::new(limits.qps + limits.addresses),
                 by_source: BTreeMap::new(),
                 short: false,
@@ -169,6 +182,38 @@ impl Engine {
     pub fn has_completions(&self, cq: CqId) -> bool {
         let cq = self.shared.cqs.get(cq.0);
         cq.is_some_and(|cq| !cq.is_empty())
+    }
+
+    /// Has WRITEs into `range` that arrive on `qp` reported under `token`; `false` if there is no such
+    /// queue pair.
+    pub fn watch_writes(&mut self, qp: QpId, range: Local, token: u64) -> bool {
+        let Some(qp) = self.qps.get_mut(qp.0) else {
+            return false;
+        };
+        qp.watch = Some(Watch::new(range, token, qp.watch.as_ref()));
+        true
+    }
+
+    /// Moves reports of WRITEs to the front of `out`; returns how many.
+    pub fn written(&mut self, out: &mut [WriteReport]) -> usize {
+        let mut count = 0;
+        while count < out.len() {
+            let Some(qp) = self.shared.written.take_first() else {
+                break;
+            };
+            let watch = self.qps.get_mut(qp.0).and_then(|qp| qp.watch.as_mut());
+            if let Some(report) = watch.and_then(Watch::report) {
+                out[count] = report;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Returns whether [`Engine::written`] has reports.
+    #[must_use]
+    pub fn has_written(&self) -> bool {
+        !self.shared.written.is_empty()
     }
 
     /// Advances the time to `now` and runs the timers that are due.

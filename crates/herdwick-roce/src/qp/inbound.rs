@@ -156,6 +156,11 @@ impl Qp {
             return Ok(());
         }
         self.inbound.message = Message::Idle;
+        if total > 0 {
+            let start = offset + len - total;
+            let watch = (self.id, &mut self.watch);
+            shared.written.note(watch, (region, start, total));
+        }
         if packet.imm().is_some() {
             self.finish_write_with_imm(shared, packet, total);
         }

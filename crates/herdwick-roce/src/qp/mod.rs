@@ -26,6 +26,7 @@ use crate::{
     regions::Accessor,
     shared::Shared,
     slab::Slab,
+    watch::Watch,
 };
 
 pub use datagram::DATAGRAM_HEADER_BYTES;
@@ -67,6 +68,8 @@ pub(crate) struct Qp {
     pub(crate) congested: bool,
     /// Whether it is in the engine's list of queue pairs with packets to transmit.
     pub(crate) listed: bool,
+    /// Set if its WRITEs are to be reported.
+    pub(crate) watch: Option<Watch>,
 }
 
 /// The parameters of a connection.
@@ -130,6 +133,7 @@ impl Qp {
             blame: Blame::NONE,
             congested: false,
             listed: false,
+            watch: None,
         }
     }
 
