@@ -12,6 +12,9 @@ use crate::{Answer, Cause, DialError, Key, Lost, Op, Session, Ticket};
 /// A line as short as this may be of dropped calls alone.
 const GIVEN_UP_MAX: usize = 64;
 
+/// A client without calls keeps no more slots: a crowd is rare.
+const SLOTS_KEPT: usize = 4096;
+
 /// The state of a client.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -364,6 +367,9 @@ impl Flight {
         slot.asked.clear();
         slot.is_abandoned = false;
         self.free.push(place);
+        if self.slots.len() > SLOTS_KEPT && self.free.len() == self.slots.len() {
+            (self.slots, self.free, self.line) = Default::default();
+        }
     }
 
     /// Takes an answer of the session, and wakes its call.
@@ -495,5 +501,22 @@ mod tests {
         // It was not sent.
         assert!(!lost.perhaps_done && !flight.has_line());
         assert_eq!(flight.free.len(), flight.slots.len());
+    }
+
+    #[test]
+    fn slots_of_a_crowd_are_freed_after_it() {
+        let mut flight = Flight::default();
+        let key = Key::new(b"k").unwrap();
+        let limit = Limit::Within(Duration::from_secs(1));
+        for turn in 0..2 * SLOTS_KEPT as u64 {
+            flight.leave(turn, (key, &Op::Get), limit, Waker::noop());
+        }
+        flight.return_line();
+        for place in 0..flight.slots.len() {
+            let ended = flight.take(place, Waker::noop());
+            assert!(matches!(ended, Some((Outcome::Unsent, _))), "{ended:?}");
+        }
+        assert_eq!((flight.slots.len(), flight.free.len()), (0, 0));
+        assert_eq!(flight.leave(0, (key, &Op::Get), limit, Waker::noop()), 0);
     }
 }
