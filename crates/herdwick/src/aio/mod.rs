@@ -13,8 +13,8 @@
 //!   in their calls' memory.
 //! - **Deadlines** are those of each call ([`AsyncClient::with_deadline`]), from when the task first runs after the
 //!   call was first polled.
-//! - **Speed**: `cargo run --release --features aio --example tasks` compares a thousand tasks with the batches of
-//!   the blocking client. Over shared memory, on one thread beside a server of one worker, on two virtual CPUs, six
+//! - **Speed**: `cargo run --release -p herdwick --features aio --example tasks` compares a thousand tasks with the
+//!   batches of the blocking client. Over shared memory, on one thread beside a server of one worker, on two virtual CPUs, six
 //!   runs gave the tasks 0.50 to 0.60 of the batches' rate (2.4 of 4.1 million reads a second at best): tokio wakes
 //!   and polls a task for each.
 //! - **Runtimes**: the task runs on the runtime of the call that spawned it, and calls of all runtimes depend on
