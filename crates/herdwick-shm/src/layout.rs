@@ -152,7 +152,8 @@ impl PdLayout {
         let part = |split: usize, len: usize| {
             let whole = split.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
             // Each part has at least the page of its colour, so that no range of an area is reversed.
-            whole && split >= CONTROL_BYTES + PAGE && len >= split + PAGE && len <= FILE_BYTES_MAX
+            let lasts = split.checked_add(PAGE).is_some_and(|least| len >= least);
+            whole && split >= CONTROL_BYTES + PAGE && lasts && len <= FILE_BYTES_MAX
         };
         let sound = word_of(blob, 0) == TICKET_MAGIC
             && part(layout.up_split, layout.up_len)
@@ -297,7 +298,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn random_tickets_give_valid_layouts_or_errors(blob in prop::collection::vec(any::<u8>(), TICKET_BYTES), sizes in prop::collection::vec(0u64..1 << 40, 4)) {
+        fn random_tickets_give_valid_layouts_or_errors(blob in prop::collection::vec(any::<u8>(), TICKET_BYTES), sizes in prop::collection::vec(prop_oneof![0u64..1 << 40, u64::MAX - 9000..=u64::MAX], 4)) {
             let mut blob = blob;
             blob[..8].copy_from_slice(&TICKET_MAGIC.to_le_bytes());
             for (n, size) in sizes.iter().enumerate() {
