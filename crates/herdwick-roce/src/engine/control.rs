@@ -237,6 +237,7 @@ impl Engine {
         if qp.state != QpState::Init {
             return Err(ConnectError::State(qp.state));
         }
+        self.shared.has_room_for(peering.key)?;
         // Fails only when the table is full, and before anything has changed.
         let flow = self.shared.flows.join(peering.peer);
         let flow = flow.ok_or(ControlError::Unsupported("more destinations"))?;
@@ -286,6 +287,7 @@ impl Engine {
         if source.is_some_and(|source| self.shared.by_source.contains_key(&source)) {
             return Err(ControlError::InUse("keyed address").into());
         }
+        self.shared.has_room_for(to.key)?;
         let flow = self.shared.flows.join(to.peer);
         let flow = flow.ok_or(ControlError::Unsupported("more destinations"))?;
         let target = Target {
@@ -391,8 +393,7 @@ impl Engine {
     fn fresh_qpn(&mut self) -> u32 {
         let (shard, shards) = (self.shared.config.shard, self.shared.config.shards);
         loop {
-            // At least 2^16 numbers are steered to each shard: the loop ends soon if far fewer
-            // queue pairs exist.
+            // At most half of the shard's numbers are in use (`Engine::new`): the loop ends soon.
             let qpn = self.draw.bits() & LOW_24;
             let steered = (qpn & 0xff) % shards == shard;
             if steered && (2..LOW_24).contains(&qpn) && self.by_qpn.get(qpn).is_none() {
@@ -410,6 +411,14 @@ impl Engine {
 }
 
 impl Shared {
+    /// Refuses a keyed peer beyond the limit: without its key, packets of forgers would be accepted.
+    fn has_room_for(&self, key: Option<Secret>) -> Result<(), ControlError> {
+        if key.is_some() && self.keyed.is_full() {
+            return Err(over("keyed peers", self.keyed.limit()));
+        }
+        Ok(())
+    }
+
     fn join_keyed(&mut self, key: Option<Secret>) -> Option<u32> {
         key.and_then(|key| self.keyed.insert(Keyed::new(key)))
     }

@@ -52,7 +52,8 @@ pub struct Engine {
 const READ_ANSWERS: u32 = 256;
 
 impl Engine {
-    /// Makes an engine without objects. Its queue pair numbers, sequence numbers and keys are
+    /// Makes an engine without objects, of at most half as many queue pairs as its shard has numbers
+    /// ([`Config::shards`]). Its queue pair numbers, sequence numbers and keys are
     /// unpredictable to anyone who does not know `seed`, so `seed` must come from the operating
     /// system's random source.
     ///
@@ -61,6 +62,12 @@ impl Engine {
     #[must_use]
     pub fn new(config: Config, seed: [u8; 16]) -> Self {
         assert!(config.shard < config.shards && config.shards <= 256);
+        let mut config = config;
+        // Half of the shard's numbers, so that drawing an unused one ends soon.
+        let numbers = (256 / config.shards as usize) << 16;
+        config.limits.qps = config.limits.qps.min(numbers / 2);
+        // A datagram is one packet, whatever its limit.
+        config.datagram = config.datagram.min(config.mtu);
         let limits = &config.limits;
         Self {
             qps: Slab::new(limits.qps),

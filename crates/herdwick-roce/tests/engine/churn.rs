@@ -10,10 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use herdwick_fabric::{
-    Access, Local, Payload, PdId, PortLimits, QpId, QpSpec, QpState, RegionId, RegionSpec, Remote,
-    Rkey, Scope, SendOp, Status, Transport,
+    Access, ControlError, CqSpec, Local, Payload, PdId, PortLimits, QpId, QpSpec, QpState,
+    RegionId, RegionSpec, Remote, Rkey, Scope, SendOp, Status, Transport,
 };
-use herdwick_roce::{Config, Retry};
+use herdwick_roce::{Config, Engine, Retry};
 
 use crate::{
     link::{A, B, Faults, World},
@@ -357,4 +357,38 @@ fn queue_pairs_created_and_destroyed_at_any_time_affect_no_other() {
     for seed in 1..=8 {
         schedule(seed);
     }
+}
+
+/// Of 256 shards each has 65,536 queue pair numbers, of which a random one must be found soon.
+#[test]
+fn shard_has_half_as_many_queue_pairs_as_numbers() {
+    const MOST: usize = 1 << 15;
+    let config = Config {
+        shards: 256,
+        shard: 7,
+        limits: PortLimits {
+            qps: 1 << 20,
+            ..PortLimits::default()
+        },
+        inline_bytes_max: 0,
+        ..Config::default()
+    };
+    let mut engine = Engine::new(config, [1; 16]);
+    let (pd, depth) = (engine.create_pd().unwrap(), 2 * MOST);
+    let cq = engine.create_cq(&CqSpec { depth }).unwrap();
+    let spec = QpSpec {
+        pd,
+        transport: Transport::Uc,
+        send_cq: cq,
+        recv_cq: cq,
+        send_depth: 1,
+        recv_depth: 1,
+    };
+    for _ in 0..MOST {
+        engine.create_qp(&spec).unwrap();
+    }
+    assert!(matches!(
+        engine.create_qp(&spec),
+        Err(ControlError::Limit { limit: MOST, .. })
+    ));
 }
