@@ -108,10 +108,8 @@ impl<T> Slab<T> {
 
     /// Iterates over the items with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let item = |slot: &'_ Slot<T>| slot.item.is_some();
         self.slots
             .iter()
-            .filter(move |slot| item(slot))
             .filter_map(|slot| Some((slot.id, slot.item.as_ref()?)))
     }
 

@@ -1,6 +1,6 @@
 //! Work requests: the verbs with their payloads and addresses, as a caller posts them.
 
-use crate::{AddressHandle, RegionId, Rkey};
+use crate::{AddressHandle, Opcode, RegionId, Rkey};
 
 /// A byte range in a region of the posting port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,20 @@ pub struct SendWr<'a> {
     /// and its payload may be read before their results are in local memory. An atomic may overtake
     /// a READ, too.
     pub fence: bool,
+}
+
+impl SendOp<'_> {
+    /// Returns the opcode of its completion.
+    #[must_use]
+    pub const fn opcode(&self) -> Opcode {
+        match self {
+            Self::Send { .. } => Opcode::Send,
+            Self::Write { .. } => Opcode::Write,
+            Self::Read { .. } => Opcode::Read,
+            Self::FetchAdd { .. } => Opcode::FetchAdd,
+            Self::CompareSwap { .. } => Opcode::CompareSwap,
+        }
+    }
 }
 
 /// A receive work request.

@@ -1,8 +1,7 @@
 //! Sending: the CPU that posts is the RNIC, so a batch is complete when its post returns.
 
 use herdwick_fabric::{
-    Local, Opcode, Payload, PostError, QpId, QpState, Remote, SendOp, SendWr, Slab, Status,
-    Transport,
+    Local, Payload, PostError, QpId, QpState, Remote, SendOp, SendWr, Slab, Status, Transport,
 };
 use herdwick_mem::{Span, Words};
 
@@ -479,13 +478,7 @@ fn bytes_of<'a>(payload: &Payload<'a>, regions: &'a Slab<Region>, pd: u32) -> Pa
 
 #[inline(never)]
 fn complete(qp: &mut Qp, cqs: &mut Slab<Cq>, wr: &SendWr<'_>, status: Option<Status>) {
-    let opcode = match wr.op {
-        SendOp::Send { .. } => Opcode::Send,
-        SendOp::Write { .. } => Opcode::Write,
-        SendOp::Read { .. } => Opcode::Read,
-        SendOp::FetchAdd { .. } => Opcode::FetchAdd,
-        SendOp::CompareSwap { .. } => Opcode::CompareSwap,
-    };
+    let opcode = wr.op.opcode();
     if let Some(cq) = cqs.get_mut(qp.send_cq.0) {
         // Unsignaled READs and failed requests, too, take a place until a poll.
         qp.send_pending += 1;

@@ -76,7 +76,7 @@ impl Port for VerbsPort {
         // The driver took a part: those are on their way, and only the rest is refused.
         if taken < batch.len() {
             let (cq, rest) = (qp.send_cq, batch[taken..].iter());
-            self.refused(id, rest.map(|wr| (wr.wr_id, Opcode::Send)), cq);
+            self.refused(id, rest.map(|wr| (wr.wr_id, wr.op.opcode())), cq);
         }
         Ok(())
     }
