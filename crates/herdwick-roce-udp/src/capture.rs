@@ -158,7 +158,11 @@ fn udp(frame: &mut Vec<u8>, route: &Route, packet: &[u8]) {
         // The pseudo header has the addresses, which begin at byte 8 of an IPv6 header, length and
         // protocol.
         let pseudo = u32::from(len) + u32::from(UDP);
-        let sum = checksum(pseudo, &frame[8..]);
+        // 0 would mean that there is no checksum (RFC 8200, section 8.1).
+        let sum = match checksum(pseudo, &frame[8..]) {
+            0 => 0xffff,
+            sum => sum,
+        };
         frame[start + 6..start + 8].copy_from_slice(&sum.to_be_bytes());
     }
 }

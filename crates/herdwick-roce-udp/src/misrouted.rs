@@ -53,7 +53,7 @@ pub(crate) struct Misrouted {
 
 impl std::fmt::Debug for Misrouted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mail")
+        f.debug_struct("Misrouted")
             .field("shard", &self.shard)
             .field("forwarded", &self.forwarded)
             .finish_non_exhaustive()

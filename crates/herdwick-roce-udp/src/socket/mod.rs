@@ -277,7 +277,7 @@ impl ReceiveBuffers {
 
 impl std::fmt::Debug for ReceiveBuffers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inbox")
+        f.debug_struct("ReceiveBuffers")
             .field("count", &self.count)
             .finish_non_exhaustive()
     }
