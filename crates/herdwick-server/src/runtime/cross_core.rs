@@ -29,6 +29,8 @@ pub(crate) const PIECE_BYTES_MIN: usize = 4 << 10;
 /// receives none.
 pub(crate) struct CrossCore {
     links: Vec<Link>,
+    /// The link of which the next batch is taken, if it has one.
+    next_peer: usize,
     /// How many of the links are to workers.
     workers: usize,
 }
@@ -87,6 +89,7 @@ impl CrossCore {
                         news: false,
                     })
                     .collect(),
+                next_peer: 0,
                 workers,
             })
             .collect()
@@ -217,10 +220,20 @@ impl CrossCore {
     /// Returns a forwarded batch that another worker sent. Return it with
     /// [`give_back`](Self::give_back).
     pub(crate) fn arrived(&mut self) -> Option<(usize, Box<ForwardBatch>)> {
-        self.links
-            .iter_mut()
-            .enumerate()
-            .find_map(|(peer, link)| Some((peer, link.inbound.pop()?)))
+        // Each peer in turn: a pass takes a bounded number of batches, which the first peers could
+        // fill alone.
+        for _ in 0..self.links.len() {
+            let peer = self.next_peer;
+            self.next_peer = if peer + 1 < self.links.len() {
+                peer + 1
+            } else {
+                0
+            };
+            if let Some(batch) = self.links[peer].inbound.pop() {
+                return Some((peer, batch));
+            }
+        }
+        None
     }
 
     /// Executes the requests of an arrived batch.
@@ -309,4 +322,38 @@ fn grid(count: usize) -> Vec<Vec<Ends>> {
     (0..count)
         .map(|_| (0..count).map(|_| queue()).collect())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use mio::{Poll, Waker};
+
+    use super::*;
+
+    /// Seen to fail where the first peer with a batch was always asked first.
+    #[test]
+    fn batches_of_each_peer_are_taken_in_turn() {
+        let poll = Poll::new().unwrap();
+        let wakeup = WakeupFd::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        let wakeups = [wakeup.clone(), wakeup.clone(), wakeup];
+        let (mut all, _) = CrossCore::connect(&wakeups, None);
+        let ticket = ReplyTo {
+            connection: 0,
+            generation: 0,
+            caller: 0,
+            slot: 0,
+        };
+        for peer in [1, 2] {
+            for _ in 0..2 {
+                let sent = all[peer].command(0, WorkerCommand::Reset, ticket);
+                sent.unwrap_or_else(|_| panic!("two batches of worker {peer} are free"));
+            }
+        }
+        let mut from = Vec::new();
+        while let Some((peer, batch)) = all[0].arrived() {
+            from.push(peer);
+            all[0].give_back(peer, batch);
+        }
+        assert_eq!(from, [1, 2, 1, 2]);
+    }
 }
