@@ -93,8 +93,7 @@ impl TcpTarget {
     /// Open loop: distributes the requests that are due over the connections, round robin, as far
     /// as they have room.
     fn offer(&mut self, load: &mut Load<'_>, now_ns: u64) -> Result<(), DriveError> {
-        let first = self.turn;
-        let mut full = 0;
+        let (mut asked, mut full) = (false, 0);
         while full < self.connections.len() && load.pace.is_due(now_ns) {
             self.turn = (self.turn + 1) % self.connections.len();
             let connection = &mut self.connections[self.turn];
@@ -102,10 +101,10 @@ impl TcpTarget {
                 full += 1;
                 continue;
             }
-            full = 0;
+            (asked, full) = (true, 0);
             connection.ask(&mut self.composer, load, now_ns);
         }
-        if first != self.turn || full > 0 {
+        if asked || full > 0 {
             self.connections.iter_mut().try_for_each(Connection::send)?;
         }
         Ok(())
@@ -190,5 +189,49 @@ fn timeout_ns(load: &Load<'_>, now_ns: u64) -> u64 {
         0 => u64::MAX,
         near if near < SPIN_BELOW_NS => 0,
         far => far - SPIN_BELOW_NS + 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read, net::TcpListener};
+
+    use herdwick::{Address, Options};
+
+    use super::*;
+    use crate::{
+        counters::RunCounters,
+        pace::Pace,
+        workload::{Dist, Mix, Trace},
+    };
+
+    /// In an open loop with one connection. Seen to fail where it was sent with the next one only, an interval
+    /// later.
+    #[test]
+    fn request_that_is_due_is_sent_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let remote = Remote::new(address, Options::default());
+        let options = TcpOptions {
+            connections: 1,
+            pipeline: 8,
+            multiget: 1,
+        };
+        let space = KeySpace::new(100, 3, 4).unwrap();
+        let mut target = TcpTarget::connect(&remote, options, space).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        server
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let mut load = Load {
+            trace: &mut Trace::new(Mix::GetShare(1.0), Dist::Uniform, 100, 1000, 3),
+            pace: &mut Pace::open(1.0, 0),
+            counters: &mut RunCounters::new(),
+            version: 0,
+        };
+        target.offer(&mut load, 1).unwrap();
+        let mut request = [0; 4];
+        server.read_exact(&mut request).unwrap();
+        assert_eq!(&request, b"get ");
     }
 }
