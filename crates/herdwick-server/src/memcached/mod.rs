@@ -447,13 +447,10 @@ impl Front for MemcachedFront {
                 self.serve(place, pass);
             }
         }
-        if self
-            .service
-            .budget
-            .is_due(pass.start.now, pass.start.clock.second.0)
-        {
+        let (now, second) = (pass.start.now, pass.start.clock.second);
+        if self.service.budget.is_due(now, second.0) {
             self.give_up(pass);
-            self.service.ease(pass.start.now);
+            self.service.ease(now);
         }
         if busy { Activity::Busy } else { Activity::Idle }
     }

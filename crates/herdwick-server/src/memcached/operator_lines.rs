@@ -102,9 +102,9 @@ impl Admin {
     }
 
     /// Applies `noreply`: suppresses a fixed reply.
-    pub(super) fn quiet(self) -> Self {
+    pub(super) fn quiet_if(self, noreply: bool) -> Self {
         match self {
-            Self::Reply(_) => Self::Reply(b""),
+            Self::Reply(_) if noreply => Self::Reply(b""),
             other => other,
         }
     }

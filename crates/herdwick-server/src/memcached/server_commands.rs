@@ -105,11 +105,7 @@ pub(super) fn begin(
         // The decoder knows no operators' commands: they are looked for among the unknown lines,
         // which cost no client that sends none.
         Command::Unknown(line) if let Some(admin) = Admin::read(line, &service.context) => {
-            let admin = if is_noreply(line) {
-                admin.quiet()
-            } else {
-                admin
-            };
+            let admin = admin.quiet_if(is_noreply(line));
             administer(service, output, admin, used, pass)
         }
         Command::Unknown(line) if let Some(greeting) = service.hello.answer_hello(line) => {
