@@ -117,7 +117,9 @@ impl ServerSide {
             }
         }
         let others = self.clients.hot_len() + self.clients.cold_due() > 0;
-        let room = if others { BATCH / 2 } else { BATCH };
+        // Of what announced requests have left.
+        let (taken, left) = (self.batch.len(), BATCH - self.batch.len());
+        let room = taken + if others { left / 2 } else { left };
         let quantum = self.quantum(self.clients.reported_len());
         for polled in 0..self.clients.reported_len() {
             let before = self.batch.len();

@@ -18,7 +18,8 @@ impl ServerSide {
     /// checks the slots of datagrams and announced WRITEs. Leaves at least half of the batch to
     /// polled clients, if there are any.
     pub(super) fn take_announced<P: Port>(&mut self, port: &mut P) {
-        let polled = self.clients.hot_len() + self.clients.cold_due() > 0;
+        let clients = &self.clients;
+        let polled = clients.hot_len() + clients.cold_due() + clients.reported_len() > 0;
         let room = if polled { BATCH / 2 } else { BATCH };
         let found = port.poll(self.options.request_cq, &mut self.recv_memory[..room]);
         let mut empty = Empty::default();

@@ -237,3 +237,32 @@ fn a_client_that_writes_no_requests_is_polled_no_more() {
     fixture.serve();
     assert_eq!(served(&fixture), 3);
 }
+
+/// Seen to fail where datagrams might fill each batch, as there were no polled clients.
+#[test]
+fn datagrams_leave_room_for_clients_that_write() {
+    const PASSES: usize = 100;
+    let mut fixture = fixture(1, RequestPath::UdSend, [4, 32, 1]);
+    fixture.path = RequestPath::UcWrite;
+    let writer = fixture.join(9);
+    let (mut datagrams, mut writes) = (0, 0);
+    let ask = |fixture: &mut Fixture<Model>, client: usize| {
+        let get = request(b"key", Op::Get(Get::default()));
+        fixture.clients[client].side.submit(&get, 0).is_ok()
+    };
+    assert!(ask(&mut fixture, writer));
+    for _ in 0..PASSES {
+        for client in 0..writer {
+            while ask(&mut fixture, client) {}
+        }
+        fixture.step(&mut |client, _, _| match client == writer {
+            true => writes += 1,
+            false => datagrams += 1,
+        });
+    }
+    assert!(
+        datagrams > 30 * PASSES,
+        "{datagrams}: the batches are not full"
+    );
+    assert_eq!(writes, 1, "beside {datagrams} datagrams");
+}
