@@ -116,9 +116,9 @@ impl Flight {
         self.in_flight
     }
 
-    /// Whether the driver has something to submit.
+    /// Whether the driver has something to submit: calls that were given up are none.
     pub(super) fn has_line(&self) -> bool {
-        !self.line.is_empty()
+        self.line.len() > self.given_up
     }
 
     /// Returns the turn of the first in the line.

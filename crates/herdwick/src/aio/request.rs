@@ -140,6 +140,9 @@ impl<'a> PendingRequest<'a> {
             if !is_behind && let Some(ticket) = self.asked.submit(session, now) {
                 if let Some(number) = number {
                     state.queue.served(number);
+                    // There may be room for the next one, too: the driver wakes one for each answer
+                    // only.
+                    state.queue.wake(1);
                 }
                 let place = state.flight.add(ticket, due, self.asked.is_read(), waker);
                 self.stage = Stage::Left(place);
