@@ -5,7 +5,10 @@
 mod fill;
 mod walk;
 
-use std::thread;
+use std::{
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use fill::{Filled, fill};
 use herdwick_layout::bucket::Offset;
@@ -148,17 +151,34 @@ impl Store {
     }
 }
 
-/// Does each job in a thread of its own, or a single one at once. Returns their results in the same order.
-fn in_threads<T: Send>(mut jobs: Vec<impl FnOnce() -> T + Send>) -> Vec<T> {
-    if jobs.len() == 1 {
-        return jobs.drain(..).map(|job| job()).collect();
-    }
+/// Does the first job in this thread, and each other one in a thread of its own, or here where the system
+/// starts no more threads. Returns their results in the same order.
+fn in_threads<T: Send>(jobs: Vec<impl FnOnce() -> T + Send>) -> Vec<T> {
+    // A thread that does not start drops what it was to run, so each job is taken from here.
+    let jobs: Vec<_> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
     thread::scope(|scope| {
-        let threads: Vec<_> = jobs.into_iter().map(|job| scope.spawn(job)).collect();
-        let done = threads.into_iter().map(thread::ScopedJoinHandle::join);
-        done.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+        let start = |job| {
+            thread::Builder::new()
+                .spawn_scoped(scope, move || run_job(job))
+                .ok()
+        };
+        let threads: Vec<_> = jobs.iter().skip(1).map(start).collect();
+        let first = jobs.first().and_then(run_job);
+        let others = threads.into_iter().zip(jobs.iter().skip(1));
+        let others = others.filter_map(|(thread, job)| match thread {
+            Some(thread) => thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            None => run_job(job),
+        });
+        first.into_iter().chain(others).collect()
     })
+}
+
+/// Does a job that is not done yet.
+fn run_job<T>(job: &Mutex<Option<impl FnOnce() -> T>>) -> Option<T> {
+    let job = job.lock().unwrap_or_else(PoisonError::into_inner).take();
+    job.map(|job| job())
 }
 
 #[cfg(test)]
