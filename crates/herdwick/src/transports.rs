@@ -86,6 +86,10 @@ impl OpenTransport {
                 Said::Locked => return Err(DialError::LoginNeeded),
                 Said::AnotherMember => return Err(DialError::AnotherMember),
                 Said::Refused(reason) => return Err(reason),
+                // By text the server could not refuse one that knows a former registration alone.
+                Said::Spoiled if options.member.is_some() => {
+                    return Err(DialError::Io(io::ErrorKind::TimedOut.into()));
+                }
                 Said::Spoiled => {
                     // An answer to the hello that comes late would be taken for that to a request.
                     stream = memcached_port.open(due)?;

@@ -93,12 +93,18 @@ impl Member {
         }
     }
 
-    /// Takes over what etcd says of `node`, the same server: its registration may be another now.
-    fn know_as(&mut self, node: &Node) {
-        if node.member().is_some() {
-            self.node.know_as(node);
-            self.client.set_member(node.member());
+    /// Takes over what etcd says of `node`, the same server: its registration may be another now. Returns
+    /// whether that has ended its time away: it has refused this client as one of its former registration.
+    fn know_as(&mut self, node: &Node) -> bool {
+        if node.member().is_none() || node.member() == self.node.member() {
+            return false;
         }
+        self.node.know_as(node);
+        self.client.set_member(node.member());
+        let was_away = !self.health.takes_part();
+        self.health.succeeded();
+        self.health.rejoin();
+        was_away
     }
 }
 
@@ -226,8 +232,13 @@ impl Cluster {
                 .all(|(old, new)| old.node.is_like(new));
         if is_same {
             let known = old.iter_mut().zip(&nodes);
-            known.for_each(|(member, node)| member.know_as(node));
+            // Counted and not searched for, since `know_as` has an effect on each.
+            let returned = known.filter_map(|(member, node)| member.know_as(node).then_some(()));
+            let returned = returned.count();
             self.members = old;
+            if returned > 0 {
+                self.rebuild();
+            }
             return Ok(false);
         }
         // In the order of the new list, which the places of the ring count by.

@@ -126,6 +126,25 @@ fn servers_that_are_away_return_where_a_list_leaves_no_others() {
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
+/// It has refused this client, which knew its former registration alone. Seen to fail where the time away went
+/// on.
+#[cfg(feature = "etcd")]
+#[test]
+fn a_server_that_has_registered_anew_is_no_longer_away() {
+    let policy = OnFailure::Eject {
+        failures: 1,
+        away: LONG,
+    };
+    let nodes = |member| vec![absent(0).with_member(Some(member)), absent(1)];
+    let mut cluster = cluster(nodes(1), policy, LONG);
+    let key = key_of_first(&cluster);
+    cluster.get(&key).unwrap_err();
+    assert!(!cluster.replace_servers(nodes(1)).unwrap());
+    assert!(!cluster.members[0].health.takes_part());
+    assert!(!cluster.replace_servers(nodes(2)).unwrap());
+    assert_eq!(key_of_first(&cluster), key);
+}
+
 /// The second server's share of the weights gives it no point, so the first has all keys.
 #[test]
 fn outage_is_no_miss_where_the_next_server_has_no_point() {

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use herdwick::{Client, Fabric, Fallback, LeaseRefusal, Options, Session};
+use herdwick::{Client, DialError, Fabric, Fallback, LeaseRefusal, Options, Session};
 use herdwick_herd::hello::{BootId, Hello, Offer};
 use herdwick_server::{Config, Leases, ListenOptions, Server, spawn};
 
@@ -90,6 +90,18 @@ fn fallback_to_text_if_the_server_knows_no_hello() {
     assert_eq!(reason(&dial(&newer.address)), Fallback::Version(9));
     let proxy = Script::start(&[&[b"421 what?\r\n"], &[]]);
     assert_eq!(reason(&dial(&proxy.address)), Fallback::NoAnswer);
+}
+
+/// By text a server could not refuse a client that knows a former registration. Seen to fail where it fell back.
+#[test]
+fn member_of_a_cluster_does_not_fall_back_without_an_answer() {
+    let late = Script::start(&[&[b"421 what?\r\n"], &[]]);
+    let options = Options {
+        member: Some(7),
+        ..patient()
+    };
+    let dialled = Session::dial(&late.address.parse().unwrap(), &options);
+    assert!(matches!(dialled, Err(DialError::Io(_))), "{dialled:?}");
 }
 
 #[test]
