@@ -218,25 +218,16 @@ impl Budget {
     /// Checks each connection's progress while others wait.
     fn check_activity(&mut self, connections: &mut [Option<Connection>], permits: &WorkerPermits) {
         let short = self.is_short() || permits.any_wanted();
-        let begins = self.begins_to_be(short);
+        let begins = short && !std::mem::replace(&mut self.short, short);
         if short {
             // Outside of a shortage no socket is asked how much its peer has taken: that is a
             // system call for each connection.
             for connection in connections.iter_mut().flatten() {
-                // An idle one holds nothing that others wait for: it must not count as behind when it
-                // begins to send.
-                let idle = connection.is_quiet() && !connection.is_half_sent();
-                let stalls = connection.peer_is_late() && !idle;
+                let stalls = connection.peer_is_late();
                 let untaken = connection.untaken();
                 connection.activity.check(begins, stalls, untaken);
             }
         }
-    }
-
-    /// Records whether memory or permits are short; returns whether they were not at the last check.
-    fn begins_to_be(&mut self, short: bool) -> bool {
-        let before = std::mem::replace(&mut self.short, short);
-        short && !before
     }
 
     /// Returns whether too much memory is held, or a connection waits for room.
@@ -320,18 +311,4 @@ fn verdict(connection: &Connection, timeout: Timeouts, now: u32) -> Option<Close
     }
     let idle = timeout.idle?.as_secs();
     (connection.is_quiet() && u64::from(activity.quiet(now)) > idle).then_some(Closed::Idle)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What connections have earned is forgotten at each beginning. Seen to fail where the first shortage never
-    /// ended.
-    #[test]
-    fn each_shortage_has_a_beginning() {
-        let mut budget = Budget::new(64 << 20, 1, 1 << 20);
-        let begins = [false, true, true, false, true].map(|short| budget.begins_to_be(short));
-        assert_eq!(begins, [false, true, false, false, true]);
-    }
 }
